@@ -1,0 +1,1 @@
+"""The compiler: a traced graph in, a PEF out. Read ``pipeline.py`` first."""

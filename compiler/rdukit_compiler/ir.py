@@ -1,0 +1,124 @@
+"""The traced model as a graph of torch-function-level operators: what rules match, passes rewrite and sections cut.
+
+A value is a tensor with a name; an operator reads values and makes one or more. Operators stand in an order that can
+be run. Everything is immutable: a pass returns a new graph.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+
+from rdukit.errors import InvalidGraph
+from rdukit.pef.kernel import Argument, references
+from rdukit.pef.model import ITEM_BYTES
+
+
+class ValueKind(StrEnum):
+    """Where a graph's value comes from."""
+
+    INPUT = "input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    CONSTANT = "constant"  # a tensor made by the program outside the trace; its bytes go into the kernel
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor: dtype by its torch name (``float32``), static shape in elements."""
+
+    name: str
+    kind: ValueKind
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool = False
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator call.
+
+    ``op`` is the ATen name (``aten.linear.default``); ``op_type`` is the word that fusion rules use (``linear``).
+    ``args`` and ``kwargs`` name values by ``Ref``. ``outputs`` are the values it makes (more than one for ``split``).
+    ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
+    directives that were active there, such as ``op_fusion`` groups.
+    """
+
+    name: str
+    op: str
+    op_type: str
+    args: tuple[Argument, ...]
+    kwargs: Mapping[str, Argument]
+    outputs: tuple[str, ...]
+    module: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the values it reads, each once, in order."""
+        return tuple(dict.fromkeys(references([*self.args, *self.kwargs.values()])))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGraph:
+    """A traced forward pass. ``values`` holds every value by name, inputs and parameters included."""
+
+    name: str
+    values: Mapping[str, Value]
+    operators: tuple[Operator, ...]
+    outputs: tuple[str, ...]
+
+    def producers(self) -> dict[str, Operator]:
+        """Value name -> the operator that makes it; graph inputs are absent."""
+        return {output: operator for operator in self.operators for output in operator.outputs}
+
+    def consumers(self) -> dict[str, tuple[Operator, ...]]:
+        """Value name -> the operators that read it, in graph order; values that nobody reads map to ()."""
+        found: dict[str, list[Operator]] = {name: [] for name in self.values}
+        for operator in self.operators:
+            for name in operator.inputs:
+                found[name].append(operator)
+        return {name: tuple(operators) for name, operators in found.items()}
+
+    def of_kind(self, *kinds: ValueKind) -> Iterator[Value]:
+        """Values of these kinds, in the order in which they were defined."""
+        return (value for value in self.values.values() if value.kind in kinds)
+
+
+def check_graph(graph: ModelGraph, after: str) -> None:
+    """Check the spec that every pass must leave true.
+
+    Names are unique and defined before use; each operator value has exactly one producer; outputs exist; dtypes are
+    known.
+
+    Raises:
+        InvalidGraph: it does not hold; the message names the pass ``after`` which it broke.
+    """
+    known = {value.name for value in graph.values.values() if value.kind is not ValueKind.OPERATOR}
+    seen: set[str] = set()
+    for operator in graph.operators:
+        if operator.name in seen:
+            raise InvalidGraph(f"after {after}: two operators are called {operator.name!r}")
+        seen.add(operator.name)
+        for name in operator.inputs:
+            if name not in known:
+                raise InvalidGraph(f"after {after}: {operator.name!r} reads {name!r} before it is made")
+        for name in operator.outputs:
+            if name in known or name not in graph.values:
+                raise InvalidGraph(f"after {after}: {operator.name!r} makes {name!r}, which is made twice or not listed")
+            known.add(name)
+    for name in graph.outputs:
+        if name not in known:
+            raise InvalidGraph(f"after {after}: output {name!r} is never made")
+    for key, value in graph.values.items():
+        if key != value.name or value.dtype not in ITEM_BYTES:
+            raise InvalidGraph(f"after {after}: value {key!r} is listed as {value.name!r} with dtype {value.dtype!r}")

@@ -1,0 +1,87 @@
+"""The ``rdukit`` command. Parts add sub-commands through the entry-point group ``rdukit.commands``."""
+
+import json
+import sys
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from rdukit import __version__
+from rdukit.errors import RdukitError
+from rdukit.logs import configure_logging
+
+GROUP = "rdukit.commands"
+
+
+class CommandGroup(click.Group):
+    """Loads a sub-command only when it is asked for, so that ``rdukit --help`` imports no part."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(e.name for e in entry_points(group=GROUP))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found: list[EntryPoint] = [e for e in entry_points(group=GROUP) if e.name == cmd_name]
+        return found[0].load() if found else super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Names and one line each, without importing the parts: the line is the entry point's extra."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)])
+
+
+#: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
+SUMMARIES = {
+    "artifact": "List, show, fetch and add artifacts of the platform.",
+    "box": "Describe, run and call ModelBoxes.",
+    "demo": "Run the whole road once on real digits and stop.",
+    "job": "Submit, list, show, watch and cancel jobs.",
+    "node": "Run and look at emulated nodes.",
+    "pef": "Explain PEF files.",
+    "tenant": "Create tenants and API tokens.",
+    "up": "Start the platform on this machine and keep it running.",
+    "zoo": "List models and print their programs' paths.",
+}
+
+
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rdukit")
+@click.option("--log-level", default=None, help="Level of the log on stderr (default WARNING).")
+def cli(log_level: str | None) -> None:
+    """An emulated DataScale system: SDK, compiler, runtime, ModelBoxes and a job platform.
+
+    rdukit is independent of SambaNova Systems; the accelerator is emulated.
+
+    Example: rdukit demo
+    """
+    configure_logging(log_level)
+
+
+def main() -> None:
+    """Entry point: errors become one line on stderr and their own exit status."""
+    run_command(cli)
+
+
+def run_command(command: click.Command) -> None:
+    """Run a click command as a process: ``RdukitError`` to its exit status, Ctrl-C to 130.
+
+    With ``--json`` among the arguments the error is printed as JSON on stdout too.
+    """
+    try:
+        status = command.main(standalone_mode=False)
+    except RdukitError as error:
+        if "--json" in sys.argv:
+            click.echo(json.dumps(error.body(), sort_keys=True))
+        click.echo(f"error [{error.code}]: {error.message}", err=True)
+        sys.exit(error.exit_status)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,225 @@
+"""Every error that rdukit raises on purpose.
+
+Each class carries a stable ``code`` and how it appears outside: exit status of a command, HTTP status, gRPC status. A
+class's docstring is its manual entry. A message says what happened, with which value, what would be legal, and the
+next step.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+
+class RdukitError(Exception):
+    """Something failed in a way that rdukit knows about."""
+
+    code: ClassVar[str] = "internal"
+    exit_status: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, **detail: object) -> None:
+        super().__init__(message)
+        self.message = message
+        #: Values for machines: only things that ``json.dumps`` takes.
+        self.detail: dict[str, object] = detail
+
+    def body(self, request_id: str | None = None) -> dict[str, object]:
+        """The one error body of every REST interface."""
+        return {
+            "error": {"code": self.code, "message": self.message, "detail": self.detail, "request_id": request_id}
+        }
+
+
+# -- what the caller asked for ---------------------------------------------------------------------------------------
+
+
+class InvalidArgument(RdukitError):
+    """A value is not among the legal ones; the message lists them."""
+
+    code, exit_status, http_status, grpc_status = "invalid-argument", 2, 400, "INVALID_ARGUMENT"
+
+
+class UnknownParameter(InvalidArgument):
+    """A parameter that this ModelBox verb does not have."""
+
+    code = "unknown-parameter"
+
+
+class IllegalValue(InvalidArgument):
+    """A parameter's value is outside its legal values."""
+
+    code = "illegal-value"
+
+
+class NotFound(RdukitError):
+    """The named thing does not exist, or belongs to another tenant."""
+
+    code, exit_status, http_status, grpc_status = "not-found", 3, 404, "NOT_FOUND"
+
+
+class Unauthenticated(RdukitError):
+    """No token, or one that is not valid."""
+
+    code, exit_status, http_status, grpc_status = "unauthenticated", 5, 401, "UNAUTHENTICATED"
+
+
+class PermissionDenied(RdukitError):
+    """The token is valid but does not allow this."""
+
+    code, exit_status, http_status, grpc_status = "permission-denied", 5, 403, "PERMISSION_DENIED"
+
+
+class Conflict(RdukitError):
+    """The thing exists already, or somebody else changed it first."""
+
+    code, exit_status, http_status, grpc_status = "conflict", 6, 409, "ABORTED"
+
+
+class InvalidTransition(Conflict):
+    """A state machine has no transition for this event in this state."""
+
+    code, grpc_status = "invalid-transition", "FAILED_PRECONDITION"
+
+
+class Unavailable(RdukitError):
+    """A service that is needed does not answer; trying again later may help."""
+
+    code, exit_status, http_status, grpc_status = "unavailable", 7, 503, "UNAVAILABLE"
+
+
+class Cancelled(RdukitError):
+    """The work was cancelled before it ended."""
+
+    code, exit_status, http_status, grpc_status = "cancelled", 130, 409, "CANCELLED"
+
+
+# -- compiler --------------------------------------------------------------------------------------------------------
+
+
+class CompileError(RdukitError):
+    """The model cannot be compiled as it is."""
+
+    code, exit_status, http_status, grpc_status = "compile-error", 4, 422, "FAILED_PRECONDITION"
+
+
+class TraceError(CompileError):
+    """Tracing the forward pass failed: dynamic shapes, control flow that depends on data, or a bad input."""
+
+    code = "trace-error"
+
+
+class UnsupportedOperator(CompileError):
+    """An operator that the compiler has no kernel for."""
+
+    code = "unsupported-operator"
+
+
+class DoesNotFit(CompileError):
+    """A section needs more memory or units than its tiles have."""
+
+    code = "does-not-fit"
+
+
+class RuleError(CompileError):
+    """A fusion rule file is wrong; the message names file, rule, entry, key and what is legal."""
+
+    code, exit_status = "rule-error", 2
+
+
+class InvalidGraph(CompileError):
+    """A pass left a graph that breaks its spec: a bug of the compiler, reported with the pass's name."""
+
+    code, http_status, grpc_status = "invalid-graph", 500, "INTERNAL"
+
+
+# -- PEF -------------------------------------------------------------------------------------------------------------
+
+
+class PefError(RdukitError):
+    """A PEF file cannot be used."""
+
+    code, exit_status, http_status, grpc_status = "pef-error", 4, 422, "FAILED_PRECONDITION"
+
+
+class PefNotFound(PefError):
+    """There is no PEF file at the path."""
+
+    code, exit_status, http_status, grpc_status = "pef-not-found", 3, 404, "NOT_FOUND"
+
+
+class PefCorrupt(PefError):
+    """The file is not a PEF, is truncated, or does not match its own digests."""
+
+    code = "pef-corrupt"
+
+
+class PefVersionMismatch(PefError):
+    """The PEF was written in a format version that this runtime cannot read."""
+
+    code = "pef-version-mismatch"
+
+
+class PefMismatch(PefError):
+    """The PEF was compiled from another graph, batch size, optimizer or target."""
+
+    code = "pef-mismatch"
+
+
+# -- runtime ---------------------------------------------------------------------------------------------------------
+
+
+class RuntimeFault(RdukitError):
+    """The runtime cannot do what was asked."""
+
+    code, exit_status, http_status, grpc_status = "runtime-error", 8, 409, "FAILED_PRECONDITION"
+
+
+class NoResources(RuntimeFault):
+    """Not enough free tiles, memory or application places on the node; the message says what would fit."""
+
+    code, http_status, grpc_status = "no-resources", 503, "RESOURCE_EXHAUSTED"
+
+
+class OutOfDeviceMemory(RuntimeFault):
+    """The application's lease has less device memory than it asks for."""
+
+    code, grpc_status = "out-of-device-memory", "RESOURCE_EXHAUSTED"
+
+
+class LeaseLost(RuntimeFault):
+    """The lease ended while it was still in use."""
+
+    code = "lease-lost"
+
+
+class UnknownTensor(InvalidArgument):
+    """A tensor name that the PEF does not have."""
+
+    code = "unknown-tensor"
+
+
+class ShapeMismatch(InvalidArgument):
+    """A tensor's shape or dtype differs from the one that was compiled."""
+
+    code = "shape-mismatch"
+
+
+def all_error_classes() -> Mapping[str, type[RdukitError]]:
+    """Every error class by its code, the root included."""
+    found: dict[str, type[RdukitError]] = {}
+    pending: list[type[RdukitError]] = [RdukitError]
+    while pending:
+        cls = pending.pop()
+        found[cls.code] = cls
+        pending.extend(cls.__subclasses__())
+    return found
+
+
+def error_from_body(body: Mapping[str, object], fallback: type[RdukitError] = RdukitError) -> RdukitError:
+    """Rebuild the error that ``RdukitError.body`` wrote, on the other side of a wire."""
+    error = body.get("error")
+    if not isinstance(error, Mapping):
+        return fallback(str(body))
+    cls = all_error_classes().get(str(error.get("code")), fallback)
+    detail = error.get("detail")
+    return cls(str(error.get("message")), **(dict(detail) if isinstance(detail, Mapping) else {}))

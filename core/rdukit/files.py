@@ -1,0 +1,52 @@
+"""Writing files so that a crash at any point leaves the old file or the new one, never a half."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write ``data`` beside ``path``, flush it to the disk, and rename it into place. Creates the folder."""
+    with atomic_target(path) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+
+
+@contextmanager
+def atomic_target(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``; what the block wrote there becomes ``path`` when it ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json_atomic(path: Path, value: object, mode: int = 0o644) -> None:
+    """``write_atomic`` of indented JSON."""
+    write_atomic(path, json.dumps(value, indent=2, sort_keys=True).encode() + b"\n", mode)
+
+
+def sha256_of(data: bytes) -> str:
+    """Hexadecimal SHA-256."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's content, read in blocks."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,26 @@
+"""Logging set-up: one event a line, ids as key=value."""
+
+import logging
+import sys
+from pathlib import Path
+
+from rdukit.settings import LOG_LEVEL, resolve
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def configure_logging(level: str | None = None, file: Path | None = None) -> None:
+    """Send rdukit's log to stderr, and to ``file`` as well if given. Calling again replaces the former set-up."""
+    root = logging.getLogger()
+    for handler in [h for h in root.handlers if getattr(h, "_rdukit", False)]:
+        root.removeHandler(handler)
+        handler.close()
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(file))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter(FORMAT))
+        handler._rdukit = True  # type: ignore[attr-defined]
+        root.addHandler(handler)
+    root.setLevel(resolve(LOG_LEVEL, level).upper())

@@ -1,0 +1,25 @@
+"""The container: a zip whose entries are stored, not deflated.
+
+==================  ==================================================================================================
+entry               content
+==================  ==================================================================================================
+``pef.json``        ``{"format": [major, minor], "digests": {entry: sha256}, "pef": {…}}``; first entry
+``ir/<digest>``     a kernel's portable graph (JSON), named by its SHA-256
+``so/<digest>.so``  a native library made from that kernel; optional
+==================  ==================================================================================================
+
+A reader takes its own major version and any minor version up to its own. No weights, no pickle.
+"""
+
+from typing import Final
+
+#: Written into every PEF; readers refuse another major, or a newer minor.
+FORMAT_VERSION: Final = (1, 0)
+#: Zip archive comment, so that ``file`` and people can tell.
+COMMENT: Final = b"rdukit PEF"
+INDEX: Final = "pef.json"
+IR_FOLDER: Final = "ir/"
+NATIVE_FOLDER: Final = "so/"
+#: Largest entries that a reader takes: 64 MiB of table, 256 MiB of library.
+MAX_INDEX_BYTES: Final = 64 << 20
+MAX_ENTRY_BYTES: Final = 256 << 20

@@ -1,0 +1,162 @@
+"""A section's kernel as a portable graph: operators by name, tensors by name, shapes static.
+
+This is the truth of a section; native libraries are made from it and can always be replaced by running it. Operators
+are ATen names (``aten.linear.default``) or our own (``rdukit.sgd``).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rdukit.errors import PefCorrupt
+from rdukit.files import sha256_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Stands for the value called ``name`` among an operator's arguments."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """An argument that JSON lacks: ``kind`` is dtype, device, memory_format, layout or float; ``text`` its name."""
+
+    kind: str
+    text: str
+
+
+#: What an operator's argument can be.
+Argument = None | bool | int | float | str | Ref | Special | list["Argument"]
+
+SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A kernel's input: dtype by its torch name (``float32``), shape, and strides in elements."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNode:
+    """One operator call. ``getitem`` takes (tuple value, index)."""
+
+    name: str
+    op: str
+    args: tuple[Argument, ...]
+    kwargs: Mapping[str, Argument] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGraph:
+    """Inputs, operator calls in an order that can be run, and the values that leave. An output ``None`` is absent."""
+
+    inputs: tuple[TensorSpec, ...]
+    nodes: tuple[KernelNode, ...]
+    outputs: tuple[str | None, ...]
+
+    def to_json(self) -> bytes:
+        """Canonical: equal graphs give equal bytes."""
+        value = {
+            "inputs": [[t.name, t.dtype, list(t.shape), list(t.stride)] for t in self.inputs],
+            "nodes": [
+                [n.name, n.op, [_encode(a) for a in n.args], {k: _encode(v) for k, v in n.kwargs.items()}]
+                for n in self.nodes
+            ],
+            "outputs": list(self.outputs),
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: the name of the kernel in a PEF and in the kernel cache."""
+        return sha256_of(self.to_json())
+
+
+def kernel_from_json(data: bytes) -> KernelGraph:
+    """Read what ``KernelGraph.to_json`` wrote and check that every name is defined before it is used.
+
+    Raises:
+        PefCorrupt: the bytes are not a kernel graph.
+    """
+    try:
+        value = json.loads(data)
+        graph = KernelGraph(
+            inputs=tuple(TensorSpec(n, d, tuple(map(int, s)), tuple(map(int, t))) for n, d, s, t in value["inputs"]),
+            nodes=tuple(
+                KernelNode(name, op, tuple(_decode(a) for a in args), {k: _decode(v) for k, v in kwargs.items()})
+                for name, op, args, kwargs in value["nodes"]
+            ),
+            outputs=tuple(value["outputs"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise PefCorrupt(f"a kernel of the PEF is not readable: {cause}") from cause
+    check_kernel(graph)
+    return graph
+
+
+def check_kernel(graph: KernelGraph) -> None:
+    """Check that names are unique and defined before use.
+
+    Raises:
+        PefCorrupt: they are not.
+    """
+    known: set[str] = set()
+    for name in [t.name for t in graph.inputs]:
+        if name in known:
+            raise PefCorrupt(f"kernel input {name!r} is defined twice")
+        known.add(name)
+    for node in graph.nodes:
+        for used in references([*node.args, *node.kwargs.values()]):
+            if used not in known:
+                raise PefCorrupt(f"kernel node {node.name!r} uses {used!r}, which is not defined before it")
+        if node.name in known:
+            raise PefCorrupt(f"kernel node {node.name!r} is defined twice")
+        known.add(node.name)
+    for output in graph.outputs:
+        if output is not None and output not in known:
+            raise PefCorrupt(f"kernel output {output!r} is not defined")
+
+
+def references(arguments: Sequence[Argument]) -> list[str]:
+    """Names of all values among ``arguments``, in order, nested lists included."""
+    found: list[str] = []
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            found.append(argument.name)
+        elif isinstance(argument, list):
+            found.extend(references(argument))
+    return found
+
+
+def _encode(argument: Argument) -> object:
+    match argument:
+        case Ref(name):
+            return {"ref": name}
+        case Special(kind, text):
+            return {kind: text}
+        case list():
+            return [_encode(a) for a in argument]
+        case _:
+            return argument
+
+
+def _decode(value: object) -> Argument:
+    if isinstance(value, dict):
+        ((kind, text),) = value.items()
+        if kind == "ref":
+            return Ref(str(text))
+        if kind not in SPECIAL_KINDS:
+            raise ValueError(f"argument kind {kind!r}; legal: ref, {', '.join(sorted(SPECIAL_KINDS))}")
+        return Special(str(kind), str(text))
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"argument of type {type(value).__name__}")

@@ -1,0 +1,213 @@
+"""What a PEF holds, as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from math import prod
+from typing import Any
+
+from rdukit.errors import PefCorrupt
+
+ITEM_BYTES: Mapping[str, int] = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8,
+}  # fmt: skip
+
+
+class SymbolKind(StrEnum):
+    """What a symbol is for, and who fills it."""
+
+    INPUT = "input"  # the program, before a run
+    PARAMETER = "parameter"  # the program, once; the opt section updates it
+    BUFFER = "buffer"  # the program, once; the fwd section may update it
+    STATE = "state"  # zeros at first; the opt section updates it
+    OUTPUT = "output"  # a section; the program reads it
+    SEED = "seed"  # incoming gradient of an output: ones, zeros, or what the program set
+    GRADIENT = "gradient"  # a bckwd section
+    ACTIVATION = "activation"  # a section, for another section
+
+
+class SectionType(StrEnum):
+    """Kinds of section, in schedule order."""
+
+    FWD = "fwd"
+    BCKWD = "bckwd"
+    GRADNORM = "gradnorm"
+    REDUCE = "reduce"
+    OPT = "opt"
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A tensor in device memory. Symbols with one region name share memory."""
+
+    name: str
+    kind: SymbolKind
+    dtype: str
+    shape: tuple[int, ...]
+    #: dtype that the program sees; the runtime converts on the way in and out.
+    host_dtype: str
+    region: str
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a section occupies while it runs."""
+
+    tiles: int
+    pcus: int
+    pmus: int
+    sram_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Projection of the cost model for the target chip: emulated, never measured."""
+
+    cycles: int
+    flops: int
+    bytes_in: int
+    bytes_out: int
+    bytes_weights: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A subgraph that is resident on the chip at one time and hands over through device memory."""
+
+    id: int
+    name: str
+    type: SectionType
+    graph: str
+    #: Digest of the kernel in ``ir/``; equal sections share one.
+    kernel: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    #: Names of the traced operators inside.
+    operators: tuple[str, ...]
+    rule: str | None
+    heuristic: str
+    #: Why the compiler cut here: one sentence for people.
+    why: str
+    resources: Resources
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One runnable graph: its inputs, outputs and sections in schedule order."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    schedule: tuple[int, ...]
+    #: Output name -> incoming gradient's symbol, for outputs that can start backward.
+    seeds: Mapping[str, str]
+    #: Outputs whose seed is ones unless the program says otherwise.
+    losses: tuple[str, ...]
+    #: Differentiable symbol -> gradient symbols to add up.
+    gradients: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pef:
+    """Everything but the kernels' bytes."""
+
+    name: str
+    mode: str
+    arch: str
+    num_tiles: int
+    precision: str
+    inference: bool
+    compiler_version: str
+    torch_version: str
+    #: Instruction sets that the native kernels need; empty when there are none.
+    cpu_capability: str
+    graphs: Mapping[str, Graph]
+    symbols: Mapping[str, Symbol]
+    sections: tuple[Section, ...]
+    #: Run-time scalars and their compiled-in values, such as ``lr``.
+    hyperparameters: Mapping[str, float]
+    #: What a later trace must equal; compared field by field to say what differs.
+    signature: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def region_bytes(self) -> int:
+        """Bytes of device memory: each region once, at its largest symbol."""
+        regions: dict[str, int] = {}
+        for symbol in self.symbols.values():
+            regions[symbol.region] = max(regions.get(symbol.region, 0), symbol.bytes)
+        return sum(regions.values())
+
+
+def pef_to_dict(pef: Pef) -> dict[str, Any]:
+    """Plain containers, ready for JSON."""
+    return asdict(pef)
+
+
+def pef_from_dict(value: Mapping[str, Any]) -> Pef:
+    """Rebuild a ``Pef`` and check that its names agree.
+
+    Raises:
+        PefCorrupt: a field is missing or of the wrong type, or a name is not defined.
+    """
+    try:
+        symbols = {
+            name: Symbol(
+                name=s["name"], kind=SymbolKind(s["kind"]), dtype=str(s["dtype"]), shape=tuple(map(int, s["shape"])),
+                host_dtype=str(s["host_dtype"]), region=str(s["region"]),
+            )
+            for name, s in value["symbols"].items()
+        }  # fmt: skip
+        sections = tuple(
+            Section(
+                **{
+                    **s,
+                    "type": SectionType(s["type"]),
+                    "inputs": tuple(s["inputs"]),
+                    "outputs": tuple(s["outputs"]),
+                    "operators": tuple(s["operators"]),
+                    "resources": Resources(**s["resources"]),
+                    "cost": Cost(**s["cost"]),
+                }
+            )
+            for s in value["sections"]
+        )
+        graphs = {
+            name: Graph(
+                name=g["name"], inputs=tuple(g["inputs"]), outputs=tuple(g["outputs"]),
+                schedule=tuple(map(int, g["schedule"])), seeds=dict(g["seeds"]), losses=tuple(g["losses"]),
+                gradients={k: tuple(v) for k, v in g["gradients"].items()},
+            )
+            for name, g in value["graphs"].items()
+        }  # fmt: skip
+        pef = Pef(**{**value, "symbols": symbols, "sections": sections, "graphs": graphs})
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        raise PefCorrupt(f"the PEF's table of contents is not readable: {cause!r}") from cause
+    _check_names(pef)
+    return pef
+
+
+def _check_names(pef: Pef) -> None:
+    for section in pef.sections:
+        for name in (*section.inputs, *section.outputs):
+            if name not in pef.symbols:
+                raise PefCorrupt(f"section {section.id} names symbol {name!r}, which the PEF does not define")
+    ids = [section.id for section in pef.sections]
+    if ids != list(range(len(ids))):
+        raise PefCorrupt(f"section ids are {ids}; they must count from 0")
+    for graph in pef.graphs.values():
+        for name in (*graph.inputs, *graph.outputs, *graph.seeds.values()):
+            if name not in pef.symbols:
+                raise PefCorrupt(f"graph {graph.name!r} names symbol {name!r}, which the PEF does not define")
+        if any(not 0 <= i < len(ids) for i in graph.schedule):
+            raise PefCorrupt(f"graph {graph.name!r} schedules a section that the PEF does not have")
+    unknown = {s.dtype for s in pef.symbols.values()} - set(ITEM_BYTES)
+    if unknown:
+        raise PefCorrupt(f"symbols have dtypes {sorted(unknown)}; legal: {sorted(ITEM_BYTES)}")

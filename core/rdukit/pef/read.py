@@ -1,0 +1,101 @@
+"""Read a PEF; everything is checked before anything is used."""
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdukit.errors import PefCorrupt, PefNotFound, PefVersionMismatch
+from rdukit.files import sha256_of
+from rdukit.pef.format import FORMAT_VERSION, INDEX, IR_FOLDER, MAX_ENTRY_BYTES, MAX_INDEX_BYTES, NATIVE_FOLDER
+from rdukit.pef.kernel import KernelGraph, kernel_from_json
+from rdukit.pef.model import Pef, pef_from_dict
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPef:
+    """A PEF with its kernels and the bytes of its native libraries, both by kernel digest."""
+
+    path: Path
+    pef: Pef
+    kernels: dict[str, KernelGraph]
+    natives: dict[str, bytes]
+
+
+def read_pef(path: Path | str) -> LoadedPef:
+    """Read and check the PEF at ``path``: container, version, digests, names, kernels.
+
+    Raises:
+        PefNotFound: there is no file.
+        PefVersionMismatch: written in a format that this reader does not take.
+        PefCorrupt: anything else is wrong.
+    """
+    path = Path(path)
+    if not str(path) or not path.exists():
+        raise PefNotFound(f"no PEF file at {str(path)!r}; compile the program first, or pass its path with --pef")
+    if not path.is_file():
+        raise PefCorrupt(f"{path} is not a file; a PEF is the .pef file inside the compile's output folder")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if INDEX not in names:
+                raise PefCorrupt(f"{path} is not a PEF: it has no {INDEX}")
+            index = json.loads(_entry(archive, INDEX, MAX_INDEX_BYTES))
+            _check_version(path, index)
+            digests = dict(index["digests"])
+            if set(digests) != set(names) - {INDEX}:
+                raise PefCorrupt(f"{path}: the entries differ from the table of contents; compile again")
+            entries = {name: _entry(archive, name, MAX_ENTRY_BYTES) for name in digests}
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError) as cause:
+        raise PefCorrupt(f"{path} is not a readable PEF (truncated or overwritten?): {cause}; compile again") from cause
+    for name, data in entries.items():
+        if sha256_of(data) != digests[name]:
+            raise PefCorrupt(f"{path}: entry {name} does not match its digest; compile again")
+    pef = pef_from_dict(index["pef"])
+    kernels = {
+        name.removeprefix(IR_FOLDER): kernel_from_json(data)
+        for name, data in entries.items()
+        if name.startswith(IR_FOLDER)
+    }
+    natives = {
+        name.removeprefix(NATIVE_FOLDER).removesuffix(".so"): data
+        for name, data in entries.items()
+        if name.startswith(NATIVE_FOLDER)
+    }
+    for digest, kernel in kernels.items():
+        if kernel.digest() != digest:
+            raise PefCorrupt(f"{path}: kernel {digest[:12]} does not match its name; compile again")
+    for section in pef.sections:
+        if section.kernel not in kernels:
+            raise PefCorrupt(f"{path}: section {section.id} needs kernel {section.kernel[:12]}, which is missing")
+        _check_arity(path, section.id, kernels[section.kernel], len(section.inputs), len(section.outputs))
+    return LoadedPef(path, pef, kernels, natives)
+
+
+def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    info = archive.getinfo(name)
+    if info.file_size > limit or info.compress_type != zipfile.ZIP_STORED:
+        raise PefCorrupt(f"entry {name} is larger than {limit} bytes or compressed; a PEF's entries are stored")
+    return archive.read(name)
+
+
+def _check_version(path: Path, index: dict[str, object]) -> None:
+    version = index["format"]
+    major, minor = FORMAT_VERSION
+    match version:
+        case [int(theirs), int(their_minor)]:
+            if theirs != major or their_minor > minor:
+                raise PefVersionMismatch(
+                    f"PEF version mismatch: {path} has format {theirs}.{their_minor}, this runtime reads "
+                    f"{major}.0 to {major}.{minor}; compile for the installed version"
+                )
+        case _:
+            raise PefCorrupt(f"{path}: format version {version!r} is not [major, minor]")
+
+
+def _check_arity(path: Path, section: int, kernel: KernelGraph, inputs: int, outputs: int) -> None:
+    if len(kernel.inputs) != inputs or len(kernel.outputs) != outputs:
+        raise PefCorrupt(
+            f"{path}: section {section} binds {inputs} inputs and {outputs} outputs, its kernel has "
+            f"{len(kernel.inputs)} and {len(kernel.outputs)}"
+        )

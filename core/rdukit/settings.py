@@ -1,0 +1,105 @@
+"""Settings: file < environment < argument.
+
+A part lists its settings in its own ``settings.py`` as ``Setting`` values and asks ``resolve`` for one at the time of
+use; nothing is read at import, and nothing else reads the environment.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import yaml
+
+from rdukit.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """One setting. ``home.size`` is ``RDUKIT_HOME_SIZE`` in the environment and ``home: {size: …}`` in the file."""
+
+    name: str
+    default: T
+    help: str
+    parse: Callable[[str], T]
+    legal: tuple[T, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return "RDUKIT_" + self.name.replace(".", "_").upper()
+
+
+def parse_bool(text: str) -> bool:
+    """``1 true yes on`` and their opposites, in any case."""
+    word = text.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
+CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
+LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
+DEBUG: Final = Setting("debug", 0, "1..5: print graph, fusions, choices, kernels, addresses.", int)
+CHECK: Final = Setting("check", False, "Check the graph after each compiler pass.", parse_bool)
+
+CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, DEBUG, CHECK)
+
+
+def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:
+    """The value in force: the argument if given, else the environment, else the settings file, else the default.
+
+    Raises:
+        InvalidArgument: the text in the environment or file is not a legal value.
+    """
+    if argument is not None:
+        return _checked(setting, argument, "argument")
+    env = os.environ if environ is None else environ
+    if (text := env.get(setting.variable)) is not None:
+        return _checked(setting, _parsed(setting, text, f"${setting.variable}"), f"${setting.variable}")
+    if setting.name not in {"home", "config"}:
+        value: object = _file_values(env)
+        for part in setting.name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return _checked(setting, _parsed(setting, str(value), "settings file"), "settings file")
+    return setting.default
+
+
+def home_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """``$RDUKIT_HOME`` as a path; it need not exist."""
+    return Path(resolve(HOME, environ=environ)).expanduser().absolute()
+
+
+def _file_values(env: Mapping[str, str]) -> object:
+    configured = env.get(CONFIG.variable, "")
+    path = Path(configured).expanduser() if configured else home_folder(env) / "config.yaml"
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if configured:
+            raise InvalidArgument(f"settings file {path} does not exist; unset ${CONFIG.variable} or create it") from None
+        return {}
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as cause:
+        raise InvalidArgument(f"settings file {path} is not valid YAML: {cause}") from cause
+
+
+def _parsed(setting: Setting[T], text: str, origin: str) -> T:
+    try:
+        return setting.parse(text)
+    except ValueError as cause:
+        raise InvalidArgument(f"{origin}: {text!r} is not legal for {setting.name}: {cause}") from cause
+
+
+def _checked(setting: Setting[T], value: T, origin: str) -> T:
+    if setting.legal and value not in setting.legal:
+        raise InvalidArgument(f"{origin}: {value!r} is not legal for {setting.name}; legal: {list(setting.legal)}")
+    return value

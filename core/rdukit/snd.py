@@ -1,0 +1,121 @@
+"""Client of the node daemon ``snd``: one JSON object a line over a UNIX socket, memory handed over as a descriptor.
+
+Request ``{"op": …, …}``, answer ``{"ok": true, …}`` or ``{"ok": false, "error": {code, message, detail}}``. A lease
+lives as long as a connection that holds it; when the last one closes, by ``close`` or because its process died, the
+daemon frees the lease. ``docs/design/wire.md`` lists the operations.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rdukit.errors import Unavailable, error_from_body
+from rdukit.settings import home_folder
+
+PROTOCOL_VERSION: Final = 1
+_MAX_LINE: Final = 1 << 20
+
+
+def default_socket() -> Path:
+    """``$RDUKIT_HOME/run/snd.sock``."""
+    return home_folder() / "run" / "snd.sock"
+
+
+class SndClient:
+    """One connection to a node daemon. Not for use by several threads at once."""
+
+    def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
+        """Connect.
+
+        Raises:
+            Unavailable: nothing listens at ``path``.
+        """
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(str(path))
+        except OSError as cause:
+            self._socket.close()
+            raise Unavailable(
+                f"no node daemon answers at {path} ({cause.strerror or cause}); start one with: rdukit node start"
+            ) from cause
+        self._pending = b""
+
+    def call(self, op: str, **arguments: object) -> dict[str, Any]:
+        """Send one request and wait for its answer.
+
+        Raises:
+            RdukitError: the daemon refused; the class is the one that the error's code names.
+            Unavailable: the connection broke or timed out.
+        """
+        return self.call_with_fd(op, **arguments)[0]
+
+    def call_with_fd(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
+        """``call``, for answers that carry a file descriptor. The caller owns the descriptor."""
+        line = json.dumps({"op": op, "protocol": PROTOCOL_VERSION, **arguments}).encode() + b"\n"
+        descriptors: list[int] = []
+        try:
+            self._socket.sendall(line)
+            while b"\n" not in self._pending:
+                data, received, _, _ = socket.recv_fds(self._socket, 65536, 4)
+                descriptors += received
+                if not data or len(self._pending) > _MAX_LINE:
+                    raise Unavailable(f"the node daemon at {self.path} closed the connection during {op!r}")
+                self._pending += data
+        except OSError as cause:
+            _close_all(descriptors)
+            raise Unavailable(f"the node daemon at {self.path} does not answer {op!r}: {cause}") from cause
+        except Unavailable:
+            _close_all(descriptors)
+            raise
+        answer_line, self._pending = self._pending.split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(answer_line)
+        if not answer.get("ok"):
+            _close_all(descriptors)
+            raise error_from_body(answer)
+        return answer, (descriptors[0] if descriptors else None)
+
+    def acquire(self, application: str, tiles: int, memory_bytes: int, **more: object) -> dict[str, Any]:
+        """Lease ``tiles`` contiguous tiles and ``memory_bytes`` of device memory. Returns the lease.
+
+        Raises:
+            NoResources: not free at present; the message says what would fit.
+        """
+        answer = self.call("acquire", application=application, tiles=tiles, memory_bytes=memory_bytes, **more)
+        lease: dict[str, Any] = answer["lease"]
+        return lease
+
+    def attach(self, lease_id: str, token: str) -> dict[str, Any]:
+        """Hold an existing lease on this connection too. Returns the lease."""
+        lease: dict[str, Any] = self.call("attach", lease=lease_id, token=token)["lease"]
+        return lease
+
+    def release(self, lease_id: str) -> None:
+        """End a lease now, for all its holders."""
+        self.call("release", lease=lease_id)
+
+    def status(self) -> Mapping[str, Any]:
+        """The node: platform, tiles, leases, memory."""
+        return self.call("status")
+
+    def close(self) -> None:
+        """Close the connection; leases that only it held end."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

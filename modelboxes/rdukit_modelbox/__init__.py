@@ -1,0 +1,1 @@
+"""ModelBoxes: one model and one compiler version behind one interface."""

@@ -1,0 +1,1 @@
+"""The job platform: gateway, scheduler, workers, catalog, tenants, artifacts, console."""

@@ -1,0 +1,1 @@
+"""The runtime: a PEF in, numbers out; an operating system for emulated RDUs."""

@@ -1,0 +1,1 @@
+"""The model zoo: one file per model, a registry, runnable programs and data sets."""
