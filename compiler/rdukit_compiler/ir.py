@@ -20,7 +20,6 @@ class ValueKind(StrEnum):
     INPUT = "input"
     PARAMETER = "parameter"
     BUFFER = "buffer"
-    CONSTANT = "constant"  # a tensor made by the program outside the trace; its bytes go into the kernel
     OPERATOR = "operator"
 
 

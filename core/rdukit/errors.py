@@ -25,9 +25,7 @@ class RdukitError(Exception):
 
     def body(self, request_id: str | None = None) -> dict[str, object]:
         """The one error body of every REST interface."""
-        return {
-            "error": {"code": self.code, "message": self.message, "detail": self.detail, "request_id": request_id}
-        }
+        return {"error": {"code": self.code, "message": self.message, "detail": self.detail, "request_id": request_id}}
 
 
 # -- what the caller asked for ---------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ def _file_values(env: Mapping[str, str]) -> object:
         text = path.read_text()
     except FileNotFoundError:
         if configured:
-            raise InvalidArgument(f"settings file {path} does not exist; unset ${CONFIG.variable} or create it") from None
+            message = f"settings file {path} does not exist; unset ${CONFIG.variable} or create it"
+            raise InvalidArgument(message) from None
         return {}
     try:
         return yaml.safe_load(text) or {}

@@ -3,7 +3,7 @@
 ==================  ==================================================================================================
 entry               content
 ==================  ==================================================================================================
-``pef.json``        ``{"format": [major, minor], "digests": {entry: sha256}, "pef": {…}}``; first entry
+``pef.json``        ``{"format": [major, minor], "digests": {entry: sha256}, "signature", "pef": {…}}``; first entry
 ``ir/<digest>``     a kernel's portable graph (JSON), named by its SHA-256
 ``so/<digest>.so``  a native library made from that kernel; optional
 ==================  ==================================================================================================

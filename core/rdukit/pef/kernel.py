@@ -22,7 +22,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """An argument that JSON lacks: ``kind`` is dtype, device, memory_format, layout or float; ``text`` its name."""
+    """An argument that JSON lacks: ``kind`` is dtype, device, memory_format, layout, float or scalar.
+
+    ``text`` is its name (``float32``, ``cpu``, ``inf``); for a scalar, that of the run-time hyperparameter (``lr``).
+    """
 
     kind: str
     text: str
@@ -31,7 +34,7 @@ class Special:
 #: What an operator's argument can be.
 Argument = None | bool | int | float | str | Ref | Special | list["Argument"]
 
-SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float"})
+SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float", "scalar"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,24 @@
 """Read a PEF; everything is checked before anything is used."""
 
 import json
+import struct
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rdukit.errors import PefCorrupt, PefNotFound, PefVersionMismatch
 from rdukit.files import sha256_of
 from rdukit.pef.format import FORMAT_VERSION, INDEX, IR_FOLDER, MAX_ENTRY_BYTES, MAX_INDEX_BYTES, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
 from rdukit.pef.model import Pef, pef_from_dict
+from rdukit.pef.trust import is_trusted
+
+#: What zipfile, struct and json raise on bytes that are not theirs.
+_UNREADABLE: Final = (
+    zipfile.BadZipFile, struct.error, OSError, ValueError, KeyError, TypeError, EOFError, OverflowError,
+    NotImplementedError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,8 @@ class LoadedPef:
     pef: Pef
     kernels: dict[str, KernelGraph]
     natives: dict[str, bytes]
+    #: This installation made the native libraries.
+    natives_trusted: bool = False
 
 
 def read_pef(path: Path | str) -> LoadedPef:
@@ -46,7 +57,7 @@ def read_pef(path: Path | str) -> LoadedPef:
             if set(digests) != set(names) - {INDEX}:
                 raise PefCorrupt(f"{path}: the entries differ from the table of contents; compile again")
             entries = {name: _entry(archive, name, MAX_ENTRY_BYTES) for name in digests}
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, NotImplementedError, RuntimeError) as cause:
+    except _UNREADABLE as cause:
         raise PefCorrupt(f"{path} is not a readable PEF (truncated or overwritten?): {cause}; compile again") from cause
     for name, data in entries.items():
         if sha256_of(data) != digests[name]:
@@ -69,7 +80,7 @@ def read_pef(path: Path | str) -> LoadedPef:
         if section.kernel not in kernels:
             raise PefCorrupt(f"{path}: section {section.id} needs kernel {section.kernel[:12]}, which is missing")
         _check_arity(path, section.id, kernels[section.kernel], len(section.inputs), len(section.outputs))
-    return LoadedPef(path, pef, kernels, natives)
+    return LoadedPef(path, pef, kernels, natives, bool(natives) and is_trusted(digests, str(index.get("signature"))))
 
 
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:

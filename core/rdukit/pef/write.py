@@ -10,6 +10,7 @@ from rdukit.files import sha256_of, write_atomic
 from rdukit.pef.format import COMMENT, FORMAT_VERSION, INDEX, IR_FOLDER, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, pef_to_dict
+from rdukit.pef.trust import sign
 
 #: All entries carry one time, so that equal compiles give equal bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -18,13 +19,15 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def write_pef(path: Path, pef: Pef, kernels: Mapping[str, KernelGraph], natives: Mapping[str, bytes]) -> None:
     """Write ``pef`` with its kernels (by digest) and native libraries (by the same digests) to ``path``.
 
-    Equal arguments give equal bytes. A reader never sees a half-written file.
+    Equal arguments on one installation give equal bytes. A reader never sees a half-written file.
     """
     entries = {IR_FOLDER + digest: kernel.to_json() for digest, kernel in sorted(kernels.items())}
     entries |= {f"{NATIVE_FOLDER}{digest}.so": data for digest, data in sorted(natives.items())}
+    digests = {name: sha256_of(data) for name, data in entries.items()}
     index = {
         "format": list(FORMAT_VERSION),
-        "digests": {name: sha256_of(data) for name, data in entries.items()},
+        "digests": digests,
+        "signature": sign(digests) if natives else "",
         "pef": pef_to_dict(pef),
     }
     buffer = io.BytesIO()

@@ -1,0 +1,76 @@
+# rdukit: `make help` lists the targets. Everything runs from the virtual environment that `make setup` makes.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+PYTHON ?=
+VENV ?= .venv
+export VENV PYTHON
+
+BIN := $(VENV)/bin
+ROOTS := core sdk compiler runtime modelboxes platform zoo
+CODE := $(ROOTS) tests benchmarks
+PROTO := core/rdukit/proto
+# Generated code is not ours to format.
+RUFF_OUT := --extend-exclude '*_pb2*'
+#: More arguments for pytest: make test ARGS="-k pef -x"
+ARGS ?=
+
+.PHONY: help setup demo up check format lint types imports unit test conformance integration engine browser bench proto docs clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+setup: ## Make the virtual environment and install (quick when nothing changed).
+	@scripts/setup
+
+demo: setup ## Run the whole road once on real digits, then stop.
+	@$(BIN)/rdukit demo
+
+up: setup ## Start the platform and keep it running until Ctrl-C.
+	@$(BIN)/rdukit up
+
+check: format lint types imports unit ## Format, lint, types, import contracts, unit tests.
+
+format: setup
+	$(BIN)/ruff format --check --quiet $(RUFF_OUT) $(CODE)
+
+lint: setup
+	$(BIN)/ruff check --quiet $(RUFF_OUT) $(CODE)
+
+types: setup
+	@for root in $(ROOTS); do echo "mypy $$root"; $(BIN)/mypy --no-error-summary $$root || exit 1; done
+
+imports: setup
+	@$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/pytest -q tests/unit $(ARGS)
+
+test: setup ## All tests.
+	$(BIN)/pytest -q $(ARGS)
+
+conformance: setup ## The vendor's public surface, and numbers against PyTorch.
+	$(BIN)/pytest -q tests/conformance $(ARGS)
+
+integration: setup ## Real daemon, broker, database and boxes as processes.
+	$(BIN)/pytest -q tests/integration $(ARGS)
+
+engine: setup ## Images and compose in a container engine; starts one if it may (root, dockerd installed).
+	RDUKIT_ENGINE_START=1 $(BIN)/pytest -q tests/engine $(ARGS)
+
+browser: setup ## The console in a real browser.
+	$(BIN)/pytest -q tests/browser $(ARGS)
+
+bench: setup ## Benchmarks: one JSON line per question, ratios within one run.
+	@for file in benchmarks/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
+
+proto: setup ## Regenerate the gRPC code from the .proto files.
+	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core $(PROTO)/*.proto
+
+docs: setup ## Rewrite the generated parts of the manual.
+	$(BIN)/python scripts/docs.py
+
+clean: ## Remove caches, build outputs and the virtual environment.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,244 @@
+"""Put kernels and plans together: symbols, sections in schedule order, gradients and their contributions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rdukit.hardware import ChipSpec
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
+from rdukit_compiler.cost import operator_work, project
+from rdukit_compiler.ir import ModelGraph, ValueKind
+from rdukit_compiler.optimizer import STATES, OptimizerGroup, OptimizerKernel, build_gradnorm, build_optimizer
+from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assign_precision import Precision
+from rdukit_compiler.passes.cut_sections import SectionPlan
+from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels, build_kernels
+
+#: Operators whose outputs are losses: their incoming gradient is ones unless the program sets another.
+LOSS_OPERATORS: Final = frozenset(
+    "cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div ctc_loss".split()
+)
+
+_SYMBOL_KINDS: Final = {
+    ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Assembly:
+    """What the parts of a PEF are collected in. ``kernels`` are by digest."""
+
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+    kernels: dict[str, KernelGraph] = field(default_factory=dict)
+    hyperparameters: dict[str, float] = field(default_factory=dict)
+
+
+def assemble_graph(
+    assembly: Assembly, traced: ModelGraph, graph: ModelGraph, plans: Sequence[SectionPlan],
+    groups: tuple[OptimizerGroup, ...], options: CompileOptions,
+) -> Graph:  # fmt: skip
+    """Add a graph's symbols and sections to ``assembly``.
+
+    Args:
+        traced: the graph with the program's dtypes; ``graph``: the same with the device's.
+    """
+    return _GraphAssembler(assembly, traced, graph, options).run(plans, groups)
+
+
+class _GraphAssembler:
+    def __init__(self, assembly: Assembly, traced: ModelGraph, graph: ModelGraph, options: CompileOptions) -> None:
+        self._assembly = assembly
+        self._traced = traced
+        self._graph = graph
+        self._options = options
+        self._chip: ChipSpec = options.chip
+        self._operators = {operator.name: operator for operator in graph.operators}
+        #: Value → symbols of the gradients that flow into it.
+        self._gradients: dict[str, list[str]] = {}
+        self._scheduled: list[int] = []
+
+    def run(self, plans: Sequence[SectionPlan], groups: tuple[OptimizerGroup, ...]) -> Graph:
+        graph, training = self._graph, not self._options.inference
+        for value in graph.values.values():
+            if value.kind is not ValueKind.OPERATOR:
+                self._symbol(value.name, _SYMBOL_KINDS[value.kind], value.dtype, value.shape)
+        losses = _loss_outputs(graph) if training else ()
+        seeds = self._add_seeds() if training else {}
+        precision = Precision(self._options.precision, training)
+        built: list[SectionKernels] = []
+        for plan in reversed(plans):
+            kernels = build_kernels(
+                graph,
+                [self._operators[name] for name in plan.operators],
+                precision,
+                {name: len(symbols) for name, symbols in self._gradients.items()},
+            )
+            self._record_gradients(kernels, plan.name)
+            built.append(kernels)
+        backward_inputs = [self._backward_bindings(plan.name, k) for plan, k in zip(reversed(plans), built, strict=True)]
+        for plan, kernels in zip(plans, reversed(built), strict=True):
+            self._add_forward(plan, kernels)
+        for plan, kernels, inputs in zip(reversed(plans), built, backward_inputs, strict=True):
+            if kernels.backward is not None:
+                outputs = tuple(self._gradient_symbol(name, plan.name) for name in kernels.gradients)
+                self._add_section(plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work)
+        self._add_optimizers(groups)
+        return Graph(
+            name=graph.name,
+            inputs=tuple(value.name for value in graph.of_kind(ValueKind.INPUT)),
+            outputs=graph.outputs,
+            schedule=tuple(self._scheduled),
+            seeds=seeds,
+            losses=losses,
+            gradients={name: tuple(symbols) for name, symbols in self._gradients.items()},
+        )
+
+    # -- symbols -----------------------------------------------------------------------------------------------------
+
+    def _symbol(self, name: str, kind: SymbolKind, dtype: str, shape: tuple[int, ...]) -> None:
+        traced = self._traced.values.get(name)
+        self._assembly.symbols[name] = Symbol(
+            name, kind, dtype, shape, traced.dtype if traced is not None else _host_dtype(dtype),
+            self._options.regions.get(name, name),
+        )  # fmt: skip
+
+    def _add_seeds(self) -> dict[str, str]:
+        seeds: dict[str, str] = {}
+        for name in dict.fromkeys(self._graph.outputs):
+            value = self._graph.values[name]
+            if value.requires_grad and value.kind is ValueKind.OPERATOR:
+                seeds[name] = f"{name}__grad"
+                self._symbol(seeds[name], SymbolKind.SEED, value.dtype, value.shape)
+                self._gradients[name] = [seeds[name]]
+        return seeds
+
+    def _record_gradients(self, kernels: SectionKernels, plan: str) -> None:
+        for name in kernels.gradients:
+            value = self._graph.values[name]
+            symbol = self._gradient_symbol(name, plan)
+            self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
+            self._gradients.setdefault(name, []).append(symbol)
+
+    def _gradient_symbol(self, name: str, plan: str) -> str:
+        return f"{name}__grad_from_{plan}"
+
+    def _saved_symbol(self, plan: str, index: int) -> str:
+        return f"{plan}__saved_{index}"
+
+    def _backward_bindings(self, plan: str, kernels: SectionKernels) -> tuple[str, ...]:
+        saved = [s.value if s.value is not None else self._saved_symbol(plan, s.index) for s in kernels.saved]
+        incoming = [symbol for name in kernels.tangents for symbol in self._gradients[name]]
+        return (*saved, *incoming)
+
+    # -- sections ----------------------------------------------------------------------------------------------------
+
+    def _add_forward(self, plan: SectionPlan, kernels: SectionKernels) -> None:
+        for name in kernels.outputs:
+            value = self._graph.values[name]
+            kind = SymbolKind.OUTPUT if name in self._graph.outputs else SymbolKind.ACTIVATION
+            self._symbol(name, kind, value.dtype, value.shape)
+        extras = {s.index: s for s in kernels.saved if s.value is None}
+        for index in sorted(extras):
+            saved = extras[index]
+            self._symbol(self._saved_symbol(plan.name, index), SymbolKind.ACTIVATION, saved.dtype, saved.shape)
+        outputs = (*kernels.outputs, *(self._saved_symbol(plan.name, index) for index in sorted(extras)))
+        self._add_section(plan, SectionType.FWD, kernels.forward, kernels.inputs, outputs, kernels.forward_work)
+
+    def _add_section(
+        self, plan: SectionPlan, kind: SectionType, kernel: KernelGraph, inputs: tuple[str, ...],
+        outputs: tuple[str, ...], work: Sequence[OperatorShape],
+    ) -> None:  # fmt: skip
+        resources, cost = self._project(work, inputs, outputs, plan)
+        name = plan.name if kind is SectionType.FWD else f"{plan.name}_bwd"
+        self._append(
+            Section(
+                len(self._assembly.sections), name, kind, self._graph.name, self._keep(kernel), inputs, outputs,
+                plan.operators, plan.rule, plan.heuristic, plan.why, resources, cost,
+            )
+        )  # fmt: skip
+
+    def _project(
+        self, work: Sequence[OperatorShape], inputs: Sequence[str], outputs: Sequence[str], plan: SectionPlan | None
+    ) -> tuple[Resources, Cost]:
+        symbols = self._assembly.symbols
+        weights = {SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE}
+        return project(
+            [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work],
+            bytes_in=sum(symbols[name].bytes for name in inputs if symbols[name].kind not in weights),
+            bytes_out=sum(symbols[name].bytes for name in outputs),
+            bytes_weights=sum(symbols[name].bytes for name in inputs if symbols[name].kind in weights),
+            chip=self._chip,
+            tiles=self._options.tiles,
+            decisions=plan.decisions if plan is not None else None,
+        )
+
+    def _keep(self, kernel: KernelGraph) -> str:
+        digest = kernel.digest()
+        self._assembly.kernels.setdefault(digest, kernel)
+        return digest
+
+    def _append(self, section: Section) -> None:
+        self._assembly.sections.append(section)
+        self._scheduled.append(section.id)
+
+    # -- optimizer ---------------------------------------------------------------------------------------------------
+
+    def _add_optimizers(self, groups: tuple[OptimizerGroup, ...]) -> None:
+        parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}
+        for group in groups:
+            for scalar, number in group.scalars.items():
+                self._assembly.hyperparameters[f"{group.label}.{scalar}"] = number
+            for name in group.parameters:
+                for state, symbol in zip(STATES[group.kind], group.state_names(name), strict=True):
+                    shape = group.state_shape(state, parameters[name])
+                    self._symbol(symbol, SymbolKind.STATE, parameters[name].dtype, shape)
+        for group in groups:
+            if group.max_grad_norm is not None:
+                self._assembly.hyperparameters[f"{group.label}.max_grad_norm"] = group.max_grad_norm
+                clipped = build_gradnorm(group, parameters, self._as_tuples())
+                for symbol in clipped.outputs:
+                    parameter = parameters[symbol.removesuffix("__grad_clipped")]
+                    self._symbol(symbol, SymbolKind.GRADIENT, parameter.dtype, parameter.shape)
+                    self._gradients[parameter.name] = [symbol]
+                self._add_optimizer_section(group, SectionType.GRADNORM, clipped)
+        for group in groups:
+            kernel = build_optimizer(group, parameters, self._as_tuples())
+            self._add_optimizer_section(group, SectionType.OPT, kernel)
+
+    def _add_optimizer_section(self, group: OptimizerGroup, kind: SectionType, made: OptimizerKernel) -> None:
+        symbols = self._assembly.symbols
+        shapes = tuple((symbols[name].shape, symbols[name].dtype) for name in made.inputs)
+        updated = tuple(n for n in made.inputs if symbols[n].kind in {SymbolKind.PARAMETER, SymbolKind.STATE})
+        op = "rdukit.clip_grad_norm" if kind is SectionType.GRADNORM else f"rdukit.{group.kind}"
+        work = [OperatorShape(op, shapes, tuple((symbols[n].shape, symbols[n].dtype) for n in updated))]
+        resources, cost = self._project(work, made.inputs, made.outputs or updated, None)
+        self._append(
+            Section(
+                len(self._assembly.sections), f"{kind}_{group.label}", kind, self._graph.name, self._keep(made.kernel),
+                made.inputs, made.outputs, (), None, "default", f"the {kind} section of optimizer {group.label}",
+                resources, cost,
+            )
+        )  # fmt: skip
+
+    def _as_tuples(self) -> dict[str, tuple[str, ...]]:
+        return {name: tuple(symbols) for name, symbols in self._gradients.items()}
+
+
+def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
+    """Outputs whose incoming gradient is ones by default (SDK reference 17): losses and scalars, else all."""
+    producers = graph.producers()
+    candidates = [name for name in graph.outputs if graph.values[name].requires_grad]
+    chosen = [
+        name
+        for name in candidates
+        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSS_OPERATORS)
+    ]
+    return tuple(dict.fromkeys(chosen or candidates))
+
+
+def _host_dtype(dtype: str) -> str:
+    """dtype in which a program reads a symbol that its own graph does not have, such as a gradient."""
+    return "float32" if dtype == "bfloat16" else dtype

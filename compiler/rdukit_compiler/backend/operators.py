@@ -1,0 +1,98 @@
+"""Operators by name: the bridge between names in graphs and torch's callables."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rdukit.errors import UnsupportedOperator
+from rdukit.pef.kernel import Argument, Ref, Special
+
+GETITEM = "getitem"
+
+
+def callable_of(op: str) -> Callable[..., Any]:
+    """``aten.linear.default`` → the ATen overload; ``getitem`` → Python's.
+
+    Raises:
+        UnsupportedOperator: torch has no such operator.
+    """
+    if op == GETITEM:
+        return operator.getitem
+    found: Any = torch.ops
+    for part in op.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as cause:
+            raise UnsupportedOperator(f"operator {op!r} does not exist in torch {torch.__version__}") from cause
+    return found  # type: ignore[no-any-return]
+
+
+def name_of(target: object) -> str:
+    """The inverse of ``callable_of``, for a node of a torch graph."""
+    if target is operator.getitem:
+        return GETITEM
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
+
+
+def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
+    """An argument as torch takes it; ``values`` gives the tensors by name."""
+    match argument:
+        case Ref(name):
+            return values[name]
+        case Special(kind, text):
+            return decode_special(kind, text)
+        case list():
+            return [decode(item, values) for item in argument]
+        case _:
+            return argument
+
+
+def decode_special(kind: str, text: str) -> Any:
+    """The torch object that a ``Special`` names. Scalars have none: they exist only at run time."""
+    match kind:
+        case "dtype" | "memory_format" | "layout":
+            return getattr(torch, text)
+        case "device":
+            return torch.device(text)
+        case "float":
+            return float(text)
+        case _:
+            raise UnsupportedOperator(f"argument kind {kind!r} has no value while compiling")
+
+
+def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
+    """The inverse of ``decode``; ``name_of_value`` says which objects are values of the graph.
+
+    Raises:
+        UnsupportedOperator: the argument is of a type that a graph cannot hold.
+    """
+    if (name := name_of_value(value)) is not None:
+        return Ref(name)
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value == value and abs(value) != float("inf") else Special("float", str(value))
+        case torch.dtype():
+            return Special("dtype", str(value).removeprefix("torch."))
+        case torch.device():
+            return Special("device", str(value))
+        case torch.memory_format():
+            return Special("memory_format", str(value).removeprefix("torch."))
+        case torch.layout():
+            return Special("layout", str(value).removeprefix("torch."))
+        case list() | tuple():
+            return [encode(item, name_of_value) for item in value]
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            raise UnsupportedOperator(f"the size {value} is not static; RDU graphs have static shapes only")
+        case _:
+            raise UnsupportedOperator(f"an argument of type {type(value).__name__} cannot be compiled: {value!r}")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float32`` → ``float32``."""
+    return str(dtype).removeprefix("torch.")

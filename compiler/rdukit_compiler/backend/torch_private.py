@@ -1,0 +1,61 @@
+"""Every private interface of torch that the compiler uses, in one place, with a self-test.
+
+torch is pinned to one exact version; an upgrade runs ``self_test`` first.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Record the ATen calls of ``function(list of tensors)``, autograd's included, on fake tensors."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="fake")(*inputs)
+
+
+def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Split a joint graph (placeholders ``primals_…`` then ``tangents_…``) into forward and backward.
+
+    The forward returns its outputs and then the values saved for backward; the backward takes the saved values, by
+    their names, and then the tangents. A minimal cut decides what is saved and what is cheap enough to compute again.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(
+        joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]
+    )
+
+
+def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Path:
+    """Compile a flat module to a native library with AOTInductor. Needs a C++ compiler.
+
+    Returns:
+        The path of the ``.so`` in inductor's own cache.
+    """
+    from torch._inductor import aot_compile
+
+    with torch.no_grad():
+        made = aot_compile(
+            module,
+            tuple(inputs),
+            options={"aot_inductor.package": True, "aot_inductor.enable_line_tables": False},
+        )
+    (library,) = [Path(str(p)) for p in made if str(p).endswith(".so")]
+    return library
+
+
+def self_test() -> None:
+    """Check that the private interfaces behave as this module says; raises AssertionError if not."""
+
+    def joint(primals: list[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
+        out = primals[0].tanh() * 2
+        return [out, *torch.autograd.grad([out], [primals[0]], tangents)]
+
+    x = torch.ones(3, requires_grad=True)
+    traced = trace_aten(lambda a, b: joint([a], [b]), [x, torch.ones(3)])
+    assert any(str(node.target) == "aten.tanh_backward.default" for node in traced.graph.nodes)

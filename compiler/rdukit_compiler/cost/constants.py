@@ -1,0 +1,35 @@
+"""The cost model's numbers, from ``constants.yaml``."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """One value per key of ``constants.yaml``, where each is explained. ``e_…`` and ``u_…`` are fractions of a peak."""
+
+    flops_per_pcu_cycle: int
+    lanes_per_pcu: int
+    pmu_port_bytes: int
+    u_gemm: float
+    u_elementwise: float
+    u_pmu: float
+    balance: float
+    e_ddr: float
+    e_hbm: float
+    usable_units: float
+    peer_bandwidth: float
+    columns_per_pcu: int
+    pmus_per_buffer: int
+    weight_block_bytes: int
+    max_stream_iterations: int
+
+
+@cache
+def load_constants() -> Constants:
+    """The constants that come with the compiler."""
+    text = files("rdukit_compiler.cost").joinpath("constants.yaml").read_text(encoding="utf-8")
+    return Constants(**yaml.safe_load(text))

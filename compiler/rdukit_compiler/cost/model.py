@@ -1,0 +1,118 @@
+"""Project a section's time and resources on the emulated chip.
+
+Source: compiler reference 9.2 (formulas), 9.3 (constants). All of it is an estimate for the emulated RDU and says
+nothing about the machine that emulates it.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from rdukit.hardware import ChipSpec
+from rdukit.pef.model import Cost, Resources
+from rdukit_compiler.cost.balance import balance_units
+from rdukit_compiler.cost.constants import load_constants
+from rdukit_compiler.cost.work import OpWork, WorkKind
+
+
+def project(
+    work: Sequence[OpWork],
+    bytes_in: int,
+    bytes_out: int,
+    bytes_weights: int,
+    chip: ChipSpec,
+    tiles: int,
+    decisions: Mapping[str, object] | None = None,
+    *,
+    bytes_peer: int = 0,
+    bytes_host: int = 0,
+) -> tuple[Resources, Cost]:
+    """Resources and cost of one run of a section on ``tiles`` tiles of ``chip``.
+
+    The operators are stages of a pipeline through which the batch streams in tiles; the section takes as long as the
+    slowest of pipeline, device memory, peer link and host link, plus the launch.
+
+    Args:
+        work: The section's operators. Views are free.
+        bytes_in: Read from device memory once, weights left out; ``bytes_out`` written; ``bytes_weights`` read.
+        decisions: What a heuristic decided (``SectionPlan.decisions``); ``stream_iterations``, ``pcu_limit`` and
+            ``weights`` are used.
+        bytes_peer: Exchanged with other RDUs; ``bytes_host`` with the host.
+    Returns:
+        Resources in units of the chip, cycles at its clock. ``seconds`` and ``cycles`` include the launch.
+    """
+    constants, decided = load_constants(), decisions or {}
+    pcus, pmus = tiles * chip.pcus_per_tile, tiles * chip.pmus_per_tile
+    stages = [w for w in work if w.kind is not WorkKind.VIEW]
+    iterations = _number(decided, "stream_iterations") or min(
+        max((w.rows for w in stages), default=1), constants.max_stream_iterations
+    )
+    loads = [_cycles_on_one_pcu(w) for w in stages]
+    shares = balance_units(loads, min(pcus, _number(decided, "pcu_limit") or pcus))
+    total_bytes = sum(w.bytes for w in stages) or 1
+    slowest = 0.0
+    for stage, load, share in zip(stages, loads, shares, strict=True):
+        compute = load / share if share else 0.0
+        stage_pmus = max(1.0, pmus * stage.bytes / total_bytes)
+        memory = stage.bytes / (stage_pmus * constants.pmu_port_bytes * constants.u_pmu)
+        slowest = max(slowest, compute, memory)
+    pipeline = (iterations + len(stages) - 1) / iterations * slowest / constants.balance if stages else 0.0
+    device_bytes = bytes_in + bytes_out + bytes_weights
+    clock = chip.clock_hz
+    longest = max(
+        pipeline,
+        device_bytes / memory_bandwidth(chip, tiles) * clock,
+        bytes_peer / constants.peer_bandwidth * clock,
+        bytes_host / chip.pcie_bandwidth * clock,
+    )
+    seconds = longest / clock + chip.launch_s
+    sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)
+    resources = Resources(
+        tiles=tiles,
+        pcus=min(pcus, ceil(sum(shares))),
+        pmus=min(pmus, max(ceil(sram / chip.pmu_bytes), len(stages) * constants.pmus_per_buffer)),
+        sram_bytes=sram,
+    )
+    cost = Cost(
+        cycles=ceil(seconds * clock),
+        flops=sum(w.flops for w in work),
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        bytes_weights=bytes_weights,
+        seconds=seconds,
+    )
+    return resources, cost
+
+
+def memory_bandwidth(chip: ChipSpec, tiles: int) -> float:
+    """Bytes a second that ``tiles`` tiles can stream: their share of the chip's HBM if it has any, else of its DDR."""
+    constants = load_constants()
+    share = min(1.0, tiles / chip.tiles)
+    if chip.hbm_bandwidth:
+        return chip.hbm_bandwidth * constants.e_hbm * share
+    return chip.ddr_bandwidth * constants.e_ddr * share
+
+
+def _cycles_on_one_pcu(work: OpWork) -> float:
+    constants = load_constants()
+    if work.kind is WorkKind.GEMM:
+        return work.flops / (constants.flops_per_pcu_cycle * constants.u_gemm)
+    if work.kind is WorkKind.MOVEMENT:
+        return 0.0
+    return work.flops / (constants.lanes_per_pcu * constants.u_elementwise)
+
+
+def _sram_bytes(
+    stages: Sequence[OpWork], weights: int, iterations: int, decided: Mapping[str, object], available: int
+) -> int:
+    """Live bytes: two buffers of one tile per stage, and the weights if they stay."""
+    if known := _number(decided, "sram_bytes"):
+        return min(known, available)
+    buffers = sum(2 * ceil(max(0, s.bytes) / iterations) for s in stages)
+    if weights > available // 2 or decided.get("weights") == "streamed":
+        weights = 2 * load_constants().weight_block_bytes
+    return min(buffers + weights, available)
+
+
+def _number(decided: Mapping[str, object], key: str) -> int:
+    value = decided.get(key)
+    return value if isinstance(value, int) and value > 0 else 0

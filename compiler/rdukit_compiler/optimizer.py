@@ -1,0 +1,144 @@
+"""The optimizer as the compiler sees it, and the kernels of its sections.
+
+State names follow the SDK reference 9 and 20: ``<param>__sgd0__momentum``. Run-time scalars are named
+``<kind><index>.<scalar>`` (``sgd0.lr``); a program's ``lr`` sets every ``….lr``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rdukit.errors import CompileError
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, TensorSpec
+from rdukit_compiler.ir import Value
+
+#: Optimizer kind → names of its state tensors per parameter; ``step`` is a scalar, the rest have the parameter's shape.
+STATES: Final = {"sgd": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq", "step")}
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerGroup:
+    """Parameters that one optimizer updates with one set of scalars.
+
+    ``scalars`` are the compiled-in values: ``lr``, ``weight_decay``, and the kind's own. ``max_grad_norm`` clips the
+    norm of all this optimizer's gradients together.
+    """
+
+    kind: str
+    index: int
+    parameters: tuple[str, ...]
+    scalars: Mapping[str, float]
+    max_grad_norm: float | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind}{self.index}"
+
+    def state_names(self, parameter: str) -> tuple[str, ...]:
+        """Names of a parameter's state tensors, in the order of ``STATES``."""
+        return tuple(f"{parameter}__{self.label}__{state}" for state in STATES[self.kind])
+
+    def state_shape(self, state: str, parameter: Value) -> tuple[int, ...]:
+        """Shape of a state tensor of ``parameter``."""
+        return () if state == "step" else parameter.shape
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerKernel:
+    """A kernel of the gradnorm or opt section with what it is bound to, by symbol names."""
+
+    kernel: KernelGraph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def check_optimizers(groups: tuple[OptimizerGroup, ...], parameters: Mapping[str, Value]) -> None:
+    """Check that each parameter exists and belongs to one group.
+
+    Raises:
+        CompileError: it does not.
+    """
+    owner: dict[str, str] = {}
+    for group in groups:
+        for name in group.parameters:
+            if name not in parameters:
+                raise CompileError(f"optimizer {group.label} updates {name!r}, which the model does not have")
+            if name in owner:
+                raise CompileError(f"parameter {name!r} is in two optimizers: {owner[name]} and {group.label}")
+            owner[name] = group.label
+
+
+def build_gradnorm(
+    group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
+) -> OptimizerKernel:
+    """Clip the gradients of ``group`` to its norm; its outputs replace them as ``<param>__grad_clipped``."""
+    builder = _Builder()
+    present = [name for name in group.parameters if gradients.get(name)]
+    summed = [builder.summed(parameters[name], gradients[name]) for name in present]
+    builder.node("clipped", "rdukit.clip_grad_norm", [summed, Special("scalar", f"{group.label}.max_grad_norm")])
+    for position in range(len(present)):
+        builder.node(f"c{position}", "getitem", [Ref("clipped"), position])
+    kernel = builder.kernel(tuple(f"c{position}" for position in range(len(present))))
+    return OptimizerKernel(kernel, tuple(builder.bound), tuple(f"{name}__grad_clipped" for name in present))
+
+
+def build_optimizer(
+    group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
+) -> OptimizerKernel:
+    """Update the parameters and states of ``group`` in place from the gradients' contributions.
+
+    Parameters without a gradient are left alone.
+    """
+    builder = _Builder()
+    present = [name for name in group.parameters if gradients.get(name)]
+    refs: list[Argument] = [builder.input(parameters[name]) for name in present]
+    summed = [builder.summed(parameters[name], gradients[name]) for name in present]
+    states: list[Argument] = []
+    for position, state in enumerate(STATES[group.kind]):
+        column: list[Argument] = []
+        for name in present:
+            shape = group.state_shape(state, parameters[name])
+            column.append(builder.input(replace(parameters[name], name=group.state_names(name)[position], shape=shape)))
+        states.append(column)
+    scalars: dict[str, Argument] = {
+        scalar: Special("scalar", f"{group.label}.{scalar}") for scalar in sorted(group.scalars)
+    }
+    builder.node("update", f"rdukit.{group.kind}", [refs, summed, *states], scalars)
+    return OptimizerKernel(builder.kernel(()), tuple(builder.bound), ())
+
+
+class _Builder:
+    """Collects a kernel's inputs and nodes."""
+
+    def __init__(self) -> None:
+        self.bound: list[str] = []
+        self._inputs: list[TensorSpec] = []
+        self._nodes: list[KernelNode] = []
+
+    def input(self, value: Value) -> Ref:
+        strides: list[int] = []
+        step = 1
+        for size in reversed(value.shape):
+            strides.append(step)
+            step *= size
+        name = f"i{len(self._inputs)}"
+        self._inputs.append(TensorSpec(name, value.dtype, value.shape, tuple(reversed(strides))))
+        self.bound.append(value.name)
+        return Ref(name)
+
+    def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
+        total = self.input(replace(parameter, name=contributions[0]))
+        for name in contributions[1:]:
+            part = self.input(replace(parameter, name=name))
+            added = f"s{len(self._nodes)}"
+            self.node(added, "aten.add.Tensor", [total, part])
+            total = Ref(added)
+        return total
+
+    def node(
+        self, name: str, op: str, args: list[Argument], kwargs: Mapping[str, Argument] | None = None
+    ) -> None:
+        self._nodes.append(KernelNode(name, op, tuple(args), dict(kwargs or {})))
+
+    def kernel(self, outputs: tuple[str, ...]) -> KernelGraph:
+        return KernelGraph(tuple(self._inputs), tuple(self._nodes), outputs)

@@ -1,0 +1,1 @@
+"""Passes: each takes a graph or plan and returns a new one. ``pipeline.py`` has their order."""

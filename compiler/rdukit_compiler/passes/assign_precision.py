@@ -1,0 +1,112 @@
+"""Decide each value's dtype on the device.
+
+Device arithmetic is bf16 unless the program converts (SDK reference 16); ``f32`` keeps the program's dtypes, for
+debugging. Parameters that are trained stay f32 in device memory and are rounded to bf16 where a section reads them:
+an f32 master, so that small updates are not lost (Source: ours; the vendor's default is not published). Statistics
+buffers stay f32 likewise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rdukit.errors import CompileError
+from rdukit_compiler.backend.operators import callable_of, decode, dtype_name
+from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+
+_ROUNDED = {torch.float32, torch.float64, torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """``bf16`` or ``f32``; ``training`` keeps f32 masters."""
+
+    name: str
+    training: bool
+
+    def device_dtype(self, value: Value) -> torch.dtype:
+        """dtype of a graph input in device memory."""
+        dtype: torch.dtype = getattr(torch, value.dtype)
+        if self.name == "f32" or dtype not in _ROUNDED:
+            return dtype
+        if value.kind is ValueKind.BUFFER or (value.kind is ValueKind.PARAMETER and self.training):
+            return torch.float32
+        return torch.bfloat16
+
+    def compute_dtype(self, value: Value) -> torch.dtype:
+        """dtype in which operators read a graph input."""
+        dtype: torch.dtype = getattr(torch, value.dtype)
+        if self.name == "f32" or dtype not in _ROUNDED or value.kind is ValueKind.BUFFER:
+            return dtype
+        return torch.bfloat16
+
+
+def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
+    """The graph with device dtypes, and with ``requires_grad`` true exactly where a gradient flows.
+
+    Found by running the operators once on fake tensors: no data is touched.
+    """
+    values = dict(graph.values)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
+        tensors: dict[str, Any] = {}
+        for value in graph.values.values():
+            if value.kind is ValueKind.OPERATOR:
+                continue
+            dtype = precision.compute_dtype(value)
+            tensors[value.name] = torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
+            values[value.name] = replace(
+                value, dtype=dtype_name(precision.device_dtype(value)), requires_grad=_wants_grad(value, precision)
+            )
+        for operator in graph.operators:
+            run_operator(operator, tensors)
+            for name in operator.outputs:
+                tensor = tensors[name]
+                values[name] = replace(
+                    values[name], dtype=dtype_name(tensor.dtype), requires_grad=bool(tensor.requires_grad)
+                )
+    return replace(graph, values=values)
+
+
+def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
+    """Call one operator on the tensors it names, and add what it makes.
+
+    Operands of mixed floating dtypes are promoted: legal on the device although torch refuses some of them.
+    """
+    function = callable_of(operator.op)
+    args = [decode(a, tensors) for a in operator.args]
+    kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
+    try:
+        made = function(*args, **kwargs)
+    except RuntimeError:
+        promoted = _promoted(args)
+        if promoted is None:
+            raise
+        made = _attempt(function, promoted, kwargs, operator)
+    if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
+        tensors[operator.outputs[0]] = made
+    else:
+        tensors.update(zip(operator.outputs, made, strict=True))
+
+
+def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as cause:
+        where = operator.module or "forward"
+        raise CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}") from cause
+
+
+def _promoted(args: list[Any]) -> list[Any] | None:
+    """``args`` with all floating tensors in the widest dtype among them; None if they agree already."""
+    floats = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
+    if len(floats) < 2:
+        return None
+    widest = max(floats, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
+    return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+
+
+def _wants_grad(value: Value, precision: Precision) -> bool:
+    return precision.training and value.requires_grad

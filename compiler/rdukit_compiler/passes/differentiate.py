@@ -1,0 +1,253 @@
+"""Make each section's kernels: the forward, and for training the backward that belongs to it.
+
+A section is a function of its inputs; its backward is that function's vector-Jacobian product, traced through
+autograd. So every mode has the same gradients, and equal sections have equal backwards.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rdukit.pef.kernel import KernelGraph
+from rdukit_compiler.backend.kernel_graph import kernel_from_fx
+from rdukit_compiler.backend.torch_private import split_joint, trace_aten
+from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.passes.assign_precision import Precision, run_operator
+
+
+#: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
+TensorShape = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorShape:
+    """One ATen call of a kernel, for the cost model."""
+
+    op: str
+    inputs: tuple[TensorShape, ...]
+    outputs: tuple[TensorShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedValue:
+    """What a forward hands to its backward: a value of the graph, or the ``index``-th extra forward output."""
+
+    value: str | None
+    index: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SectionKernels:
+    """A section's kernels and what they are bound to, by value names.
+
+    The forward takes ``inputs`` and returns ``outputs``, then the saved extras. The backward takes ``saved``, then
+    for each of ``tangents`` its number of gradient contributions, and returns the gradients of ``gradients``.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    forward: KernelGraph
+    saved: tuple[SavedValue, ...]
+    tangents: tuple[str, ...]
+    gradients: tuple[str, ...]
+    backward: KernelGraph | None
+    forward_work: tuple[OperatorShape, ...]
+    backward_work: tuple[OperatorShape, ...]
+
+
+def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Values that the operators read and do not make, in order of first use. Constants stay inside."""
+    made = {name for operator in operators for name in operator.outputs}
+    read = dict.fromkeys(name for operator in operators for name in operator.inputs)
+    return tuple(name for name in read if name not in made)
+
+
+def section_outputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Values that the operators make and that something outside reads, or the graph returns."""
+    inside = {operator.name for operator in operators}
+    consumers = graph.consumers()
+    return tuple(
+        name
+        for operator in operators
+        for name in operator.outputs
+        if name in graph.outputs or any(c.name not in inside for c in consumers[name])
+    )
+
+
+def build_kernels(
+    graph: ModelGraph,
+    operators: Sequence[Operator],
+    precision: Precision,
+    contributions: Mapping[str, int],
+) -> SectionKernels:
+    """Trace the section made of ``operators`` and split it into forward and backward.
+
+    Args:
+        contributions: value name → how many gradients flow into it from other sections and seeds; 0 or absent = none.
+    """
+    inputs, outputs = section_inputs(graph, operators), section_outputs(graph, operators)
+    function = _SectionFunction(graph, operators, inputs, outputs, precision)
+    tangents = tuple(n for n in outputs if graph.values[n].requires_grad and contributions.get(n, 0) > 0)
+    wanted = tuple(n for n in inputs if graph.values[n].requires_grad)
+    mode = FakeTensorMode()
+    with mode:
+        primals = [_example(graph.values[n]) for n in inputs]
+        if not tangents or not wanted:
+            with torch.no_grad():
+                traced = trace_aten(lambda *tensors: function(tensors), primals)
+            kernel = kernel_from_fx(_cleaned(traced.graph))
+            return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
+        incoming = [
+            _example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])
+        ]
+        present: list[bool] = []
+        joint = trace_aten(
+            _joint_function(function, outputs, inputs, tangents, wanted, contributions, present), primals + incoming
+        )
+    _name_placeholders(joint, len(inputs))
+    forward, backward = split_joint(joint, len(outputs))
+    gradients = tuple(name for name, there in zip(wanted, present, strict=True) if there)
+    return _bind(inputs, outputs, tangents, gradients, forward, backward)
+
+
+class _SectionFunction:
+    """Runs the section's operators on tensors given in the order of ``inputs``."""
+
+    def __init__(
+        self, graph: ModelGraph, operators: Sequence[Operator], inputs: Sequence[str], outputs: Sequence[str],
+        precision: Precision,
+    ) -> None:  # fmt: skip
+        self._operators = operators
+        self._inputs = inputs
+        self._outputs = outputs
+        self._casts = {
+            name: precision.compute_dtype(graph.values[name])
+            for name in inputs
+            if graph.values[name].kind is not ValueKind.OPERATOR
+        }
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        values: dict[str, Any] = {}
+        for name, tensor in zip(self._inputs, tensors, strict=True):
+            dtype = self._casts.get(name, tensor.dtype)
+            values[name] = tensor.to(dtype) if tensor.dtype != dtype else tensor
+        for operator in self._operators:
+            run_operator(operator, values)
+        return [values[name] for name in self._outputs]
+
+
+def _joint_function(
+    function: _SectionFunction, outputs: Sequence[str], inputs: Sequence[str], tangents: Sequence[str],
+    wanted: Sequence[str], contributions: Mapping[str, int], present: list[bool],
+) -> Any:  # fmt: skip
+    def joint(*flat: torch.Tensor) -> list[torch.Tensor]:
+        primals, incoming = list(flat[: len(inputs)]), list(flat[len(inputs) :])
+        made = function(primals)
+        by_name = dict(zip(outputs, made, strict=True))
+        summed = []
+        for name in tangents:
+            parts, incoming = incoming[: contributions[name]], incoming[contributions[name] :]
+            total = parts[0]
+            for part in parts[1:]:
+                total = total + part
+            summed.append(total)
+        sources = [primals[inputs.index(name)] for name in wanted]
+        grads = torch.autograd.grad([by_name[n] for n in tangents], sources, summed, allow_unused=True)
+        present[:] = [grad is not None for grad in grads]
+        return [*made, *(grad for grad in grads if grad is not None)]
+
+    return joint
+
+
+def _bind(
+    inputs: tuple[str, ...], outputs: tuple[str, ...], tangents: tuple[str, ...], gradients: tuple[str, ...],
+    forward: fx.GraphModule, backward: fx.GraphModule,
+) -> SectionKernels:  # fmt: skip
+    """Find what each saved value is, and drop from the forward's outputs those that exist already."""
+    (result,) = [node for node in forward.graph.nodes if node.op == "output"]
+    leaving: list[Any] = list(result.args[0])
+    known = {node: name for node, name in zip(leaving[: len(outputs)], outputs, strict=True)}
+    known |= dict(zip([n for n in forward.graph.nodes if n.op == "placeholder"], inputs, strict=False))
+    # The forward may lack placeholders that only the backward reads: match those by their position in the name.
+    by_placeholder = {f"primals_{i + 1}": name for i, name in enumerate(inputs)}
+    extras: list[fx.Node] = []
+    saved: list[SavedValue] = []
+    produced = {node.name: node for node in leaving if isinstance(node, fx.Node)}
+    for node in backward.graph.nodes:
+        if node.op != "placeholder" or node.name.startswith("tangents_"):
+            continue
+        if node.name in by_placeholder:
+            saved.append(SavedValue(by_placeholder[node.name], -1))
+            continue
+        source = produced[node.name]
+        if source in known:
+            saved.append(SavedValue(known[source], -1))
+            continue
+        if source not in extras:
+            extras.append(source)
+        value = node.meta["val"]
+        saved.append(
+            SavedValue(None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape)))
+        )
+    result.args = (tuple([*leaving[: len(outputs)], *extras]),)
+    _restore_placeholders(forward, len(inputs))
+    return SectionKernels(
+        inputs, outputs, kernel_from_fx(_cleaned(forward.graph)), tuple(saved), tangents, gradients,
+        kernel_from_fx(_cleaned(backward.graph)), _work(forward.graph), _work(backward.graph),
+    )  # fmt: skip
+
+
+def _restore_placeholders(forward: fx.GraphModule, count: int) -> None:
+    """Give the forward all primals as placeholders again, in order: the partitioner drops unused ones."""
+    present = {node.name: node for node in forward.graph.nodes if node.op == "placeholder"}
+    missing = [f"primals_{i + 1}" for i in range(count) if f"primals_{i + 1}" not in present]
+    if missing:
+        raise AssertionError(f"the partitioner dropped {missing}; a section must read each of its inputs forward")
+
+
+def _name_placeholders(joint: fx.GraphModule, primals: int) -> None:
+    for position, node in enumerate(n for n in joint.graph.nodes if n.op == "placeholder"):
+        is_primal = position < primals
+        node.name = node.target = f"primals_{position + 1}" if is_primal else f"tangents_{position - primals + 1}"
+    joint.recompile()
+
+
+def _cleaned(graph: fx.Graph) -> fx.Graph:
+    """Without operators that change nothing (``detach``, ``alias``) and values that nobody reads."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and str(node.target) in {"aten.detach.default", "aten.alias.default"}:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return graph
+
+
+def _work(graph: fx.Graph) -> tuple[OperatorShape, ...]:
+    """What each call reads and makes."""
+    return tuple(
+        OperatorShape(str(node.target), _shapes([n.meta.get("val") for n in node.all_input_nodes]), _shapes([node.meta.get("val")]))
+        for node in graph.nodes
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+    )
+
+
+def _shapes(values: Sequence[object]) -> tuple[TensorShape, ...]:
+    found: list[TensorShape] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append((tuple(map(int, value.shape)), str(value.dtype).removeprefix("torch.")))
+        elif isinstance(value, list | tuple):
+            found.extend(_shapes(value))
+    return tuple(found)
+
+
+def _example(value: Value, differentiable: bool = True) -> torch.Tensor:
+    return torch.empty(
+        value.shape, dtype=getattr(torch, value.dtype), requires_grad=differentiable and value.requires_grad
+    )

@@ -1,0 +1,1 @@
+"""Fusion rules: their file syntax and how they match a traced graph."""

@@ -1,0 +1,190 @@
+"""Find where fusion rules match a traced graph.
+
+Source: compiler reference 5.4, items 1 to 10 and 13. Where the public material is silent the choice is ours: matching
+starts at a pattern's sinks and walks up, so that the nearest producer is tried first.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.patterns.syntax import Entry, Rule, Scalar
+from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.variants import Variant, variants_of
+from rdukit_compiler.patterns.vocabulary import words_of
+
+logger = logging.getLogger(__name__)
+
+#: Bindings tried at one starting operator before a rule gives up there; only patterns without a join come near it.
+MAX_STEPS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """One place where a rule matched. ``operators`` are those to fuse, in graph order."""
+
+    rule: str
+    operators: tuple[str, ...]
+    #: Entry name -> operator name; context entries included, absent ones not.
+    bindings: Mapping[str, str]
+    heuristic: str | None
+    parameters: Mapping[str, Scalar]
+    #: Operator name -> parameters of its entry's ``set`` keys.
+    settings: Mapping[str, Mapping[str, Scalar]]
+
+
+def match_rules(
+    graph: ModelGraph,
+    rules: Iterable[Rule],
+    taken: frozenset[str] = frozenset(),
+    groups: Sequence[Sequence[str]] = (),
+) -> tuple[Match, ...]:
+    """All matches of ``rules`` in ``graph``: disjoint, and such that fusing them leaves an order that can be run.
+
+    Rules go by falling priority, equal ones in the order given. Operators in ``taken`` are not fused but may be
+    context; so are those in ``groups``, which besides count as fused already when circles are looked for.
+
+    Returns:
+        Matches by rule in the order of application, and within a rule by first operator. Equal arguments give equal
+        results.
+    Raises:
+        ValueError: ``groups`` overlap or cannot be run one after the other.
+    """
+    search = _Search(graph, taken | {name for group in groups for name in group})
+    for group in groups:
+        positions = [search.topology.position[name] for name in group]
+        if any(len(search.groups.members[search.groups.group_of[p]]) > 1 for p in positions):
+            raise ValueError(f"the groups given overlap at one of {list(group)}")
+        if not search.groups.may_join(positions):
+            raise ValueError(f"the group {list(group)} cannot be one section: a path leaves it and comes back")
+        search.groups.join(positions)
+    matches: list[Match] = []
+    for rule in sorted(rules, key=lambda r: -r.priority):
+        found = sorted(search.apply(rule), key=lambda m: search.topology.position[m.operators[0]])
+        logger.info("rule=%s priority=%d matches=%d", rule.name, rule.priority, len(found))
+        matches.extend(found)
+    return tuple(matches)
+
+
+class _Search:
+    """A graph with what is fused so far."""
+
+    def __init__(self, graph: ModelGraph, taken: frozenset[str]) -> None:
+        self.graph = graph
+        self.topology = Topology(graph)
+        self.groups = Groups(self.topology)
+        #: Positions that no further match may fuse.
+        self.fused = {self.topology.position[name] for name in taken}
+        self.words = [words_of(operator) for operator in graph.operators]
+        self.by_word: dict[str, list[int]] = {}
+        for position, words in enumerate(self.words):
+            for word in words:
+                self.by_word.setdefault(word, []).append(position)
+
+    def apply(self, rule: Rule) -> Iterator[Match]:
+        """Take all matches of ``rule``, the variants with more entries first."""
+        for variant in variants_of(rule):
+            if not all(any(word in self.by_word for word in entry.op_types) for entry in variant.entries):
+                continue
+            steps = _plan(variant)
+            for start in self._candidates(steps[0].entry):
+                while (bound := self._bind(rule, steps, start)) is not None:
+                    yield self._take(rule, variant, bound)
+
+    def _take(self, rule: Rule, variant: Variant, bound: Mapping[str, int]) -> Match:
+        positions = sorted(bound[e.name] for e in variant.entries if e.included)
+        self.groups.join(positions)
+        self.fused.update(positions)
+        name = {e.name: self.graph.operators[bound[e.name]].name for e in variant.entries}
+        return Match(
+            rule=rule.name,
+            operators=tuple(self.graph.operators[p].name for p in positions),
+            bindings=name,
+            heuristic=rule.heuristic,
+            parameters=rule.parameters,
+            settings={name[e.name]: e.settings for e in variant.entries if e.settings},
+        )
+
+    def _candidates(self, entry: Entry) -> list[int]:
+        return sorted({p for word in entry.op_types for p in self.by_word.get(word, ())})
+
+    def _bind(self, rule: Rule, steps: "Sequence[_Step]", start: int) -> dict[str, int] | None:
+        """Bind all entries, the first to ``start``; None when no binding is legal."""
+        bound: dict[str, int] = {}
+        budget = MAX_STEPS
+
+        def legal(step: _Step, position: int) -> bool:
+            if position in bound.values() or (step.entry.included and position in self.fused):
+                return False
+            if self.words[position].isdisjoint(step.entry.op_types):
+                return False
+            return all(bound[p] in self.topology.producers[position] for p in step.bound_parents) and all(
+                position in self.topology.producers[bound[c]] for c in step.bound_children
+            )
+
+        def extend(depth: int) -> bool:
+            nonlocal budget
+            if depth == len(steps):
+                return self.groups.may_join(bound[s.entry.name] for s in steps if s.entry.included)
+            step = steps[depth]
+            for position in (start,) if depth == 0 else self._nearby(step, bound, start):
+                budget -= 1
+                if budget < 0:
+                    return False
+                if legal(step, position):
+                    bound[step.entry.name] = position
+                    if extend(depth + 1):
+                        return True
+                    del bound[step.entry.name]
+            return False
+
+        found = extend(0)
+        if budget < 0:
+            logger.warning("rule gave up, its pattern is too loose: rule=%s operator=%s", rule.name, self.graph.operators[start].name)
+        return bound if found else None
+
+    def _nearby(self, step: "_Step", bound: Mapping[str, int], start: int) -> Sequence[int]:
+        """Candidates: producers nearest first, else readers earliest first, else everything near the start first."""
+        if step.bound_children:
+            return self.topology.producers[bound[step.bound_children[0]]]
+        if step.bound_parents:
+            return self.topology.readers[bound[step.bound_parents[0]]]
+        return sorted(self._candidates(step.entry), key=lambda p: (abs(p - start), p))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One entry to bind, with the already bound entries that it must be connected to."""
+
+    entry: Entry
+    bound_parents: tuple[str, ...]
+    bound_children: tuple[str, ...]
+
+
+def _plan(variant: Variant) -> tuple[_Step, ...]:
+    """Order of binding: the first sink, then whatever feeds a bound entry, else what a bound entry feeds, else a sink."""
+    waiting = {entry.name: entry for entry in variant.entries}
+    steps: list[_Step] = []
+    done: list[str] = []
+    while waiting:
+        name = _next_name(variant, waiting, done)
+        steps.append(
+            _Step(
+                waiting.pop(name),
+                tuple(p for p in variant.parents[name] if p in done),
+                tuple(c for c in variant.children[name] if c in done),
+            )
+        )
+        done.append(name)
+    return tuple(steps)
+
+
+def _next_name(variant: Variant, waiting: Mapping[str, Entry], done: Sequence[str]) -> str:
+    for above in (True, False):
+        for bound in done:
+            for name in variant.parents[bound] if above else variant.children[bound]:
+                if name in waiting:
+                    return name
+    return next(name for name in waiting if not variant.children[name])

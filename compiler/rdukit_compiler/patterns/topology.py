@@ -1,0 +1,101 @@
+"""Who feeds whom among a graph's operators, by position, and among groups of them.
+
+Grouping operators turns the graph into a smaller one; sections can be run one after the other only while that one has
+no circle.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+from rdukit_compiler.ir import ModelGraph
+
+
+class Topology:
+    """Positions of a graph's operators and the edges between them."""
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.position = {operator.name: index for index, operator in enumerate(graph.operators)}
+        made_by = {output: index for index, o in enumerate(graph.operators) for output in o.outputs}
+        #: Positions of the operators that feed each one; each once, nearest (latest) first.
+        self.producers: list[tuple[int, ...]] = [
+            tuple(sorted({made_by[name] for name in o.inputs if name in made_by}, reverse=True)) for o in graph.operators
+        ]
+        readers: list[list[int]] = [[] for _ in graph.operators]
+        for index, producers in enumerate(self.producers):
+            for producer in producers:
+                readers[producer].append(index)
+        #: Positions of the operators that each one feeds; each once, earliest first.
+        self.readers: list[tuple[int, ...]] = [tuple(found) for found in readers]
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+
+class Groups:
+    """Operators in disjoint groups, so that the graph of groups never has a circle. Operators start alone."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        #: Group of each operator; a group is called by a number that says nothing.
+        self.group_of: list[int] = list(range(len(topology)))
+        self.members: dict[int, list[int]] = {index: [index] for index in range(len(topology))}
+        #: Group -> its place in an order that can be run.
+        self._rank: dict[int, int] = {index: index for index in range(len(topology))}
+
+    def may_join(self, positions: Iterable[int]) -> bool:
+        """Whether making one group of these operators' groups leaves no path that goes out and comes back in."""
+        wanted = {self.group_of[p] for p in positions}
+        if len(wanted) == 1:
+            return True
+        last = max(self._rank[g] for g in wanted)
+        pending = [n for g in wanted for n in self._next(g) if n not in wanted]
+        seen: set[int] = set()
+        while pending:
+            group = pending.pop()
+            if group in wanted:
+                return False
+            if group not in seen and self._rank[group] < last:
+                seen.add(group)
+                pending.extend(self._next(group))
+        return True
+
+    def join(self, positions: Iterable[int]) -> int:
+        """Make one group of these operators' groups, which ``may_join`` allowed."""
+        first, *others = sorted({self.group_of[p] for p in positions})
+        for other in others:
+            for member in self.members[other]:
+                self.group_of[member] = first
+            self.members[first] += self.members.pop(other)
+        if others:
+            self.members[first].sort()
+            self._rank = {group: rank for rank, group in enumerate(self.in_order())}
+        return first
+
+    def in_order(self) -> Sequence[int]:
+        """All groups, each after the groups that feed it; ties in graph order."""
+        waiting = {group: len(self._previous(group)) for group in self.members}
+        ready = [(members[0], group) for group, members in self.members.items() if not waiting[group]]
+        heapq.heapify(ready)
+        order: list[int] = []
+        while ready:
+            _, group = heapq.heappop(ready)
+            order.append(group)
+            for reader in self._next(group):
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heapq.heappush(ready, (self.members[reader][0], reader))
+        return order
+
+    def readers_of(self, position: int) -> set[int]:
+        """Groups that read what the operator makes, its own included when another member reads it."""
+        return {self.group_of[r] for r in self.topology.readers[position]}
+
+    def rank(self, group: int) -> int:
+        """Place of the group in an order that can be run; valid until the next ``join``."""
+        return self._rank[group]
+
+    def _next(self, group: int) -> set[int]:
+        return {self.group_of[r] for m in self.members[group] for r in self.topology.readers[m]} - {group}
+
+    def _previous(self, group: int) -> set[int]:
+        return {self.group_of[p] for m in self.members[group] for p in self.topology.producers[m]} - {group}

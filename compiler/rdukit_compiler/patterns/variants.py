@@ -1,0 +1,97 @@
+"""Expand a rule into its variants: one plain pattern for each choice of alternatives and each set of optional entries.
+
+Source: compiler reference 5.4 items 5 and 6. Ours: an entry that only feeds rejected alternatives goes with them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from rdukit_compiler.patterns.syntax import Entry, Rule
+
+#: Entry name -> names of its children, in file order.
+Edges = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Entries that must all be bound, in file order, and the edges between them."""
+
+    entries: tuple[Entry, ...]
+    children: Mapping[str, tuple[str, ...]]
+    parents: Mapping[str, tuple[str, ...]]
+
+
+def variants_of(rule: Rule) -> Iterator[Variant]:
+    """Variants of ``rule``, in the order in which they are tried; none twice.
+
+    Earlier alternatives come first; under one choice of alternatives, more optional entries come first. A variant
+    with nothing to fuse is left out.
+    """
+    entries = {entry.name: entry for entry in rule.entries}
+    seen: set[tuple[tuple[str, tuple[str, ...]], ...]] = set()
+    alternations = [entry for entry in rule.entries if entry.options]
+    for choice in product(*(entry.options for entry in alternations)):
+        chosen = dict(zip((entry.name for entry in alternations), choice, strict=True))
+        edges = _without_rejected(entries, chosen)
+        optional = [name for name in edges if not entries[name].required]
+        for count in range(len(optional), -1, -1):
+            for present in combinations(optional, count):
+                bridged = _bridge(edges, [name for name in optional if name not in present])
+                shape = tuple(bridged.items())
+                if shape in seen or not any(entries[name].included for name in bridged):
+                    continue
+                seen.add(shape)
+                yield Variant(tuple(entries[name] for name in bridged), bridged, _reversed(bridged))
+
+
+def _without_rejected(entries: Mapping[str, Entry], chosen: Mapping[str, str]) -> Edges:
+    """Edges among the operator entries that stay under this choice; alternations are replaced by what they chose."""
+
+    def resolve(name: str) -> str:
+        while name in chosen:
+            name = chosen[name]
+        return name
+
+    edges = {
+        name: tuple(dict.fromkeys(resolve(child) for child in entry.children))
+        for name, entry in entries.items()
+        if not entry.options
+    }
+    named = {child for entry in entries.values() for child in (*entry.children, *entry.options)}
+    pending = [resolve(name) for name in entries if name not in named]
+    kept: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in kept:
+            kept.add(name)
+            pending.extend(edges[name])
+    # An entry named only as a rejected alternative is not kept; nor is one that feeds nothing else.
+    while True:
+        useless = {
+            name for name in kept if entries[name].children and not any(resolve(c) in kept for c in entries[name].children)
+        }
+        if not useless:
+            break
+        kept -= useless
+    return {name: tuple(c for c in children if c in kept) for name, children in edges.items() if name in kept}
+
+
+def _bridge(edges: Edges, absent: list[str]) -> Edges:
+    """Take the absent entries out: their parents get edges to their children."""
+    result = dict(edges)
+    for name in absent:
+        below = result.pop(name)
+        for parent, children in result.items():
+            if name in children:
+                spliced = [c for child in children for c in (below if child == name else (child,))]
+                result[parent] = tuple(dict.fromkeys(spliced))
+    return result
+
+
+def _reversed(edges: Edges) -> Edges:
+    parents: dict[str, list[str]] = {name: [] for name in edges}
+    for name, children in edges.items():
+        for child in children:
+            parents[child].append(name)
+    return {name: tuple(found) for name, found in parents.items()}

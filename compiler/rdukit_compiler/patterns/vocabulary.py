@@ -1,0 +1,86 @@
+"""The words of fusion rules: what an operator may be called, and which operators only rearrange or make tensors."""
+
+from typing import Final
+
+from rdukit.pef.kernel import Argument, Ref
+from rdukit_compiler.ir import Operator
+
+#: Traced name -> the rule word it also answers to. Source: compiler reference 5.2 (aliases to fold).
+ALIASES: Final = {
+    "_to_copy": "to", "float": "to", "half": "to", "bfloat16": "to", "type": "to", "type_as": "to",
+    "slice": "getitem", "select": "getitem", "narrow": "getitem",
+    "_unsafe_view": "view", "t": "transpose", "swapaxes": "transpose",
+    "_softmax": "softmax", "_log_softmax": "log_softmax",
+    "native_dropout": "dropout", "native_layer_norm": "layer_norm",
+    "divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg",
+    "concat": "cat", "concatenate": "cat",
+    "cross_entropy_loss": "cross_entropy",
+    "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
+    "_scaled_dot_product_efficient_attention": "scaled_dot_product_attention",
+}  # fmt: skip
+
+#: Operators that move no numbers: another shape over the same elements, or a part of them.
+VIEWS: Final = frozenset(
+    "view reshape _unsafe_view flatten unflatten ravel squeeze unsqueeze transpose permute t swapaxes movedim expand "
+    "expand_as view_as reshape_as split split_with_sizes chunk unbind getitem slice select narrow detach alias "
+    "unsafe_split unsafe_chunk lift_fresh contiguous as_strided diagonal".split()
+)
+
+#: Changes of dtype.
+CASTS: Final = frozenset("to _to_copy type type_ type_as float half bfloat16 double int long bool".split())
+
+#: GEMM-like operators by rule word.
+GEMMS: Final = frozenset("linear matmul mm bmm addmm baddbmm addbmm einsum conv1d conv2d conv3d convolution".split())
+
+#: Losses by rule word: where backward starts and what the program reads.
+LOSSES: Final = frozenset(
+    "cross_entropy cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
+    "binary_cross_entropy binary_cross_entropy_with_logits".split()
+)
+
+
+def words_of(operator: Operator) -> frozenset[str]:
+    """Every rule word that names ``operator``: its own, without the in-place underscore, and its aliases.
+
+    ``permute`` is a ``transpose`` only when it swaps exactly two dimensions; ``1 - x`` is also ``rsub``.
+    """
+    word = operator.op_type.lower()
+    words = {word}
+    plain = word.rstrip("_") or word
+    if plain != "type":  # ``type_`` is a rule word of its own
+        words.add(plain)
+    if plain in ALIASES and word != "type_":
+        words.add(ALIASES[plain])
+    if plain == "permute" and _swaps_two(operator.args):
+        words.add("transpose")
+    if plain == "sub" and operator.args and not isinstance(operator.args[0], Ref):
+        words.add("rsub")
+    return frozenset(words)
+
+
+def is_gemm(operator: Operator) -> bool:
+    """Whether its time goes into multiply-adds."""
+    return operator.op_type.lower() in GEMMS
+
+
+def is_view(operator: Operator) -> bool:
+    """Whether it only shows elements of its input in another shape."""
+    return operator.op_type.lower().rstrip("_") in VIEWS or operator.op_type.lower() in VIEWS
+
+
+def is_rider(operator: Operator) -> bool:
+    """Whether it never deserves a section of its own: a view, a cast, or a maker of constants (no tensor inputs)."""
+    return is_view(operator) or operator.op_type.lower() in CASTS or not operator.inputs
+
+
+def is_loss(operator: Operator) -> bool:
+    """Whether it is a loss."""
+    return operator.op_type.lower() in LOSSES
+
+
+def _swaps_two(args: tuple[Argument, ...]) -> bool:
+    if len(args) < 2 or not isinstance(args[1], list):
+        return False
+    order = [a for a in args[1] if isinstance(a, int)]
+    dims = [a % len(order) for a in order]
+    return sum(position != dim for position, dim in enumerate(dims)) == 2

@@ -1,0 +1,134 @@
+"""The compile, from a traced graph to a PEF file: the order of the steps, and nothing else.
+
+====  =====================  =========================================================================================
+step  what                   leaves true
+====  =====================  =========================================================================================
+1     check the trace        names unique, defined before use (``ir.check_graph``)
+2     assign precision       every value has its device dtype and knows whether a gradient flows through it
+3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
+4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
+5     cost                   per section resources and projected cycles (in ``assemble``)
+6     native kernels         one library per unique kernel, where a C++ compiler is found
+7     write                  the PEF, atomically, as the last step
+====  =====================  =========================================================================================
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rdukit import __version__
+from rdukit.cpu import cpu_signature
+from rdukit.errors import CompileError
+from rdukit.files import write_atomic
+from rdukit.pef import Pef, write_pef
+from rdukit_compiler.assemble import Assembly, assemble_graph
+from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
+from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
+from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
+from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
+from rdukit_compiler.report import Reporter, describe_plans, projection_line
+from rdukit_compiler.rules import load_default_rules, load_rules
+from rdukit_compiler.signature import graph_signature
+
+
+@dataclass(frozen=True, slots=True)
+class TracedGraph:
+    """A graph to compile, with the optimizers that train it; none for inference."""
+
+    graph: ModelGraph
+    optimizers: tuple[OptimizerGroup, ...] = ()
+
+
+def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter) -> Path:
+    """Compile the traced graphs into one PEF at ``options.pef_path``.
+
+    Returns:
+        The path. Nothing is at the path before the compile has succeeded.
+    Raises:
+        CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not legal.
+    """
+    options.check()
+    assembly = Assembly()
+    tables = {}
+    all_plans: list[SectionPlan] = []
+    for traced in graphs:
+        graph = traced.graph
+        reporter.info(f"Mapping for graph/function: {graph.name}_samba")
+        check_graph(graph, "trace")
+        check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
+        typed = assign_precision(graph, Precision(options.precision, not options.inference))
+        check_graph(typed, "assign_precision")
+        plans = cut_sections(typed, _cut_options(options))
+        _check_plans(typed, plans)
+        all_plans.extend(plans)
+        optimizers = () if options.inference else traced.optimizers
+        tables[graph.name] = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+    reporter.info(projection_line(assembly.sections))
+    natives = _build_natives(assembly, options, reporter)
+    pef = Pef(
+        name=options.name,
+        mode=options.mode,
+        arch=options.chip.name,
+        num_tiles=options.tiles,
+        precision=options.precision,
+        inference=options.inference,
+        compiler_version=__version__,
+        torch_version=torch.__version__,
+        cpu_capability=cpu_signature() if natives else "",
+        graphs=tables,
+        symbols=assembly.symbols,
+        sections=tuple(assembly.sections),
+        hyperparameters=assembly.hyperparameters,
+        signature={t.graph.name: graph_signature(t.graph, t.optimizers) for t in graphs},
+        metadata=dict(options.metadata),
+    )
+    write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
+    write_pef(options.pef_path, pef, assembly.kernels, natives)
+    reporter.info("Compilation succeeded.")
+    reporter.info(f"PEF file {options.pef_path} created")
+    return options.pef_path
+
+
+def _cut_options(options: CompileOptions) -> CutOptions:
+    rules = (*(load_rules(options.rules) if options.rules else ()), *(load_default_rules() if options.default_rules else ()))
+    return CutOptions(
+        mode=options.mode, chip=options.chip, tiles=options.tiles, rules=rules, inference=options.inference
+    )  # fmt: skip
+
+
+def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
+    planned = sorted(name for plan in plans for name in plan.operators)
+    if planned != sorted(operator.name for operator in graph.operators):
+        raise CompileError("internal: the section plans are not a partition of the graph's operators")
+
+
+def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Reporter) -> dict[str, bytes]:
+    """Native libraries for O1 and O3, if there is a compiler; O0 runs portably, each operator by itself."""
+    if options.kernels == "portable" or options.mode == "o0":
+        return {}
+    if find_cpp_compiler() is None:
+        if options.kernels == "native":
+            raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
+        reporter.info("No C++ compiler found: sections run from generated operator code")
+        return {}
+    total = sum(has_native_form(kernel) for kernel in assembly.kernels.values())
+    done = 0
+
+    def on_built(digest: str, error: str | None) -> None:
+        nonlocal done
+        done += 1
+        reporter.progress(done, total, f"kernel {digest[:8]}")
+        if error:
+            reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
+
+    return build_natives(assembly.kernels, on_built)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.stem + suffix)
+

@@ -1,0 +1,17 @@
+"""Settings of the compiler."""
+
+from typing import Final
+
+from rdukit.settings import Setting
+
+KERNELS: Final = Setting(
+    "kernels", "auto", "auto: native kernels where a C++ compiler is found; native: fail without; portable: none.", str,
+    ("auto", "native", "portable"),
+)  # fmt: skip
+PRECISION: Final = Setting(
+    "precision", "bf16", "Device arithmetic: bf16 as on the chip, or f32 for debugging.", str, ("bf16", "f32")
+)
+ARCH: Final = Setting("arch", "sn30", "Target chip when a program names none.", str)
+WORKERS: Final = Setting("compile.workers", 0, "Processes that build native kernels; 0 = one per usable core.", int)
+
+COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS)

@@ -1,0 +1,72 @@
+"""``rdukit pef``: explain PEF files."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from rdukit.pef.inspect import (
+    Table,
+    cuts_table,
+    describe_pef,
+    format_table,
+    header_table,
+    pef_tables,
+    sections_table,
+    symbols_table,
+)
+from rdukit.pef.read import read_pef
+
+
+@click.group()
+def pef() -> None:
+    """Explain PEF files.
+
+    Example: rdukit pef show out/logreg/logreg.pef
+    """
+
+
+@pef.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
+@click.option("--sections", is_flag=True, help="Only the sections: decisions, resources, projected cost.")
+@click.option("--symbols", is_flag=True, help="Only the symbols: kind, dtype, shape, region.")
+def show(file: Path, as_json: bool, sections: bool, symbols: bool) -> None:
+    """Show what the compiler put into FILE, and why.
+
+    Cycles and seconds are the cost model's projection for the emulated chip, not measurements.
+
+    Example: rdukit pef show out/logreg/logreg.pef --symbols
+    """
+    loaded = read_pef(file)
+    if as_json:
+        click.echo(json.dumps(describe_pef(loaded), indent=2, sort_keys=True))
+        return
+    if not sections and not symbols:
+        tables = pef_tables(loaded)
+    else:
+        tables = [header_table(loaded)]
+        tables += [sections_table(loaded), cuts_table(loaded.pef)] if sections else []
+        tables += [symbols_table(loaded.pef)] if symbols else []
+    print_tables(tables)
+
+
+def print_tables(tables: list[Table]) -> None:
+    """Rich tables on a terminal; aligned text, unwrapped, into a pipe."""
+    console = Console()
+    for index, table in enumerate(tables):
+        if not console.is_terminal:
+            click.echo(("\n" if index else "") + format_table(table))
+            continue
+        rich_table = RichTable(
+            title=table.title, title_justify="left", title_style="bold", header_style="cyan", box=None,
+            show_header=any(table.columns), pad_edge=False,
+        )  # fmt: skip
+        for name in table.columns:
+            rich_table.add_column(name, justify="right" if name in table.right else "left", overflow="fold")
+        for row in table.rows:
+            rich_table.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print(rich_table)
+        console.print()

@@ -1,0 +1,242 @@
+"""Explain a PEF: what was fused and cut and why, what it occupies, what the cost model projects. Pure.
+
+``describe_pef`` gives plain containers for JSON, ``pef_tables`` the same as text tables for people. Cycles and seconds
+here are projections for the emulated chip, never measurements, and are labelled so.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rdukit.pef.format import FORMAT_VERSION
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
+from rdukit.pef.read import LoadedPef
+from rdukit.units import format_bytes, format_count, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under column names; columns in ``right`` are aligned to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = frozenset()
+
+
+def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
+    """Everything ``pef_tables`` shows, unrounded, ready for JSON."""
+    pef = loaded.pef
+    return {
+        "path": str(loaded.path),
+        "name": pef.name,
+        "mode": pef.mode,
+        "arch": pef.arch,
+        "num_tiles": pef.num_tiles,
+        "precision": pef.precision,
+        "inference": pef.inference,
+        "compiler_version": pef.compiler_version,
+        "torch_version": pef.torch_version,
+        "cpu_capability": pef.cpu_capability,
+        "format": list(FORMAT_VERSION),
+        "projected": {"cycles": projected_cycles(pef), "seconds": projected_seconds(pef), "flops": total_flops(pef)},
+        "region_bytes": pef.region_bytes,
+        "graphs": {name: asdict(graph) for name, graph in pef.graphs.items()},
+        "sections": [_section_dict(section, loaded) for section in pef.sections],
+        "kernels": [
+            {
+                "digest": digest,
+                "form": kernel_form(loaded, digest),
+                "operators": len(kernel.nodes),
+                "native_bytes": len(loaded.natives.get(digest, b"")),
+                "sections": [s.id for s in pef.sections if s.kernel == digest],
+            }
+            for digest, kernel in sorted(loaded.kernels.items())
+        ],
+        "symbols": [asdict(symbol) | {"bytes": symbol.bytes} for symbol in pef.symbols.values()],
+        "hyperparameters": dict(pef.hyperparameters),
+        "metadata": dict(pef.metadata),
+        "signature": dict(pef.signature),
+    }
+
+
+def pef_tables(loaded: LoadedPef) -> list[Table]:
+    """The whole explanation but the single symbols: header, sections, cuts, memory, kernels, scalars, metadata."""
+    tables = [
+        header_table(loaded),
+        sections_table(loaded),
+        cuts_table(loaded.pef),
+        memory_table(loaded.pef),
+        kernels_table(loaded),
+    ]
+    if loaded.pef.hyperparameters:
+        rows = tuple((name, f"{value:g}") for name, value in loaded.pef.hyperparameters.items())
+        tables.append(Table("Hyperparameters (compiled-in values)", ("name", "value"), rows))
+    if loaded.pef.metadata:
+        rows = tuple((name, _short_json(value)) for name, value in sorted(loaded.pef.metadata.items()))
+        tables.append(Table("Metadata", ("name", "value"), rows))
+    return tables
+
+
+def header_table(loaded: LoadedPef) -> Table:
+    """What was compiled, for what, by what."""
+    pef = loaded.pef
+    rows = (
+        ("name", pef.name),
+        ("mode", pef.mode),
+        ("target", f"{pef.arch}, {_count(pef.num_tiles, 'tile')}"),
+        ("precision", pef.precision),
+        ("purpose", "inference" if pef.inference else "training"),
+        ("graphs", ", ".join(f"{g.name} ({_count(len(g.schedule), 'section')})" for g in pef.graphs.values())),
+        ("kernels", f"{len(loaded.kernels)} for {_count(len(pef.sections), 'section')}, {len(loaded.natives)} native"),
+        ("device memory", format_bytes(pef.region_bytes)),
+        ("projected step", f"{format_seconds(projected_seconds(pef))}, {format_count(projected_cycles(pef))} cycles"),
+        ("work per step", f"{format_count(total_flops(pef))} flop"),
+        ("compiler", pef.compiler_version),
+        ("torch", pef.torch_version),
+        ("native code needs", pef.cpu_capability or "nothing (no native kernels)"),
+    )
+    return Table(f"PEF {loaded.path.name}", ("", ""), rows)
+
+
+def sections_table(loaded: LoadedPef) -> Table:
+    """One row a section: decisions, resources, projected cost."""
+    columns = ("id", "type", "section", "operators", "rule", "heuristic", "kernel", "tiles", "PCU", "PMU", "SRAM",
+               "flop", "bytes moved", "projected cycles", "projected time")  # fmt: skip
+    rows = tuple(
+        (
+            str(s.id), s.type.value, s.name, str(len(s.operators)), s.rule or "-", s.heuristic,
+            kernel_form(loaded, s.kernel), str(s.resources.tiles), str(s.resources.pcus), str(s.resources.pmus),
+            format_bytes(s.resources.sram_bytes), format_count(s.cost.flops), format_bytes(moved_bytes(s)),
+            format_count(s.cost.cycles), format_seconds(s.cost.seconds),
+        )
+        for s in loaded.pef.sections
+    )  # fmt: skip
+    return Table("Sections, in schedule order (figures are the cost model's projection)", columns, rows,
+                 frozenset({"id", *columns[7:], "operators"}))  # fmt: skip
+
+
+def cuts_table(pef: Pef) -> Table:
+    """Which operators a section took, and why it was cut there."""
+    rows = tuple((str(s.id), s.name, " ".join(s.operators) or "-", s.why) for s in pef.sections)
+    return Table("Fusions and cuts", ("id", "section", "operators", "why"), rows, frozenset({"id"}))
+
+
+def memory_table(pef: Pef) -> Table:
+    """Symbols and bytes by kind. Symbols that share a region are counted once in the total."""
+    rows = []
+    for kind in SymbolKind:
+        symbols = [s for s in pef.symbols.values() if s.kind is kind]
+        if symbols:
+            own = {s.region for s in symbols}
+            rows.append((kind.value, str(len(symbols)), str(len(own)), format_bytes(sum(s.bytes for s in symbols))))
+    regions = {s.region for s in pef.symbols.values()}
+    rows.append(("all", str(len(pef.symbols)), str(len(regions)), format_bytes(pef.region_bytes)))
+    return Table("Device memory", ("kind", "symbols", "regions", "bytes"), tuple(rows),
+                 frozenset({"symbols", "regions", "bytes"}))  # fmt: skip
+
+
+def symbols_table(pef: Pef) -> Table:
+    """Every symbol with its region."""
+    rows = tuple(
+        (s.name, s.kind.value, s.dtype, "×".join(map(str, s.shape)) or "scalar", s.host_dtype, s.region,
+         format_bytes(s.bytes))
+        for s in pef.symbols.values()
+    )  # fmt: skip
+    columns = ("symbol", "kind", "dtype", "shape", "host dtype", "region", "bytes")
+    return Table("Symbols", columns, rows, frozenset({"bytes"}))
+
+
+def kernels_table(loaded: LoadedPef) -> Table:
+    """Each unique kernel, its form, and the sections that share it."""
+    rows = tuple(
+        (
+            digest[:12],
+            kernel_form(loaded, digest),
+            str(len(kernel.nodes)),
+            format_bytes(len(loaded.natives[digest])) if digest in loaded.natives else "-",
+            " ".join(str(s.id) for s in loaded.pef.sections if s.kernel == digest) or "-",
+            _operator_counts(kernel),
+        )
+        for digest, kernel in sorted(loaded.kernels.items(), key=lambda item: _first_section(loaded.pef, item[0]))
+    )
+    columns = ("kernel", "form", "calls", "library", "sections", "operators")
+    return Table("Kernels", columns, rows, frozenset({"calls", "library"}))
+
+
+def kernel_form(loaded: LoadedPef, digest: str) -> str:
+    """``native`` when the PEF carries a library for the kernel, else ``portable``: run operator by operator."""
+    return "native" if digest in loaded.natives else "portable"
+
+
+def projected_seconds(pef: Pef) -> float:
+    """Cost model's time of one step: every graph's schedule once."""
+    return sum(s.cost.seconds for s in scheduled_sections(pef))
+
+
+def projected_cycles(pef: Pef) -> int:
+    """Cost model's cycles of one step."""
+    return sum(s.cost.cycles for s in scheduled_sections(pef))
+
+
+def total_flops(pef: Pef) -> int:
+    """Floating-point operations of one step."""
+    return sum(s.cost.flops for s in scheduled_sections(pef))
+
+
+def scheduled_sections(pef: Pef, types: Iterable[SectionType] = tuple(SectionType)) -> list[Section]:
+    """Sections in the order in which a step runs them."""
+    wanted = set(types)
+    ordered = [pef.sections[i] for graph in pef.graphs.values() for i in graph.schedule]
+    return [s for s in ordered if s.type in wanted]
+
+
+def moved_bytes(section: Section) -> int:
+    """Bytes between device memory and chip in one run of the section."""
+    return section.cost.bytes_in + section.cost.bytes_out + section.cost.bytes_weights
+
+
+def format_table(table: Table) -> str:
+    """Aligned text: title, column names, a line a row. Rows of a table without column names are name and value."""
+    named = any(table.columns)
+    lines = [*([table.columns] if named else []), *table.rows]
+    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(table.columns))]
+    text = [table.title]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if name in table.right else cell.ljust(width)
+            for cell, width, name in zip(line, widths, table.columns, strict=True)
+        ]
+        text.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(text)
+
+
+def _section_dict(section: Section, loaded: LoadedPef) -> dict[str, Any]:
+    value = asdict(section)
+    value["projected_cost"] = value.pop("cost")
+    value["form"] = kernel_form(loaded, section.kernel)
+    return value
+
+
+def _operator_counts(kernel: KernelGraph) -> str:
+    counts: dict[str, int] = {}
+    for node in kernel.nodes:
+        name = node.op.removeprefix("aten.").removesuffix(".default")
+        counts[name] = counts.get(name, 0) + 1
+    ordered: Sequence[tuple[str, int]] = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return " ".join(name if count == 1 else f"{name}×{count}" for name, count in ordered)
+
+
+def _first_section(pef: Pef, digest: str) -> int:
+    return next((s.id for s in pef.sections if s.kernel == digest), len(pef.sections))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _short_json(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return text if len(text) <= 160 else f"{text[:157]}..."

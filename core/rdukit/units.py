@@ -1,0 +1,39 @@
+"""Quantities for people: bytes, seconds and counts with a unit, three significant figures."""
+
+
+def format_bytes(count: int) -> str:
+    """``1536`` → ``1.5 KiB``; whole bytes below 1 KiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00012`` → ``120 us``; from one minute on ``2 min 5 s``, from one hour on ``1 h 2 min``."""
+    if seconds < 0:
+        return f"-{format_seconds(-seconds)}"
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= factor:
+            return f"{_three_figures(seconds / factor)} {unit}"
+    return "0 s" if seconds == 0 else f"{_three_figures(seconds / 1e-9)} ns"
+
+
+def format_count(count: float) -> str:
+    """``1234567`` → ``1.23 M``; whole numbers below 10,000 stay as they are."""
+    if abs(count) < 10_000:
+        return f"{count:.0f}" if float(count).is_integer() else _three_figures(count)
+    for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= factor:
+            return f"{_three_figures(count / factor)} {unit}"
+    raise AssertionError(count)
+
+
+def _three_figures(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

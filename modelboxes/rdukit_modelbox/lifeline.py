@@ -1,0 +1,26 @@
+"""End when the parent process ends, however it does. Linux."""
+
+import ctypes
+import os
+import signal
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def signal_on_parent_death(number: signal.Signals) -> None:
+    """Ask the kernel for signal ``number`` when the parent is gone.
+
+    The kernel also sends it when only the *thread* of the parent that started this process ends; who must survive that
+    compares ``os.getppid()`` in a handler. A parent that was gone before the call sends nothing: compare there too.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the parent, whose process id is ``parent``, ends; at once if it already has."""
+    signal_on_parent_death(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,118 @@
+"""A child process seen from the box: started, spoken to, stopped. Decides nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+#: Longest line either way; a reply with thousands of rows is one line.
+_MAX_LINE: Final = 64 << 20
+
+
+class Child:
+    """One running ``rdukit_modelbox.child``. Its stdout and stderr go to a log file."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, log_file: Path) -> None:
+        self._process = process
+        self._reader = reader
+        self.log_file = log_file
+
+    @classmethod
+    async def start(cls, request: Mapping[str, object], log_file: Path) -> "Child":
+        """Start one and hand it ``request``. Call from the main thread: the child dies with the thread."""
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        read_end, write_end = os.pipe()
+        try:
+            with log_file.open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "rdukit_modelbox.child",
+                    "--events-fd", str(write_end), "--parent", str(os.getpid()),
+                    stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
+                    pass_fds=(write_end,), start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        reader = asyncio.StreamReader(limit=_MAX_LINE)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
+        )
+        child = cls(process, reader, log_file)
+        await child.send(request)
+        return child
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """It has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    async def send(self, message: Mapping[str, object]) -> None:
+        """Write one line to it; a child that is gone shows in ``receive``."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError, BrokenPipeError, RuntimeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            await self._process.stdin.drain()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Its next message; None when it has closed its end."""
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
+            return None
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """All its messages till it closes its end."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    async def wait(self) -> int:
+        """Its exit status once it has ended; negative: the signal that killed it."""
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL to it and what it started if it still runs after ``grace_s`` seconds."""
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), grace_s)
+            except TimeoutError:
+                self.kill()
+        await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL to it and what it started."""
+        if self.is_running:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def last_words(self, lines: int = 3) -> str:
+        """The last lines of its log, for a message."""
+        try:
+            text = self.log_file.read_bytes()[-4096:].decode(errors="replace")
+        except OSError:
+            return ""
+        return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+
+
+def describe_exit(status: int) -> str:
+    """``exited with status 3`` or ``was killed by SIGKILL``."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

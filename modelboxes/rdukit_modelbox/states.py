@@ -1,0 +1,56 @@
+"""States of an operation, the events that move it, and the table."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from rdukit.errors import InvalidTransition
+
+
+class OperationState(StrEnum):
+    """Where an operation is. The last three are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """No event moves it any more."""
+        return self in FINAL_STATES
+
+
+class Event(StrEnum):
+    """What happens to an operation."""
+
+    START = "start"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL = "cancel"
+
+
+FINAL_STATES: Final = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
+
+TRANSITIONS: Final[Mapping[tuple[OperationState, Event], OperationState]] = {
+    (OperationState.QUEUED, Event.START): OperationState.RUNNING,
+    (OperationState.QUEUED, Event.FAIL): OperationState.FAILED,
+    (OperationState.QUEUED, Event.CANCEL): OperationState.CANCELLED,
+    (OperationState.RUNNING, Event.SUCCEED): OperationState.SUCCEEDED,
+    (OperationState.RUNNING, Event.FAIL): OperationState.FAILED,
+    (OperationState.RUNNING, Event.CANCEL): OperationState.CANCELLED,
+}
+
+
+def next_state(state: OperationState, event: Event, subject: str) -> OperationState:
+    """The state after ``event``.
+
+    Raises:
+        InvalidTransition: the table has no such pair.
+    """
+    try:
+        return TRANSITIONS[(state, event)]
+    except KeyError:
+        legal = sorted(e for s, e in TRANSITIONS if s is state)
+        raise InvalidTransition(f"{subject} is {state}: event {event} is not legal; legal: {legal}") from None

@@ -1,0 +1,62 @@
+"""Preprocess: images → a data set of normalised float32 rows. Needs no device.
+
+Axes: N samples, F features (28 x 28 grey values, row by row).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit_modelbox.context import Progress, VerbContext, VerbResult
+from rdukit_modelbox.datasets import Samples, save_dataset
+from rdukit_modelbox.legal import ParameterValue
+from rdukit_zoo.datasets.digits import CLASSES, load_bundled, load_folder
+from rdukit_zoo.datasets.idx import Bytes
+
+#: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
+MEAN: Final = np.float32(0.1307)
+DEVIATION: Final = np.float32(0.3081)
+
+
+def run_preprocess(
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
+) -> VerbResult:
+    """Write ``<output>/dataset``.
+
+    Raises:
+        NotFound, InvalidArgument: the folder in ``data`` lacks an idx file or one is wrong.
+    """
+    digits = load_folder(inputs["data"]) if "data" in inputs else load_bundled()
+    context.progress(Progress("read", 1, 3))
+    context.check_cancelled()
+    normalize = str(parameters["normalize"])
+    limit = int(parameters["limit"]) or None
+    train = prepare(digits.train_images[:limit], digits.train_labels[:limit], normalize)
+    test = prepare(digits.test_images[:limit], digits.test_labels[:limit], normalize)
+    context.progress(Progress("normalise", 2, 3))
+    context.check_cancelled()
+    folder = save_dataset(
+        output / "dataset", train, test, classes=CLASSES, normalize=normalize, source=digits.source
+    )  # fmt: skip
+    context.progress(Progress("write", 3, 3))
+    context.log(f"{len(train)} images to train, {len(test)} to test, from {digits.source}")
+    figures = {
+        "train_samples": len(train),
+        "test_samples": len(test),
+        "features": int(train.features_NF.shape[1]),
+        "classes": CLASSES,
+        "normalize": normalize,
+        "source": digits.source,
+    }
+    return VerbResult(figures, {"dataset": folder})
+
+
+def prepare(images_NHW: Bytes, labels_N: NDArray[np.int64], normalize: str) -> Samples:
+    """Images [N, H, W] uint8 → rows [N, H*W] float32, on 0..1, and centred for ``mnist``."""
+    rows = images_NHW.reshape(len(images_NHW), -1).astype(np.float32) / np.float32(255)
+    if normalize == "mnist":
+        rows = (rows - MEAN) / DEVIATION
+    return Samples(np.ascontiguousarray(rows), np.ascontiguousarray(labels_N))

@@ -1,0 +1,1 @@
+"""The ModelBoxes that jobs may name, and what their parameters may be."""

@@ -1,0 +1,1 @@
+"""Sub-commands of ``rdukit`` that talk to the platform."""

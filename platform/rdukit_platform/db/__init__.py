@@ -1,0 +1,1 @@
+"""The platform's database: tables, transactions, migrations. It is the truth; every other store can be lost."""

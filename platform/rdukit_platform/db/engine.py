@@ -1,0 +1,97 @@
+"""Transactions. Writers start with ``BEGIN IMMEDIATE``, so that none fails half-way with "database is locked"."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rdukit_platform.settings import Home
+
+BUSY_TIMEOUT_S: Final = 15.0
+_WRITES: Final = "rdukit_writes"
+
+
+class Database:
+    """One database, by URL. Safe for threads; not across a fork."""
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        self._is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self._is_sqlite:
+            if not self.url.database or self.url.database == ":memory:":
+                raise ValueError("SQLite needs a file: every connection to :memory: is a database of its own")
+            Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+            self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20)
+            event.listen(self.engine, "connect", _set_up_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            self.engine = create_engine(self.url, pool_pre_ping=True)
+        self._writer: Engine = self.engine.execution_options(**{_WRITES: True})
+
+    @classmethod
+    def of_home(cls, home: Home) -> Self:
+        """The database that the settings name."""
+        return cls(home.database_url())
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one state of the database; it commits nothing."""
+        with Session(self.engine, expire_on_commit=False) as session:
+            yield session
+            session.rollback()
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session whose changes are committed together when the block ends, or not at all when it raises."""
+        with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def write_connection(self) -> Iterator[Connection]:
+        """``write`` as a bare connection, for migrations."""
+        with self._writer.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]
+    cursor = connection.cursor()
+    # Turning WAL on for the first time ignores the busy timeout when another process does the same.
+    for attempt in range(50):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            break
+        except Exception as error:
+            if "locked" not in str(error) or attempt == 49:
+                raise
+            time.sleep(0.05)
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def is_reachable(database: Database) -> bool:
+    """Whether a query is answered at present."""
+    try:
+        with database.read() as session:
+            session.connection().exec_driver_sql("SELECT 1")
+    except OperationalError:
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""The tables. Times are seconds since the epoch, UTC; ids are text made by ``ids.new_id``.
+
+Only portable column types: the same migrations run on SQLite and PostgreSQL.
+"""
+
+from typing import ClassVar
+
+from sqlalchemy import JSON, Boolean, Double, ForeignKey, Index, Integer, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    """Common to all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map: ClassVar[dict[object, object]] = {
+        dict[str, object]: JSON,
+        dict[str, str]: JSON,
+        list[str]: JSON,
+        float: Double,
+    }
+
+
+class TenantRow(Base):
+    """A customer of the platform; everything else belongs to one."""
+
+    __tablename__ = "tenants"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float]
+
+
+class TokenRow(Base):
+    """An API token: only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[list[str]]
+    created_at: Mapped[float]
+    revoked_at: Mapped[float | None]
+
+
+class PipelineRow(Base):
+    """Jobs that feed each other."""
+
+    __tablename__ = "pipelines"
+    __table_args__ = (UniqueConstraint("tenant_id", "idempotency_key"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(128))
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[float]
+
+
+class JobRow(Base):
+    """One verb of one box, to be run to one final state."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        UniqueConstraint("tenant_id", "idempotency_key"),
+        Index(None, "tenant_id", "created_at"),
+        Index(None, "state", "created_at"),
+    )
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    pipeline_id: Mapped[str | None] = mapped_column(ForeignKey("pipelines.id"), index=True)
+    step: Mapped[str | None] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(128))
+    box: Mapped[str] = mapped_column(String(64))
+    verb: Mapped[str] = mapped_column(String(32))
+    parameters: Mapped[dict[str, object]]
+    #: Slot to artifact id, or to "@step.slot" until that step has ended.
+    inputs: Mapped[dict[str, str]]
+    #: Slot to artifact id; set when the job succeeds.
+    outputs: Mapped[dict[str, str]]
+    tiles: Mapped[int]
+    max_attempts: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(String(32))
+    error: Mapped[dict[str, object] | None]
+    result: Mapped[dict[str, object] | None]
+    progress: Mapped[dict[str, object] | None]
+    #: Why the scheduler has not admitted it yet, in words.
+    waits_for: Mapped[str | None] = mapped_column(Text)
+    #: Grows with each change of state; an update names the version it saw.
+    version: Mapped[int] = mapped_column(Integer, default=0)
+    #: Number of the latest attempt; 0 before the first.
+    attempt: Mapped[int] = mapped_column(Integer, default=0)
+    #: Attempts that count against max_attempts.
+    failures: Mapped[int] = mapped_column(Integer, default=0)
+    #: Not admitted before this time.
+    not_before: Mapped[float | None]
+    idempotency_key: Mapped[str | None] = mapped_column(String(128))
+    created_at: Mapped[float]
+    queued_at: Mapped[float | None]
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+
+
+class AttemptRow(Base):
+    """One try at a job. Its token fences: who does not have it changes nothing."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (UniqueConstraint("job_id", "number"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    number: Mapped[int]
+    token: Mapped[str] = mapped_column(String(64))
+    published_at: Mapped[float]
+    worker: Mapped[str | None] = mapped_column(String(128))
+    claimed_at: Mapped[float | None]
+    lease_expires_at: Mapped[float | None]
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None] = mapped_column(Double, index=True)
+    outcome: Mapped[str | None] = mapped_column(String(32))
+    error: Mapped[dict[str, object] | None]
+    tiles: Mapped[list[str] | None]
+    box_pid: Mapped[int | None]
+
+
+class JobEventRow(Base):
+    """What happened to a job, in order; written in the transaction that made it happen."""
+
+    __tablename__ = "job_events"
+    __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt: Mapped[int]
+    #: state, progress or log
+    kind: Mapped[str] = mapped_column(String(16))
+    at: Mapped[float]
+    data: Mapped[dict[str, object]]
+
+
+class ArtifactRow(Base):
+    """A tenant's name for content in the store."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (Index(None, "tenant_id", "created_at"),)
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(256))
+    kind: Mapped[str] = mapped_column(String(32))
+    #: SHA-256 of the file, or of the folder's manifest.
+    digest: Mapped[str] = mapped_column(String(64), index=True)
+    bytes: Mapped[int]
+    is_folder: Mapped[bool] = mapped_column(Boolean)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
+    slot: Mapped[str | None] = mapped_column(String(64))
+    created_at: Mapped[float]
+
+
+class LineageRow(Base):
+    """``child`` was made from ``parent``, which the job had in ``slot``."""
+
+    __tablename__ = "lineage"
+    child: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), primary_key=True)
+    parent: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), primary_key=True, index=True)
+    slot: Mapped[str] = mapped_column(String(64), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+
+
+class ServiceRow(Base):
+    """A scheduler or worker that is up; gone is who has not beaten lately."""
+
+    __tablename__ = "services"
+    id: Mapped[str] = mapped_column(String(128), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    slots: Mapped[int]
+    started_at: Mapped[float]
+    beat_at: Mapped[float]

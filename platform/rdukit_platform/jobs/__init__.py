@@ -1,0 +1,1 @@
+"""Jobs and pipelines: states, what may be done to them, and their routes."""

@@ -1,0 +1,80 @@
+"""What an attempt's end means for its job (pure): succeed, fail for good, try again, or as if it had not been."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rdukit_platform.jobs.states import JobEvent, Reason
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    #: The box refused or failed the verb; the error's code says whether trying again can help.
+    BOX_FAILED = "box-failed"
+    #: The box ended, or did not come up, without an answer.
+    BOX_LOST = "box-lost"
+    #: The worker's lease ran out.
+    EXPIRED = "expired"
+    INPUT_LOST = "input-lost"
+    CANCELLED = "cancelled"
+    #: No tiles after all; the message says what would fit.
+    NO_RESOURCES = "no-resources"
+    #: The attempt before still holds the job's folder.
+    FOLDER_BUSY = "folder-busy"
+    #: The worker was asked to stop.
+    INTERRUPTED = "interrupted"
+
+
+#: Codes of a box's errors after which another attempt may succeed; all others are the request's own fault.
+RETRYABLE_CODES: Final = frozenset(
+    {"internal", "unavailable", "no-resources", "lease-lost", "runtime-error", "cancelled", "conflict"}
+)
+
+#: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
+FREE: Final = frozenset({Outcome.NO_RESOURCES, Outcome.FOLDER_BUSY, Outcome.INTERRUPTED})
+
+#: Pause before the next admission after an outcome that is free.
+FREE_PAUSE_S: Final = 1.0
+
+MAX_BACKOFF_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with the job."""
+
+    event: JobEvent
+    reason: Reason | None
+    #: Counted failures after this attempt.
+    failures: int
+    #: Seconds until the next attempt may be admitted; 0 at a final state.
+    pause_s: float
+
+
+def judge(
+    outcome: Outcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, backoff_s: float
+) -> Verdict:
+    """What the end of an attempt means for its job.
+
+    Args:
+        is_running: whether the box had taken the verb.
+        failures: counted failures before this attempt.
+        backoff_s: pause after the first failure; doubles with each further one, up to ``MAX_BACKOFF_S``.
+    """
+    if outcome is Outcome.SUCCEEDED:
+        return Verdict(JobEvent.SUCCEED, Reason.COMPLETED, failures, 0.0)
+    if outcome is Outcome.CANCELLED:
+        return Verdict(JobEvent.CANCEL, Reason.CANCELLED_BY_USER, failures, 0.0)
+    if outcome is Outcome.INPUT_LOST:
+        return Verdict(JobEvent.FAIL, Reason.INPUT_LOST, failures + 1, 0.0)
+    if outcome in FREE:
+        pause = 0.0 if outcome is Outcome.INTERRUPTED else FREE_PAUSE_S
+        return Verdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, pause)
+    if outcome is Outcome.BOX_FAILED and error_code not in RETRYABLE_CODES:
+        return Verdict(JobEvent.FAIL, Reason.BOX_FAILED, failures + 1, 0.0)
+    failures += 1
+    if failures >= max_attempts:
+        return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, 0.0)
+    return Verdict(JobEvent.RETRY, None, failures, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))

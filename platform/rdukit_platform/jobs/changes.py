@@ -1,0 +1,86 @@
+"""Changing a job's row: one versioned update and its event row, in the caller's transaction."""
+
+from collections.abc import Mapping
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, NotFound
+from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason, next_state
+
+
+def apply_event(
+    session: Session,
+    job: JobRow,
+    event: JobEvent,
+    now: float,
+    reason: Reason | None = None,
+    data: Mapping[str, object] | None = None,
+    **columns: object,
+) -> JobState:
+    """Move ``job``, as it was read in this transaction, by ``event`` and set ``columns`` besides.
+
+    ``data`` goes into the event row. ``job`` is refreshed.
+
+    Raises:
+        InvalidTransition: the event cannot happen in the job's state.
+        Conflict: somebody else changed the job since it was read.
+    """
+    before = JobState(job.state)
+    after = next_state(job.id, before, event, reason)
+    times: dict[str, object] = {}
+    if after is JobState.QUEUED:
+        times["queued_at"] = now
+    if after is JobState.RUNNING and job.started_at is None:
+        times["started_at"] = now
+    if after in FINAL:
+        times["ended_at"] = now
+    changed = session.execute(
+        update(JobRow)
+        .where(JobRow.id == job.id, JobRow.version == job.version)
+        .values(
+            {
+                "state": str(after),
+                "reason": None if reason is None else str(reason),
+                "version": JobRow.version + 1,
+                "waits_for": None,
+                **times,
+                **columns,
+            }
+        )
+        .execution_options(synchronize_session=False)
+    )
+    if changed.rowcount != 1:
+        raise Conflict(f"job {job.id} was changed by somebody else; read it again")
+    session.refresh(job)
+    details = {"from": str(before), "to": str(after), "event": str(event), **(data or {})}
+    if reason is not None:
+        details["reason"] = str(reason)
+    add_event(session, job.id, job.attempt, "state", now, details)
+    return after
+
+
+def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float, data: Mapping[str, object]) -> None:
+    """Append to a job's events. ``kind`` is ``state``, ``progress`` or ``log``."""
+    session.add(JobEventRow(job_id=job_id, attempt=attempt, kind=kind, at=now, data=dict(data)))
+    session.flush()
+
+
+def lock_job(session: Session, job_id: str) -> JobRow:
+    """The job's row, locked until the transaction ends.
+
+    Raises:
+        NotFound: there is none.
+    """
+    job = session.scalars(select(JobRow).where(JobRow.id == job_id).with_for_update()).one_or_none()
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}")
+    return job
+
+
+def find_open_attempt(session: Session, job: JobRow) -> AttemptRow | None:
+    """The job's attempt that has not ended, if there is one."""
+    return session.scalars(
+        select(AttemptRow).where(AttemptRow.job_id == job.id, AttemptRow.ended_at.is_(None))
+    ).one_or_none()

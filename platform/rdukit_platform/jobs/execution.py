@@ -1,0 +1,254 @@
+"""The scheduler's and the workers' side of a job: admit, claim, start, beat, finish, expire.
+
+A worker's calls carry the attempt's token. An attempt that has ended, whoever ended it, takes no more changes: its
+holder gets ``LeaseLost`` and stops. So a job ends once, however often a message is delivered.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session
+
+from rdukit.errors import LeaseLost
+from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.jobs.attempts import Outcome, judge
+from rdukit_platform.jobs.changes import add_event, apply_event, lock_job
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a message carries: which attempt, and the proof that it is meant."""
+
+    job_id: str
+    attempt_id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Content in the store that becomes an artifact when the attempt succeeds."""
+
+    slot: str
+    kind: str
+    digest: str
+    bytes: int
+    is_folder: bool
+
+
+def admit(session: Session, job_id: str, now: float) -> Ticket:
+    """Give a queued job its next attempt. The caller publishes the ticket after the commit."""
+    job = lock_job(session, job_id)
+    attempt = AttemptRow(
+        id=new_id("try"),
+        job_id=job.id,
+        number=job.attempt + 1,
+        token=secrets.token_hex(16),
+        published_at=now,
+    )
+    session.add(attempt)
+    session.flush()
+    apply_event(session, job, JobEvent.ADMIT, now, attempt=attempt.number)
+    return Ticket(job.id, attempt.id, attempt.token)
+
+
+def claim(session: Session, ticket: Ticket, worker: str, lease_s: float, now: float) -> JobRow | None:
+    """Make the attempt this worker's. ``None``: somebody has it, or it has ended; the message is to be dropped."""
+    changed = session.execute(
+        update(AttemptRow)
+        .where(
+            AttemptRow.id == ticket.attempt_id,
+            AttemptRow.token == ticket.token,
+            AttemptRow.claimed_at.is_(None),
+            AttemptRow.ended_at.is_(None),
+        )
+        .values(worker=worker, claimed_at=now, lease_expires_at=now + lease_s)
+        .execution_options(synchronize_session=False)
+    )
+    return lock_job(session, ticket.job_id) if changed.rowcount == 1 else None
+
+
+def beat(session: Session, tickets: Iterable[Ticket], lease_s: float, now: float) -> list[Ticket]:
+    """Extend the leases of attempts. Returns those that are no longer their holder's."""
+    lost = []
+    for ticket in tickets:
+        changed = session.execute(
+            update(AttemptRow)
+            .where(*_is_open(ticket))
+            .values(lease_expires_at=now + lease_s)
+            .execution_options(synchronize_session=False)
+        )
+        if changed.rowcount != 1:
+            lost.append(ticket)
+    return lost
+
+
+def start(session: Session, ticket: Ticket, tiles: Sequence[str], box_pid: int, now: float) -> None:
+    """The box has taken the verb.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    job, attempt = _hold(session, ticket)
+    attempt.started_at, attempt.tiles, attempt.box_pid = now, list(tiles), box_pid
+    apply_event(session, job, JobEvent.START, now, data={"tiles": list(tiles), "worker": attempt.worker})
+
+
+def record_progress(session: Session, ticket: Ticket, progress: Mapping[str, object], now: float) -> None:
+    """Keep the latest progress with the job, and each with its events.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    job, attempt = _hold(session, ticket)
+    job.progress = dict(progress)
+    add_event(session, job.id, attempt.number, "progress", now, progress)
+
+
+def record_logs(session: Session, ticket: Ticket, lines: Sequence[str], now: float) -> None:
+    """Keep lines of the box's log, whether or not the attempt still is the caller's."""
+    attempt = session.get(AttemptRow, ticket.attempt_id)
+    if attempt is not None and attempt.token == ticket.token:
+        for line in lines:
+            add_event(session, ticket.job_id, attempt.number, "log", now, {"line": line})
+
+
+def succeed(
+    session: Session, ticket: Ticket, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float
+) -> dict[str, str]:
+    """End the job with its artifacts and their lineage. Returns slot to artifact id.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's; nothing was written.
+    """
+    job, attempt = _hold(session, ticket)
+    made: dict[str, str] = {}
+    for output in outputs:
+        row = ArtifactRow(
+            id=new_id("art"),
+            tenant_id=job.tenant_id,
+            name=f"{job.name} {output.slot}",
+            kind=output.kind,
+            digest=output.digest,
+            bytes=output.bytes,
+            is_folder=output.is_folder,
+            job_id=job.id,
+            slot=output.slot,
+            created_at=now,
+        )
+        session.add(row)
+        session.flush()
+        made[output.slot] = row.id
+        for slot, parent in job.inputs.items():
+            session.add(LineageRow(child=row.id, parent=parent, slot=slot, job_id=job.id))
+    session.flush()
+    _end(session, job, attempt, Outcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {}))
+    return made
+
+
+def fail(
+    session: Session, ticket: Ticket, outcome: Outcome, error: Mapping[str, object], backoff_s: float, now: float
+) -> JobState:
+    """End the attempt without success; the job fails, retries or is queued again. Returns its state.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    job, attempt = _hold(session, ticket)
+    return _end(session, job, attempt, outcome, error, backoff_s, now)
+
+
+def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
+    """End the attempts whose worker has not beaten within its lease. Returns how many."""
+    expired = session.scalars(
+        select(AttemptRow).where(AttemptRow.ended_at.is_(None), AttemptRow.lease_expires_at < now).with_for_update()
+    ).all()
+    for attempt in expired:
+        error: dict[str, object] = {
+            "code": "unavailable",
+            "message": f"worker {attempt.worker} has given no sign of life since its lease; it was lost",
+        }
+        _end(session, lock_job(session, attempt.job_id), attempt, Outcome.EXPIRED, error, backoff_s, now)
+    return len(expired)
+
+
+def queue_due_jobs(session: Session, now: float) -> int:
+    """Queue again the retrying jobs whose pause is over. Returns how many."""
+    due = session.scalars(
+        select(JobRow).where(
+            JobRow.state == str(JobState.RETRYING), or_(JobRow.not_before.is_(None), JobRow.not_before <= now)
+        )
+    ).all()
+    for job in due:
+        apply_event(session, job, JobEvent.DUE, now)
+    return len(due)
+
+
+def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Ticket]:
+    """Attempts whose message nobody has claimed for long; their time of publication is set to now."""
+    rows = session.scalars(
+        select(AttemptRow)
+        .where(
+            AttemptRow.ended_at.is_(None),
+            AttemptRow.claimed_at.is_(None),
+            AttemptRow.published_at < now - older_than_s,
+        )
+        .with_for_update()
+    ).all()
+    for row in rows:
+        row.published_at = now
+    return [Ticket(row.job_id, row.id, row.token) for row in rows]
+
+
+def _is_open(ticket: Ticket) -> tuple[object, ...]:
+    return (AttemptRow.id == ticket.attempt_id, AttemptRow.token == ticket.token, AttemptRow.ended_at.is_(None))
+
+
+def _hold(session: Session, ticket: Ticket) -> tuple[JobRow, AttemptRow]:
+    job = lock_job(session, ticket.job_id)
+    attempt = session.get(AttemptRow, ticket.attempt_id)
+    if attempt is None or attempt.token != ticket.token or attempt.ended_at is not None:
+        raise LeaseLost(f"attempt {ticket.attempt_id} of job {ticket.job_id} has ended; job is {job.state}")
+    if JobState(job.state) in FINAL:
+        raise LeaseLost(f"job {ticket.job_id} is {job.state}")
+    return job, attempt
+
+
+def _end(
+    session: Session,
+    job: JobRow,
+    attempt: AttemptRow,
+    outcome: Outcome,
+    error: Mapping[str, object] | None,
+    backoff_s: float,
+    now: float,
+    **columns: object,
+) -> JobState:
+    verdict = judge(
+        outcome,
+        None if error is None else str(error.get("code")),
+        is_running=job.state == JobState.RUNNING,
+        failures=job.failures,
+        max_attempts=job.max_attempts,
+        backoff_s=backoff_s,
+    )
+    attempt.ended_at, attempt.outcome = now, str(outcome)
+    attempt.error = None if error is None else dict(error)
+    data: dict[str, object] = {"outcome": str(outcome)}
+    if error is not None:
+        data["error"] = dict(error)
+    return apply_event(
+        session,
+        job,
+        verdict.event,
+        now,
+        verdict.reason,
+        data,
+        failures=verdict.failures,
+        not_before=now + verdict.pause_s if verdict.pause_s else None,
+        error=None if error is None or verdict.reason is None else dict(error),
+        **columns,
+    )

@@ -1,0 +1,193 @@
+"""What a tenant can do with jobs: submit, look, cancel. Every function runs in the caller's transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
+from rdukit.settings import resolve
+from rdukit_platform.catalog.check import check_inputs, check_parameters
+from rdukit_platform.catalog.model import Boxes, Verb
+from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobEventRow, JobRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.jobs.attempts import Outcome
+from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt
+from rdukit_platform.jobs.schemas import JobRequest, StepRequest
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
+from rdukit_platform.paging import after_cursor, check_limit, cut_page
+from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_TILES
+
+#: Verbs that run on the host alone and lease no tiles.
+HOST_VERBS: Final = frozenset({"compile", "preprocess"})
+
+
+def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobRequest, now: float) -> JobRow:
+    """Record a job; the scheduler takes it from there.
+
+    Raises:
+        NotFound: the box, or an artifact of this tenant, does not exist.
+        InvalidArgument: verb, parameters or inputs are not legal; the message says what would be.
+        Conflict: the idempotency key belongs to another request.
+    """
+    if request.idempotency_key is not None:
+        earlier = find_job_by_key(session, tenant_id, request.idempotency_key)
+        if earlier is not None:
+            return _same_request(earlier, request)
+    verb = check_request(boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()})
+    return record_job(session, tenant_id, request, verb, now, key=request.idempotency_key)
+
+
+def record_job(
+    session: Session,
+    tenant_id: str,
+    request: JobRequest | StepRequest,
+    verb: Verb,
+    now: float,
+    *,
+    key: str | None = None,
+    pipeline_id: str | None = None,
+) -> JobRow:
+    """Add the row of a request that has been checked."""
+    is_step = isinstance(request, StepRequest)
+    job = JobRow(
+        id=new_id("job"),
+        tenant_id=tenant_id,
+        pipeline_id=pipeline_id,
+        step=request.name if is_step else None,
+        name=request.name or f"{request.box} {verb.name}",
+        box=request.box,
+        verb=verb.name,
+        parameters=dict(request.parameters),
+        inputs=dict(request.inputs),
+        outputs={},
+        tiles=default_tiles(verb.name) if request.tiles is None else request.tiles,
+        max_attempts=request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
+        state=str(JobState.SUBMITTED),
+        version=0,
+        attempt=0,
+        failures=0,
+        idempotency_key=key,
+        created_at=now,
+    )
+    session.add(job)
+    session.flush()
+    add_event(session, job.id, 0, "state", now, {"to": str(JobState.SUBMITTED), "event": "submit"})
+    return job
+
+
+def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str | None]) -> Verb:
+    """The verb that a request names, its parameters and inputs checked."""
+    box = boxes.box(request.box)
+    verb = box.verb(request.verb)
+    check_parameters(box, verb, request.parameters)
+    check_inputs(box, verb, request.inputs, kinds)
+    return verb
+
+
+def default_tiles(verb: str) -> int:
+    """Tiles of a job that names none."""
+    return 0 if verb in HOST_VERBS else resolve(JOB_TILES)
+
+
+def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
+    """The kind of one of the tenant's artifacts.
+
+    Raises:
+        NotFound: the tenant has no such artifact.
+        InvalidArgument: the text refers to a step, which only pipelines have.
+    """
+    if artifact_id.startswith("@"):
+        raise InvalidArgument(f"input {artifact_id!r} refers to a step; only pipelines have steps, give an artifact id")
+    row = session.get(ArtifactRow, artifact_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise NotFound(f"there is no artifact {artifact_id!r}; list yours with: rdukit artifact list")
+    return row.kind
+
+
+def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:
+    """One of the tenant's jobs.
+
+    Raises:
+        NotFound: the tenant has no such job.
+    """
+    query = select(JobRow).where(JobRow.id == job_id, JobRow.tenant_id == tenant_id)
+    job = session.scalars(query.with_for_update() if is_locked else query).one_or_none()
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}; list yours with: rdukit job list")
+    return job
+
+
+def list_jobs(
+    session: Session, tenant_id: str, state: str | None = None, limit: int = 50, cursor: str | None = None
+) -> tuple[list[JobRow], str | None]:
+    """The tenant's jobs, newest first, and the cursor of the next page.
+
+    Raises:
+        InvalidArgument: unknown state, limit or cursor.
+    """
+    query = select(JobRow).where(JobRow.tenant_id == tenant_id)
+    if state is not None:
+        if state not in set(JobState):
+            raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
+        query = query.where(JobRow.state == state)
+    if cursor is not None:
+        query = query.where(after_cursor(cursor, JobRow.created_at, JobRow.id))
+    query = query.order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(check_limit(limit) + 1)
+    return cut_page(session.scalars(query).all(), limit)
+
+
+def list_attempts(session: Session, job_id: str) -> Sequence[AttemptRow]:
+    """A job's attempts, first one first."""
+    return session.scalars(select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)).all()
+
+
+def list_events(
+    session: Session, job_id: str, after: int = 0, limit: int = 1000, kind: str | None = None
+) -> Sequence[JobEventRow]:
+    """A job's events after a sequence number, oldest first."""
+    query = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.id > after)
+    if kind is not None:
+        query = query.where(JobEventRow.kind == kind)
+    return session.scalars(query.order_by(JobEventRow.id).limit(limit)).all()
+
+
+def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
+    """End a job now, whatever it does; its worker notices and stops the box. Cancelling twice is no error.
+
+    Raises:
+        InvalidTransition: it has ended in another way.
+    """
+    state = JobState(job.state)
+    if state is JobState.CANCELLED:
+        return job
+    if state in FINAL:
+        raise InvalidTransition(f"job {job.id} has ended: {state} ({job.reason}); nothing is left to cancel")
+    attempt = find_open_attempt(session, job)
+    if attempt is not None:
+        attempt.ended_at, attempt.outcome = now, str(Outcome.CANCELLED)
+    apply_event(session, job, JobEvent.CANCEL, now, Reason.CANCELLED_BY_USER)
+    return job
+
+
+def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None:
+    """The tenant's job with this idempotency key."""
+    return session.scalars(
+        select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key == key)
+    ).one_or_none()
+
+
+def _same_request(job: JobRow, request: JobRequest) -> JobRow:
+    # The inputs of a lone job are never rewritten, so they can be compared.
+    if (job.box, job.verb, job.parameters, job.inputs) == (
+        request.box,
+        request.verb,
+        request.parameters,
+        request.inputs,
+    ):
+        return job
+    raise Conflict(
+        f"idempotency key {request.idempotency_key!r} belongs to job {job.id}, which asked for something else; "
+        "use a new key"
+    )

@@ -1,0 +1,119 @@
+"""The life of a job: states, events, reasons, and the table of what may follow what.
+
+``submitted`` waits for its inputs, ``queued`` for tiles and a worker, ``starting`` for its box, ``retrying`` for its
+next attempt's time.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from rdukit.errors import InvalidTransition
+
+
+class JobState(StrEnum):
+    """Where a job is."""
+
+    SUBMITTED = "submitted"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    #: All inputs are there.
+    READY = "ready"
+    #: An earlier step of the pipeline ended without its output.
+    STRAND = "strand"
+    #: The scheduler gave it an attempt.
+    ADMIT = "admit"
+    #: The attempt found no tiles, or never ran; it does not count.
+    REQUEUE = "requeue"
+    #: The box took the verb.
+    START = "start"
+    SUCCEED = "succeed"
+    #: It failed for good.
+    FAIL = "fail"
+    #: The attempt failed or was lost; another one follows.
+    RETRY = "retry"
+    #: The wait before the next attempt is over.
+    DUE = "due"
+    CANCEL = "cancel"
+
+
+class Reason(StrEnum):
+    """Why a job is in its final state."""
+
+    COMPLETED = "completed"
+    BOX_FAILED = "box-failed"
+    ATTEMPTS_EXHAUSTED = "attempts-exhausted"
+    INPUT_LOST = "input-lost"
+    CANCELLED_BY_USER = "cancelled-by-user"
+    UPSTREAM_ENDED = "upstream-ended"
+
+
+#: The final state that each reason belongs to.
+FINAL_STATE: Final = {
+    Reason.COMPLETED: JobState.SUCCEEDED,
+    Reason.BOX_FAILED: JobState.FAILED,
+    Reason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
+    Reason.INPUT_LOST: JobState.FAILED,
+    Reason.CANCELLED_BY_USER: JobState.CANCELLED,
+    Reason.UPSTREAM_ENDED: JobState.CANCELLED,
+}
+
+FINAL: Final = frozenset(FINAL_STATE.values())
+
+#: States in which an attempt exists that has not ended.
+ACTIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING})
+
+TRANSITIONS: Final = {
+    (JobState.SUBMITTED, JobEvent.READY): JobState.QUEUED,
+    (JobState.SUBMITTED, JobEvent.STRAND): JobState.CANCELLED,
+    (JobState.SUBMITTED, JobEvent.CANCEL): JobState.CANCELLED,
+    (JobState.QUEUED, JobEvent.ADMIT): JobState.STARTING,
+    (JobState.QUEUED, JobEvent.CANCEL): JobState.CANCELLED,
+    (JobState.STARTING, JobEvent.START): JobState.RUNNING,
+    (JobState.STARTING, JobEvent.REQUEUE): JobState.QUEUED,
+    (JobState.STARTING, JobEvent.RETRY): JobState.RETRYING,
+    (JobState.STARTING, JobEvent.FAIL): JobState.FAILED,
+    (JobState.STARTING, JobEvent.CANCEL): JobState.CANCELLED,
+    (JobState.RUNNING, JobEvent.SUCCEED): JobState.SUCCEEDED,
+    (JobState.RUNNING, JobEvent.RETRY): JobState.RETRYING,
+    (JobState.RUNNING, JobEvent.FAIL): JobState.FAILED,
+    (JobState.RUNNING, JobEvent.CANCEL): JobState.CANCELLED,
+    (JobState.RETRYING, JobEvent.DUE): JobState.QUEUED,
+    (JobState.RETRYING, JobEvent.CANCEL): JobState.CANCELLED,
+}
+
+#: Events that end a job, and the reasons they may give.
+ENDINGS: Final = {
+    JobEvent.SUCCEED: frozenset({Reason.COMPLETED}),
+    JobEvent.FAIL: frozenset({Reason.BOX_FAILED, Reason.ATTEMPTS_EXHAUSTED, Reason.INPUT_LOST}),
+    JobEvent.CANCEL: frozenset({Reason.CANCELLED_BY_USER}),
+    JobEvent.STRAND: frozenset({Reason.UPSTREAM_ENDED}),
+}
+
+
+def next_state(job_id: str, state: JobState, event: JobEvent, reason: Reason | None = None) -> JobState:
+    """The state after ``event``.
+
+    Raises:
+        InvalidTransition: the table has no such row, or the reason does not belong to the event.
+    """
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        legal = sorted(str(e) for s, e in TRANSITIONS if s is state)
+        raise InvalidTransition(
+            f"job {job_id} is {state}, where {event} cannot happen; legal: {legal or 'nothing, it has ended'}",
+            state=str(state),
+            event=str(event),
+        )
+    if (reason is None) == (after in FINAL) or (reason is not None and reason not in ENDINGS.get(event, ())):
+        raise InvalidTransition(f"job {job_id}: {event} to {after} does not go with the reason {reason}")
+    return after

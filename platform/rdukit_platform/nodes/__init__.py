@@ -1,0 +1,1 @@
+"""The emulated nodes as the platform sees them."""

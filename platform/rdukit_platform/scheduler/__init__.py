@@ -1,0 +1,1 @@
+"""Which job runs next, and bringing back what got stuck."""

@@ -1,0 +1,1 @@
+"""Executes sections: portable kernels as generated operator code, native ones as libraries."""

@@ -1,0 +1,43 @@
+"""Loads native kernels: AOTInductor libraries with all state among their inputs. No compiler, no inductor needed."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from rdukit.cpu import cpu_signature
+from rdukit.pef.model import Pef
+from rdukit_runtime.engine.portable import Kernel
+
+logger = logging.getLogger(__name__)
+
+
+def why_not_native(pef: Pef, trusted: bool) -> str | None:
+    """The reason why the PEF's libraries cannot be used here; None if they can."""
+    if pef.torch_version != torch.__version__:
+        return f"they were built for torch {pef.torch_version}, this is {torch.__version__}"
+    if pef.cpu_capability != cpu_signature():
+        return f"they were built for processor {pef.cpu_capability}, this is {cpu_signature()}"
+    if not trusted:
+        return "they were not built by this installation, and a library is code"
+    return None
+
+
+def load_native(library: bytes) -> Kernel:
+    """Load a library from memory and return its kernel."""
+    descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as stream:
+            stream.write(library)
+        # The loader maps the file; the descriptor may close afterwards.
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{descriptor}", 1)
+    finally:
+        os.close(descriptor)
+    run = runner.run
+
+    def kernel(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
+        made: Sequence[torch.Tensor] = run(inputs)
+        return made
+
+    return kernel

@@ -1,0 +1,310 @@
+"""A loaded PEF that can run: symbols as slots, sections as steps over them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
+from rdukit.pef.model import Graph, Pef, Section, SectionType, Symbol, SymbolKind
+from rdukit_runtime.engine.portable import Kernel
+
+#: Kinds whose memory outlives a run: allocated at load, updated in place.
+PERSISTENT: Final = frozenset(
+    {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED}
+)
+ALIGNMENT: Final = 64
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has run. Emulated figures come from the cost model's projections, host figures from this machine's clock."""
+
+    runs: int = 0
+    sections: int = 0
+    emulated_cycles: int = 0
+    emulated_seconds: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+    host_seconds: float = 0.0
+    section_runs: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order, and the tensors that must be there before: (section type, name, slot)."""
+
+    steps: tuple["Step", ...]
+    needs: tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One section bound to slots; ``freed`` are slots that nothing reads after it."""
+
+    section: Section
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    freed: tuple[int, ...]
+
+
+def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
+    """Offset of each persistent region in one block of device memory, and the block's size in bytes."""
+    sizes: dict[str, int] = {}
+    for symbol in pef.symbols.values():
+        if symbol.kind in PERSISTENT:
+            sizes[symbol.region] = max(sizes.get(symbol.region, 0), symbol.bytes)
+    offsets: dict[str, int] = {}
+    end = 0
+    for region, size in sizes.items():
+        offsets[region] = end
+        end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+class Program:
+    """Slots and steps of one PEF.
+
+    Args:
+        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
+        kernels: by digest.
+    """
+
+    def __init__(self, pef: Pef, kernels: Mapping[str, Kernel], memory: memoryview) -> None:
+        self.pef = pef
+        self.counters = Counters()
+        self._kernels = kernels
+        self._slot_of = {name: position for position, name in enumerate(pef.symbols)}
+        #: One tensor per symbol; None where nothing was computed yet or it was freed.
+        self._slots: list[torch.Tensor | None] = [None] * len(self._slot_of)
+        #: Incoming gradients that the program set; they stay until set again.
+        self._seeded: set[str] = set()
+        self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
+        self._place_persistent(memory)
+        for graph in pef.graphs.values():
+            for loss in graph.losses:
+                self._tensor(graph.seeds[loss]).fill_(1)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _place_persistent(self, memory: memoryview) -> None:
+        offsets, size = persistent_layout(self.pef)
+        if len(memory) < size:
+            raise InvalidArgument(f"device memory of {len(memory)} bytes is too small; the PEF needs {size}")
+        for name, symbol in self.pef.symbols.items():
+            if symbol.kind in PERSISTENT:
+                dtype: torch.dtype = getattr(torch, symbol.dtype)
+                count = symbol.bytes // dtype.itemsize
+                flat = (
+                    torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region])
+                    if count
+                    else torch.empty(0, dtype=dtype)
+                )
+                self._slots[self._slot_of[name]] = flat.view(symbol.shape)
+
+    def symbol(self, name: str) -> Symbol:
+        """The symbol called ``name``.
+
+        Raises:
+            UnknownTensor: the PEF has none; the message lists its inputs.
+        """
+        symbol = self.pef.symbols.get(name)
+        if symbol is None:
+            inputs = sorted(s.name for s in self.pef.symbols.values() if s.kind is SymbolKind.INPUT)
+            raise UnknownTensor(f"the PEF has no tensor {name!r}; its inputs are {', '.join(inputs)}")
+        return symbol
+
+    def write(self, name: str, value: torch.Tensor) -> None:
+        """Copy ``value`` into device memory, converting its dtype.
+
+        Raises:
+            UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ.
+        """
+        tensor = self._slots[self._slot_of[name]] if name in self._slot_of else None
+        if tensor is None or self.pef.symbols[name].kind not in PERSISTENT:
+            symbol = self.symbol(name)
+            raise UnknownTensor(f"tensor {name!r} is made by the graph ({symbol.kind}) and cannot be written")
+        if tensor.shape != value.shape:
+            raise ShapeMismatch(
+                f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(tensor.shape)}; "
+                "batch size and sizes are fixed at compile time"
+            )
+        tensor.copy_(value)
+
+    def read(self, name: str) -> torch.Tensor:
+        """A copy of a tensor in the program's dtype.
+
+        Raises:
+            UnknownTensor: no such tensor, or nothing has computed it yet.
+        """
+        symbol = self.symbol(name)
+        tensor = self._slots[self._slot_of[name]]
+        if tensor is None:
+            raise UnknownTensor(f"tensor {name!r} has no value: run the section that makes it first")
+        return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+
+    def device_tensor(self, name: str) -> torch.Tensor:
+        """The device's own tensor, not copied; what a run's handle keeps."""
+        self.symbol(name)
+        return self._tensor(name)
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
+
+        Raises:
+            UnknownTensor: no gradient flows into it, or backward has not run.
+        """
+        symbol = self.symbol(name)
+        parts = next((g.gradients[name] for g in self.pef.graphs.values() if name in g.gradients), ())
+        tensors = [self._slots[self._slot_of[part]] for part in parts]
+        if not tensors or any(tensor is None for tensor in tensors):
+            raise UnknownTensor(f"tensor {name!r} has no gradient: it needs a training PEF and a run of 'bckwd'")
+        total = sum(t.to(torch.float32) for t in tensors if t is not None)
+        assert isinstance(total, torch.Tensor)
+        return total.to(getattr(torch, symbol.host_dtype))
+
+    def seed(self, output: str, value: torch.Tensor | None) -> None:
+        """Set the incoming gradient of an output, until set again; None restores the default."""
+        for graph in self.pef.graphs.values():
+            if (name := graph.seeds.get(output)) is not None:
+                tensor = self._tensor(name)
+                if value is None:
+                    tensor.fill_(1 if output in graph.losses else 0)
+                else:
+                    if value.shape != tensor.shape:
+                        raise ShapeMismatch(
+                            f"the gradient of {output!r} has shape {list(value.shape)}, legal is {list(tensor.shape)}"
+                        )
+                    tensor.copy_(value)
+                return
+        raise UnknownTensor(f"output {output!r} takes no gradient: it is not an output of a training graph")
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        tensor = self._slots[self._slot_of[name]]
+        if tensor is None:
+            raise UnknownTensor(f"tensor {name!r} has no value: run the section that makes it first")
+        return tensor
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def choose_sections(
+        self, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
+    ) -> tuple[int, ...]:
+        """Section ids to run, in schedule order.
+
+        Raises:
+            InvalidArgument: an unknown type or id; the message lists the legal ones.
+        """
+        present = {self.pef.sections[i].type for i in graph.schedule}
+        if ids is not None:
+            chosen = set(ids)
+            if unknown := chosen - set(graph.schedule):
+                raise InvalidArgument(f"graph {graph.name!r} has no section {min(unknown)}; legal: {list(graph.schedule)}")
+            return tuple(i for i in graph.schedule if i in chosen)
+        if types is None:
+            return graph.schedule
+        wanted: set[SectionType] = set()
+        for word in types:
+            try:
+                wanted.add(SectionType(word.lower().lstrip("$")))
+            except ValueError:
+                legal = [kind.value for kind in SectionType if kind in present]
+                raise InvalidArgument(f"section type {word!r} does not exist; this graph has {legal}") from None
+        return tuple(i for i in graph.schedule if self.pef.sections[i].type in wanted)
+
+    def find_graph(self, name: str | None) -> Graph:
+        """The graph called ``name``; without a name, the only one.
+
+        Raises:
+            InvalidArgument: no such graph, or several and no name.
+        """
+        graphs = self.pef.graphs
+        if name is None and len(graphs) == 1:
+            return next(iter(graphs.values()))
+        if name is None or name not in graphs:
+            asked = "no graph_name was given" if name is None else f"there is no graph {name!r}"
+            raise InvalidArgument(f"{asked}; the PEF's graphs are {', '.join(graphs)}")
+        return graphs[name]
+
+    def run(self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
+        """Run ``sections`` in order; ``scalars`` must hold every hyperparameter of the PEF.
+
+        Raises:
+            InvalidArgument: a section reads what no earlier run has left in memory.
+        """
+        key = (graph.name, sections)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._plan(graph, sections)
+        steps, slots = plan.steps, self._slots
+        for kind, name, slot in plan.needs:
+            if slots[slot] is None:
+                raise InvalidArgument(f"section type {kind!r} needs {name!r}: run the sections before it first ('fwd')")
+        began = time.perf_counter()
+        with torch.no_grad():
+            for step in steps:
+                made = step.kernel([slots[i] for i in step.inputs], scalars)  # type: ignore[misc]
+                for slot, tensor in zip(step.outputs, made, strict=True):
+                    slots[slot] = tensor
+                for slot in step.freed:
+                    slots[slot] = None
+        self._count(steps, time.perf_counter() - began)
+
+    def _plan(self, graph: Graph, sections: tuple[int, ...]) -> Plan:
+        """Bind sections to slots and find what is dead after each.
+
+        An activation may be freed after its last reader in the graph, if that reader is among ``sections``.
+        """
+        position = {section: i for i, section in enumerate(graph.schedule)}
+        last_reader: dict[str, int] = {}
+        for section in graph.schedule:
+            for name in (*self.pef.sections[section].inputs, *self.pef.sections[section].outputs):
+                last_reader[name] = max(last_reader.get(name, -1), position[section])
+        steps: list[Step] = []
+        for chosen in sections:
+            section = self.pef.sections[chosen]
+            touched = dict.fromkeys((*section.inputs, *section.outputs))
+            freed = [
+                self._slot_of[name]
+                for name in touched
+                if self.pef.symbols[name].kind is SymbolKind.ACTIVATION and last_reader[name] == position[chosen]
+            ]
+            steps.append(
+                Step(
+                    section,
+                    self._kernels[section.kernel],
+                    tuple(self._slot_of[name] for name in section.inputs),
+                    tuple(self._slot_of[name] for name in section.outputs),
+                    tuple(freed),
+                )
+            )
+        return Plan(tuple(steps), self._needs(steps))
+
+    def _needs(self, steps: Sequence[Step]) -> tuple[tuple[str, str, int], ...]:
+        """What the steps read and neither make themselves nor find in persistent memory."""
+        needs: list[tuple[str, str, int]] = []
+        made: set[int] = set()
+        for step in steps:
+            for name, slot in zip(step.section.inputs, step.inputs, strict=True):
+                if slot not in made and self.pef.symbols[name].kind not in PERSISTENT:
+                    needs.append((step.section.type.value, name, slot))
+            made.update(step.outputs)
+        return tuple(needs)
+
+    def _count(self, steps: Sequence[Step], host_seconds: float) -> None:
+        counters = self.counters
+        counters.runs += 1
+        counters.host_seconds += host_seconds
+        counters.sections += len(steps)
+        for step in steps:
+            cost = step.section.cost
+            counters.emulated_cycles += cost.cycles
+            counters.emulated_seconds += cost.seconds
+            counters.flops += cost.flops
+            counters.bytes += cost.bytes_in + cost.bytes_out + cost.bytes_weights
+            counters.section_runs[step.section.id] = counters.section_runs.get(step.section.id, 0) + 1
+
+

@@ -1,0 +1,118 @@
+"""Where a request for tiles and memory fits on a node, or what would fit instead. Pure search; nothing is changed.
+
+A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger one gets whole
+RDUs, the lowest free ones, and its memory is spread over them evenly.
+
+Source: runtime reference 3.2 (contiguous inside an RDU, first fit, the affinity mask's layout on SN10); whole RDUs
+for larger requests, and the mask on other chips (one bit a tile in flat order), are ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rdukit.hardware import GIB, MIB, NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is free: by flat tile number, and in bytes by flat RDU number."""
+
+    tile_is_free: Sequence[bool]
+    memory_free: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Flat tile numbers, ascending, and ``(flat RDU number, bytes)`` of memory; only RDUs that the tiles are on."""
+
+    tiles: tuple[int, ...]
+    memory: tuple[tuple[int, int], ...]
+
+
+def empty_room(node: NodeSpec) -> Room:
+    """The room of a node that nobody uses."""
+    return Room([True] * node.tiles, [node.chip.ddr_bytes] * node.rdus)
+
+
+def find_placement(
+    node: NodeSpec, tiles: int, memory_bytes: int, room: Room, affinity: int | None = None
+) -> Placement | None:
+    """First fit, or ``None`` if there is none. With ``affinity``, only tiles whose bit is set in the mask."""
+    allowed = [free and (affinity is None or affinity >> index & 1 == 1) for index, free in enumerate(room.tile_is_free)]
+    if tiles <= node.chip.tiles:
+        return _find_inside_one_rdu(node, tiles, memory_bytes, allowed, room.memory_free)
+    return _find_whole_rdus(node, -(-tiles // node.chip.tiles), memory_bytes, allowed, room.memory_free)
+
+
+def most_tiles(node: NodeSpec, below: int, memory_bytes: int, room: Room, affinity: int | None = None) -> int:
+    """The largest number of tiles under ``below`` that fits with this memory; 0 if not even one does."""
+    for tiles in range(min(below - 1, node.tiles), 0, -1):
+        if find_placement(node, tiles, memory_bytes, room, affinity) is not None:
+            return tiles
+    return 0
+
+
+def most_memory(node: NodeSpec, tiles: int, room: Room, affinity: int | None = None) -> int | None:
+    """The most bytes that fit with this number of tiles; ``None`` if the tiles themselves do not."""
+    if find_placement(node, tiles, 0, room, affinity) is None:
+        return None
+    low, high = 0, sum(room.memory_free)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if find_placement(node, tiles, middle, room, affinity) is not None:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def longest_run(node: NodeSpec, room: Room) -> int:
+    """The most free tiles in a row inside one RDU."""
+    best = 0
+    for rdu in range(node.rdus):
+        run = 0
+        for index in _tiles_of(node, rdu):
+            run = run + 1 if room.tile_is_free[index] else 0
+            best = max(best, run)
+    return best
+
+
+def readable_bytes(count: int) -> str:
+    """``count`` for people: ``1.5 GiB``, ``20 MiB``, ``512 bytes``."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} bytes"
+
+
+def _tiles_of(node: NodeSpec, rdu: int) -> range:
+    return range(rdu * node.chip.tiles, (rdu + 1) * node.chip.tiles)
+
+
+def _find_inside_one_rdu(
+    node: NodeSpec, tiles: int, memory_bytes: int, allowed: Sequence[bool], memory_free: Sequence[int]
+) -> Placement | None:
+    for rdu in range(node.rdus):
+        if memory_free[rdu] < memory_bytes:
+            continue
+        run = 0
+        for index in _tiles_of(node, rdu):
+            run = run + 1 if allowed[index] else 0
+            if run == tiles:
+                return Placement(tuple(range(index - tiles + 1, index + 1)), ((rdu, memory_bytes),))
+    return None
+
+
+def _find_whole_rdus(
+    node: NodeSpec, count: int, memory_bytes: int, allowed: Sequence[bool], memory_free: Sequence[int]
+) -> Placement | None:
+    share, rest = divmod(memory_bytes, count)
+    needed = share + (1 if rest else 0)
+    chosen: list[int] = []
+    for rdu in range(node.rdus):
+        if memory_free[rdu] >= needed and all(allowed[index] for index in _tiles_of(node, rdu)):
+            chosen.append(rdu)
+            if len(chosen) == count:
+                tiles = tuple(index for rdu in chosen for index in _tiles_of(node, rdu))
+                return Placement(tiles, tuple((r, share + (1 if i < rest else 0)) for i, r in enumerate(chosen)))
+    return None

@@ -1,0 +1,302 @@
+"""The node daemon's shell: a UNIX socket, memory descriptors, signals and the clock around ``daemon.NodeDaemon``.
+
+One thread and a selector. A connection is read only while nothing is waiting to be sent to it, so a client that does
+not read its answers stops only itself.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import selectors
+import signal
+import socket
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rdukit.clock import Clock
+from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
+from rdukit_runtime.daemon import Answer, NodeDaemon
+from rdukit_runtime.memory import create_region
+from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body
+
+logger = logging.getLogger(__name__)
+
+#: Read at once from one connection; bounds how long one talkative client delays the others.
+_READ_BYTES: Final = 8192
+#: Connections at once, well below the usual limit of 1024 descriptors.
+_MAX_CONNECTIONS: Final = 512
+_MAX_SOCKET_PATH: Final = 107
+
+
+@dataclass(slots=True)
+class _Peer:
+    """One connection's buffers."""
+
+    number: int
+    socket: socket.socket
+    inbox: bytearray = field(default_factory=bytearray)
+    #: Rest of an answer that the socket did not take yet.
+    outbox: bytes = b""
+    #: Goes with the first byte of ``outbox``; owned here until sent.
+    descriptor: int | None = None
+    #: The present line is too long: it was answered, and its rest is thrown away.
+    is_discarding: bool = False
+
+
+def new_identity() -> tuple[str, str]:
+    """A lease id and a secret token."""
+    return f"lease-{secrets.token_hex(6)}", secrets.token_urlsafe(24)
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A listening UNIX socket at ``path``, for this user only; removed at the end.
+
+    A lock file beside it, which the kernel unlocks when its process dies, tells a daemon that runs from the socket that
+    a dead one left.
+
+    Raises:
+        Conflict: a daemon serves this socket already, or the path is something else.
+        InvalidArgument: the path is too long for a UNIX socket, or not usable.
+    """
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise InvalidArgument(f"socket path {path} is longer than {_MAX_SOCKET_PATH} bytes; use --socket with another")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as cause:
+        raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with a folder of yours") from cause
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    identity: tuple[int, int] | None = None
+    try:
+        _lock(lock, path)
+        _remove_stale(path)
+        former = os.umask(0o177)
+        try:
+            server.bind(str(path))
+        except OSError as cause:
+            raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with another path") from cause
+        finally:
+            os.umask(former)
+        identity = _identity_of(path)
+        server.listen(128)
+        server.setblocking(False)
+        yield server
+    finally:
+        server.close()
+        if identity is not None and _identity_of(path) == identity:  # not somebody else's new file
+            path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+class SndServer:
+    """Serves one ``NodeDaemon`` on one listening socket until it is told to stop."""
+
+    def __init__(self, daemon: NodeDaemon, listener: socket.socket, clock: Clock) -> None:
+        self.daemon: Final = daemon
+        self._listener = listener
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._peers: dict[int, _Peer] = {}
+        self._next_number = 1
+        self._stop_reason: str | None = None
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT end ``serve``. Only in the main thread."""
+        receiver, sender = socket.socketpair()
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)  # the wake-up descriptor carries it into the loop
+        # Both ends live as long as the callback does.
+        self._selector.register(receiver, selectors.EVENT_READ, lambda: self._on_signal(receiver, sender))
+
+    def stop_with_parent(self) -> None:
+        """The end of the parent process ends ``serve``."""
+        descriptor = os.pidfd_open(os.getppid())
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda: self._stop("its parent process ended"))
+
+    def serve(self) -> str:
+        """Serve until stopped; every lease has ended then. Returns why it stopped."""
+        try:
+            while self._stop_reason is None:
+                for key, _ in self._selector.select():
+                    callback: Callable[[], None] = key.data
+                    callback()
+        finally:
+            self.daemon.stop(self._clock.now())
+            for peer in list(self._peers.values()):
+                self._close(peer)
+            self._selector.close()
+        return self._stop_reason
+
+    def _stop(self, reason: str) -> None:
+        self._stop_reason = reason
+
+    def _on_signal(self, receiver: socket.socket, sender: socket.socket) -> None:
+        numbers = receiver.recv(64)
+        if wanted := [n for n in numbers if n in (signal.SIGTERM, signal.SIGINT)]:
+            self._stop(signal.Signals(wanted[0]).name)
+        assert sender.fileno() >= 0
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:  # the client left again, or there are no descriptors: others go on
+            logger.warning("event=accept-failed error=%s", error)
+            return
+        connection.setblocking(False)
+        if len(self._peers) >= _MAX_CONNECTIONS:
+            full = Unavailable(f"the node daemon has {_MAX_CONNECTIONS} connections already; try again later")
+            with contextlib.suppress(OSError):
+                connection.send(_encode(error_body(full)))
+            connection.close()
+            return
+        peer = _Peer(self._next_number, connection)
+        self._next_number += 1
+        self._peers[peer.number] = peer
+        self.daemon.connected(peer.number, _pid_of(connection))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(peer))
+
+    def _read(self, peer: _Peer) -> None:
+        try:
+            data = peer.socket.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(peer)
+            return
+        peer.inbox += data
+        self._work(peer)
+
+    def _work(self, peer: _Peer) -> None:
+        """Answer the complete lines that have come in, as long as the client takes the answers."""
+        while not peer.outbox and peer.number in self._peers:
+            end = peer.inbox.find(b"\n")
+            if end < 0:
+                self._check_length(peer)
+                return
+            line = bytes(peer.inbox[:end])
+            del peer.inbox[: end + 1]
+            if peer.is_discarding:
+                peer.is_discarding = False
+                continue
+            if len(line) > MAX_REQUEST_BYTES:
+                self._refuse_length(peer)
+                continue
+            self._answer(peer, self.daemon.handle(peer.number, line, self._clock.now()))
+
+    def _check_length(self, peer: _Peer) -> None:
+        if peer.is_discarding:
+            peer.inbox.clear()
+        elif len(peer.inbox) > MAX_REQUEST_BYTES:
+            peer.is_discarding = True
+            peer.inbox.clear()
+            self._refuse_length(peer)
+
+    def _refuse_length(self, peer: _Peer) -> None:
+        too_long = InvalidArgument(f"the request is longer than {MAX_REQUEST_BYTES} bytes; legal: a shorter line")
+        self._send(peer, _encode(error_body(too_long)), None)
+
+    def _answer(self, peer: _Peer, answer: Answer) -> None:
+        grant = answer.grant
+        if grant is None:
+            self._send(peer, _encode(answer.body), None)
+            return
+        try:
+            descriptor = create_region(grant.name, grant.bytes)
+        except RdukitError as error:
+            self.daemon.creation_failed(peer.number, grant)
+            self._send(peer, _encode(error_body(error)), None)
+            return
+        self._send(peer, _encode(answer.body), descriptor)
+
+    def _send(self, peer: _Peer, data: bytes, descriptor: int | None) -> None:
+        peer.outbox, peer.descriptor = data, descriptor
+        self._flush(peer)
+        if peer.outbox and peer.number in self._peers:
+            self._selector.modify(peer.socket, selectors.EVENT_WRITE, lambda: self._resume(peer))
+
+    def _resume(self, peer: _Peer) -> None:
+        self._flush(peer)
+        if not peer.outbox and peer.number in self._peers:
+            self._selector.modify(peer.socket, selectors.EVENT_READ, lambda: self._read(peer))
+            self._work(peer)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if peer.descriptor is not None:
+                sent = socket.send_fds(peer.socket, [peer.outbox], [peer.descriptor])
+                os.close(peer.descriptor)
+                peer.descriptor = None
+            else:
+                sent = peer.socket.send(peer.outbox)
+            peer.outbox = peer.outbox[sent:]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # the client is gone, or the kernel holds too many descriptors in flight for us
+            self._close(peer)
+
+    def _close(self, peer: _Peer) -> None:
+        if self._peers.pop(peer.number, None) is None:
+            return
+        self._selector.unregister(peer.socket)
+        peer.socket.close()
+        if peer.descriptor is not None:
+            os.close(peer.descriptor)
+            peer.descriptor = None
+        self.daemon.disconnected(peer.number, self._clock.now())
+
+
+def _encode(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def _pid_of(connection: socket.socket) -> int | None:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid or None  # 0: a process in a namespace that cannot be seen from here
+
+
+def _lock(lock: int, path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as cause:
+        pid = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        raise Conflict(
+            f"a node daemon{f' (process {pid})' if pid else ''} serves {path} already; use it, stop it, or start this "
+            "one with another --socket",
+            socket=str(path),
+        ) from cause
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise Conflict(f"{path} exists and is not a socket; move it away or use another --socket")
+    logger.warning("event=stale-socket path=%s", path)
+    path.unlink()
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,52 @@
+"""Settings of the runtime."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.settings import Setting, home_folder, resolve
+
+NODE: Final = Setting(
+    "node",
+    "auto",
+    "Which node programs run on: the daemon's, a private one inside the process, or auto: the daemon's if it answers.",
+    str,
+    legal=("auto", "private", "daemon"),
+)
+PLATFORM: Final = Setting("platform", "SN30-8", "Platform of emulated nodes when nothing else says which.", str)
+LEASE: Final = Setting("lease", "", "<id>:<token> of a lease to attach to instead of acquiring one.", str)
+SND_SOCKET: Final = Setting("snd.socket", "", "The daemon's UNIX socket; default: run/snd.sock in the home folder.", str)
+SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: the host's name.", str)
+SND_MAX_APPLICATIONS: Final = Setting(
+    "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int
+)
+
+RUNTIME_SETTINGS: Final = (NODE, PLATFORM, LEASE, SND_SOCKET, SND_NAME, SND_MAX_APPLICATIONS)
+
+#: The vendor's variable for the affinity hint. Source: runtime reference 3.2, 3.3.
+TILE_AFFINITY_VARIABLE: Final = "SF_RNT_TILE_AFFINITY"
+
+
+def socket_path(argument: Path | None = None) -> Path:
+    """Where the daemon listens: the argument, ``$RDUKIT_SND_SOCKET``, the settings file, ``run/snd.sock``."""
+    text = resolve(SND_SOCKET, None if argument is None else str(argument))
+    return Path(text).expanduser().absolute() if text else home_folder() / "run" / "snd.sock"
+
+
+def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
+    """The mask in ``$SF_RNT_TILE_AFFINITY``, or ``None`` if it is not set.
+
+    Raises:
+        InvalidArgument: it is not a number.
+    """
+    text = (os.environ if environ is None else environ).get(TILE_AFFINITY_VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        return int(text, 0)
+    except ValueError as cause:
+        raise InvalidArgument(
+            f"${TILE_AFFINITY_VARIABLE} is {text!r}; legal: a number such as 0xf, one bit a tile"
+        ) from cause

@@ -1,0 +1,88 @@
+"""Atomic writes: the old content or the new one, whatever happens in between."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rdukit.files import atomic_target, sha256_of, sha256_of_file, write_atomic, write_json_atomic
+
+#: Overwrites the file for ever, each time with one letter repeated; says so after each write.
+WRITER = """
+import sys
+from pathlib import Path
+from rdukit.files import write_atomic
+path = Path(sys.argv[1])
+for number in range(1_000_000):
+    write_atomic(path, bytes([97 + number % 26]) * 300_000)
+    print(number, flush=True)
+"""
+
+
+def test_a_write_creates_folders_and_replaces_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    write_atomic(path, b"old")
+    write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+def test_the_mode_asked_for_is_the_mode_of_the_file(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "token", b"secret", mode=0o600)
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_error_inside_the_block_leaves_the_old_content_and_no_litter(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail_half_way() -> None:
+        with atomic_target(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for seen in (1, 2, 4):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            for _ in range(seen):
+                writer.stdout.readline()
+            writer.send_signal(signal.SIGKILL)
+        data = path.read_bytes()
+        assert len(data) == 300_000
+        assert len(set(data)) == 1
+
+
+def test_a_reader_beside_a_writer_never_sees_a_half(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        for _ in range(20):
+            writer.stdout.readline()
+            data = path.read_bytes()
+            assert len(data) == 300_000
+            assert len(set(data)) == 1
+        writer.kill()
+
+
+def test_json_is_sorted_indented_and_ends_with_a_newline(tmp_path: Path) -> None:
+    write_json_atomic(tmp_path / "v.json", {"b": 1, "a": [2]})
+    text = (tmp_path / "v.json").read_text()
+    assert json.loads(text) == {"a": [2], "b": 1}
+    assert text.startswith('{\n  "a"')
+    assert text.endswith("}\n")
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc" * 100_000)
+    assert sha256_of_file(tmp_path / "f") == sha256_of(b"abc" * 100_000)
+    assert sha256_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,69 @@
+"""The ``rdukit`` command itself: help, version, exit statuses."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+import rdukit
+from rdukit.cli import GROUP, SUMMARIES, run_command
+from rdukit.cli import cli as root
+from rdukit.errors import IllegalValue, NotFound, RdukitError
+
+RDUKIT = Path(sys.executable).with_name("rdukit")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([RDUKIT, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_command_without_importing_its_part() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0
+    for name, summary in SUMMARIES.items():
+        assert name in shown.stdout
+        assert summary.split()[0] in shown.stdout
+
+
+def test_the_version_is_the_package_version() -> None:
+    assert run("--version").stdout.split()[-1] == rdukit.__version__
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    shown = run("fly")
+    assert shown.returncode == 2
+    assert "No such command 'fly'" in shown.stderr
+
+
+def test_every_entry_point_has_its_summary_line() -> None:
+    assert {point.name for point in entry_points(group=GROUP)} == set(SUMMARIES)
+
+
+@pytest.mark.parametrize("name", sorted(SUMMARIES))
+def test_a_commands_help_starts_with_its_summary(name: str) -> None:
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    assert command.help is not None
+    assert command.help.splitlines()[0] == SUMMARIES[name]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(NotFound("no"), 3), (IllegalValue("no"), 2), (RdukitError("no"), 1), (click.UsageError("no"), 2),
+     (KeyboardInterrupt(), 130), (click.Abort(), 130)],
+    ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
+)  # fmt: skip
+def test_errors_become_exit_statuses(
+    error: BaseException, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["fail"])
+    with pytest.raises(SystemExit) as stop:
+        run_command(fail)
+    assert stop.value.code == status
+    assert capsys.readouterr().out == ""

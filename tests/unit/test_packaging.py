@@ -1,0 +1,64 @@
+"""The tree's shape: source roots hold packages only, and hide no standard module."""
+
+import platform
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import rdukit
+
+TREE = Path(__file__).parents[2]
+PROJECT = tomllib.loads((TREE / "pyproject.toml").read_text())
+ROOTS = PROJECT["tool"]["hatch"]["build"]["dev-mode-dirs"]
+
+
+def test_the_seven_source_roots_are_there() -> None:
+    assert ROOTS == ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo"]
+    assert all((TREE / root).is_dir() for root in ROOTS)
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_source_root_holds_no_python_file_of_its_own(root: str) -> None:
+    assert [path.name for path in (TREE / root).glob("*.py")] == []
+
+
+def test_tests_have_no_packages() -> None:
+    assert list((TREE / "tests").rglob("__init__.py")) == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    names = [path.name for path in (TREE / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names)), sorted(n for n in names if names.count(n) > 1)
+
+
+def test_every_package_is_in_the_wheel_and_typed() -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert [Path(package).parts[0] for package in packages] == ROOTS
+    for package in packages:
+        assert (TREE / package / "__init__.py").is_file()
+        assert (TREE / package / "py.typed").is_file()
+
+
+def test_the_standard_module_platform_is_never_hidden() -> None:
+    assert platform.system() == "Linux"
+    program = "import os, platform; print(os.path.dirname(platform.__file__) == os.path.dirname(os.__file__))"
+    for folder in (TREE, TREE / "tests"):
+        run = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+        assert run.stdout.strip() == "True", f"platform is hidden when Python starts in {folder}"
+
+
+def test_the_distribution_is_not_called_sambaflow() -> None:
+    assert PROJECT["project"]["name"] == "rdukit"
+    assert rdukit.__version__
+
+
+def test_no_python_file_is_longer_than_the_limit() -> None:
+    long = {
+        str(path.relative_to(TREE)): count
+        for root in (*ROOTS, "tests", "benchmarks")
+        for path in (TREE / root).rglob("*.py")
+        if "_pb2" not in path.name and (count := len(path.read_text().splitlines())) > 800
+    }
+    assert long == {}

@@ -1,0 +1,82 @@
+"""Handwritten digits as arrays: the 10,000 that the zoo carries, or a folder of idx files in MNIST's names.
+
+Axes: N images, H = 28 rows, W = 28 columns.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_zoo.datasets.idx import Bytes, find_idx, read_idx
+
+FOLDER: Final = Path(__file__).with_name("mnist10k")
+IMAGES: Final = 10_000
+TRAIN_IMAGES: Final = 8_000
+SIDE: Final = 28
+CLASSES: Final = 10
+ATTRIBUTION: Final = "MNIST test set, LeCun, Cortes, Burges; CC BY-SA 3.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Images [N, 28, 28] uint8 (0 background, 255 ink) and labels [N] int64 (0 to 9), in two parts."""
+
+    train_images: Bytes
+    train_labels: NDArray[np.int64]
+    test_images: Bytes
+    test_labels: NDArray[np.int64]
+    source: str
+
+
+def load_bundled() -> Digits:
+    """The digits in the package: 8,000 to train, 2,000 to test, in the files' order.
+
+    Raises:
+        InvalidArgument: a file of the installation is damaged.
+    Source: ours; the split of MNIST's test set keeps the files' order.
+    """
+    images = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz")
+    labels = read_idx(FOLDER / "t10k-labels-idx1-ubyte.gz")
+    if len(images) != IMAGES:
+        raise InvalidArgument(f"{FOLDER} has {len(images)} images, not {IMAGES}; the installation is damaged")
+    _check_pair(FOLDER, "bundled", images, labels)
+    cut = TRAIN_IMAGES
+    wide = labels.astype(np.int64)
+    return Digits(images[:cut], wide[:cut], images[cut:], wide[cut:], f"mnist10k ({ATTRIBUTION})")
+
+
+def load_folder(folder: Path) -> Digits:
+    """Digits from idx files named as MNIST names them, in ``folder`` or its ``MNIST/raw``.
+
+    Raises:
+        NotFound: one of the four files is missing; the message names it.
+        InvalidArgument: images and labels differ in number, are not 28 x 28, or a label is not 0 to 9.
+    """
+    parts: list[tuple[Bytes, NDArray[np.int64]]] = []
+    for part in ("train", "t10k"):
+        images = read_idx(_required(folder, f"{part}-images-idx3-ubyte"))
+        labels = read_idx(_required(folder, f"{part}-labels-idx1-ubyte"))
+        _check_pair(folder, part, images, labels)
+        parts.append((images, labels.astype(np.int64)))
+    (train_images, train_labels), (test_images, test_labels) = parts
+    return Digits(train_images, train_labels, test_images, test_labels, f"folder {folder.name}")
+
+
+def _required(folder: Path, stem: str) -> Path:
+    path = find_idx(folder, stem)
+    if path is None:
+        raise NotFound(f"{folder} has no {stem} (nor {stem}.gz), neither directly nor in MNIST/raw below it")
+    return path
+
+
+def _check_pair(folder: Path, part: str, images: Bytes, labels: Bytes) -> None:
+    if images.ndim != 3 or images.shape[1:] != (SIDE, SIDE):
+        raise InvalidArgument(f"{folder}: {part} images have shape {images.shape}; legal: [N, {SIDE}, {SIDE}]")
+    if labels.shape != (len(images),):
+        raise InvalidArgument(f"{folder}: {part} has {len(images)} images but labels of shape {labels.shape}")
+    if len(labels) and int(labels.max()) >= CLASSES:
+        raise InvalidArgument(f"{folder}: {part} has label {int(labels.max())}; legal: 0 to {CLASSES - 1}")
