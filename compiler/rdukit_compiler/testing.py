@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from rdukit.pef.kernel import Argument, Ref
+
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind, check_graph
 
 
@@ -103,13 +104,22 @@ def graph_of(text: str, shape: tuple[int, ...] = (4, 8)) -> ModelGraph:
 
 
 def gpt_graph(
-    layers: int = 2, width: int = 64, heads: int = 4, batch: int = 2, length: int = 16, vocabulary: int = 96, *, packed: bool = False
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    batch: int = 2,
+    length: int = 16,
+    vocabulary: int = 96,
+    *,
+    packed: bool = False,
 ) -> ModelGraph:
     """A decoder with layer norms, attention written out, GELU; a head at the end. ``packed``: one QKV projection."""
     b = GraphBuilder("gpt")
     shape = (batch, length, width)
     split_heads, head = (batch, length, heads, width // heads), (batch, heads, length, width // heads)
-    x = b.op("embedding", b.parameter("wte", vocabulary, width), b.input("tokens", batch, length, dtype="int64"), shape=shape)
+    x = b.op(
+        "embedding", b.parameter("wte", vocabulary, width), b.input("tokens", batch, length, dtype="int64"), shape=shape
+    )
     for i in range(layers):
         n = f"h{i}."
         gammas = [b.parameter(f"{n}ln{j}.weight", width) for j in (1, 2)]
@@ -121,7 +131,14 @@ def gpt_graph(
         else:
             parts = [b.linear(norm, width, f"{n}{p}") for p in "qkv"]
         q, k, v = (
-            b.op("transpose", b.op("view", p, shape=split_heads, name=f"{n}{w}_view"), 1, 2, shape=head, name=f"{n}{w}_heads")
+            b.op(
+                "transpose",
+                b.op("view", p, shape=split_heads, name=f"{n}{w}_view"),
+                1,
+                2,
+                shape=head,
+                name=f"{n}{w}_heads",
+            )
             for w, p in zip("qkv", parts, strict=True)
         )
         turned = b.op("transpose", k, -2, -1, shape=(batch, heads, width // heads, length), name=f"{n}k_turn")
@@ -139,14 +156,26 @@ def gpt_graph(
 
 
 def llama_graph(
-    layers: int = 2, width: int = 64, heads: int = 4, batch: int = 2, length: int = 16, vocabulary: int = 96, *, sdpa: bool = True
+    layers: int = 2,
+    width: int = 64,
+    heads: int = 4,
+    batch: int = 2,
+    length: int = 16,
+    vocabulary: int = 96,
+    *,
+    sdpa: bool = True,
 ) -> ModelGraph:
-    """A decoder with RMSNorm written out, rotary embedding (with ``getitem``), gated feed-forward; a head at the end."""
+    """A decoder with RMSNorm written out, rotary embedding by ``getitem``, gated feed-forward; a head at the end."""
     b = GraphBuilder("llama")
     shape = (batch, length, width)
     split_heads, head = (batch, length, heads, width // heads), (batch, heads, length, width // heads)
     cos, sin = b.input("cos", length, width // heads), b.input("sin", length, width // heads)
-    x = b.op("embedding", b.parameter("embed", vocabulary, width), b.input("tokens", batch, length, dtype="int64"), shape=shape)
+    x = b.op(
+        "embedding",
+        b.parameter("embed", vocabulary, width),
+        b.input("tokens", batch, length, dtype="int64"),
+        shape=shape,
+    )
 
     def rms_norm(x: str, n: str) -> str:
         one = (batch, length, 1)

@@ -18,6 +18,8 @@ from rdukit.settings import home_folder
 
 PROTOCOL_VERSION: Final = 1
 _MAX_LINE: Final = 1 << 20
+#: Received descriptors must not leak into programs that this process starts.
+_RECEIVE_FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def default_socket() -> Path:
@@ -62,22 +64,26 @@ class SndClient:
         try:
             self._socket.sendall(line)
             while b"\n" not in self._pending:
-                data, received, _, _ = socket.recv_fds(self._socket, 65536, 4)
+                data, received, _, _ = socket.recv_fds(self._socket, 65536, 4, _RECEIVE_FLAGS)
                 descriptors += received
                 if not data or len(self._pending) > _MAX_LINE:
                     raise Unavailable(f"the node daemon at {self.path} closed the connection during {op!r}")
                 self._pending += data
-        except OSError as cause:
+            answer_line, self._pending = self._pending.split(b"\n", 1)
+            answer: dict[str, Any] = json.loads(answer_line)
+        except (OSError, ValueError) as cause:
+            # A late answer would be taken for that of the next request: this connection is of no more use.
+            self.close()
             _close_all(descriptors)
             raise Unavailable(f"the node daemon at {self.path} does not answer {op!r}: {cause}") from cause
-        except Unavailable:
+        except BaseException:
+            self.close()
             _close_all(descriptors)
             raise
-        answer_line, self._pending = self._pending.split(b"\n", 1)
-        answer: dict[str, Any] = json.loads(answer_line)
         if not answer.get("ok"):
             _close_all(descriptors)
             raise error_from_body(answer)
+        _close_all(descriptors[1:])
         return answer, (descriptors[0] if descriptors else None)
 
     def acquire(self, application: str, tiles: int, memory_bytes: int, **more: object) -> dict[str, Any]:

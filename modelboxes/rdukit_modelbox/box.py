@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound
+
 from rdukit_modelbox.legal import Legal, ParameterType, ParameterValue, find_objection
 
 API_VERSION: Final = "rdukit.dev/v1"
@@ -104,10 +104,10 @@ class Box(_Part):
             twice = sorted({n for n in names if names.count(n) > 1})
             if twice:
                 raise ValueError(f"parameters: verb {verb} has more than one parameter named {twice}")
-        extra = sorted({v for p in self.parameters for v in p.verbs} | set(self.artifacts) - set(self.verbs))
-        extra = [v for v in extra if v not in self.verbs]
+        used = {verb for p in self.parameters for verb in p.verbs} | set(self.artifacts)
+        extra = sorted(used - set(self.verbs))
         if extra:
-            raise ValueError(f"verbs {extra} are used but not listed under verbs; listed: {[str(v) for v in self.verbs]}")
+            raise ValueError(f"{', '.join(extra)} is used but not under verbs; there: {', '.join(self.verbs)}")
         return self
 
     def parameters_of(self, verb: Verb) -> tuple[Parameter, ...]:
@@ -150,7 +150,7 @@ def load_box(path: Path) -> Box:
 
     Raises:
         NotFound: there is no file.
-        InvalidArgument: not YAML, or a key is missing, unknown or illegal; the message names file, key and what is legal.
+        InvalidArgument: not YAML, or a key is missing, unknown or illegal; names file, key and what is legal.
     """
     try:
         value = yaml.safe_load(path.read_text())

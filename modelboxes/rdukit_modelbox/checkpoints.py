@@ -1,8 +1,8 @@
 """Checkpoints of a training: a safetensors file per kept step and ``latest.json``, which names the newest whole one.
 
-A file holds parameters, optimizer state, torch's random state and, in its header, how far the training was. The file is
-written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be resumed.
-No pickle.
+A file holds parameters, optimizer state, torch's random state and, in its header, how far the training was. The file
+is written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
+resumed. No pickle.
 """
 
 import json
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 FORMAT: Final = 1
 LATEST: Final = "latest.json"

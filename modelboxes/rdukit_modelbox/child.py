@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
         except RdukitError as error:
             _send(events, kind="error", **error.body())
             return error.exit_status
-        except Exception as error:  # the process's border
+        except Exception as error:  # noqa: BLE001 the process's border
             traceback.print_exc()
             _send(events, kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"})
             return 1
@@ -104,6 +104,7 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
 
 def _serve_rows(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit.errors import InvalidArgument
+
     from rdukit_modelbox.box import load_box
     from rdukit_modelbox.rows import RowsProgram
 

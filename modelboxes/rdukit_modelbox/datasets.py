@@ -4,13 +4,14 @@ Axes: N samples, F features.
 """
 
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files import atomic_target, sha256_of, write_json_atomic
 
@@ -117,9 +118,9 @@ def check_dataset_fits(dataset: Dataset, features: int, classes: int) -> None:
 def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:
     path = folder / f"{name}.npz"
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             samples = Samples(arrays["features"], arrays["labels"])
-    except (OSError, ValueError, KeyError, EOFError) as cause:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
         raise InvalidArgument(f"{path} is missing or not readable: {cause}; preprocess again") from cause
     features, labels = samples.features_NF, samples.labels_N
     if features.dtype != np.float32 or features.ndim != 2 or labels.dtype != np.int64:

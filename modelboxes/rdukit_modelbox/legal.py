@@ -73,7 +73,7 @@ def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
             return value
         case ParameterType.STRING, str():
             return value
-        case (ParameterType.INT | ParameterType.FLOAT), bool():
+        case ((ParameterType.INT | ParameterType.FLOAT), bool()):
             return None
         case ParameterType.INT, int():
             return value
@@ -105,4 +105,6 @@ def find_objection(kind: ParameterType, legal: Legal, value: object) -> str | No
 
 
 def _short(number: float | None) -> str:
-    return f"{number:g}" if number is not None else ""
+    if number is None:
+        return ""
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:g}"

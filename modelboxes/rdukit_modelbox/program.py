@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
-from rdukit_modelbox.box import Box
 from rdukit_zoo.registry import get_model
 from sambaflow import samba
 from sambaflow.samba import utils
+
+from rdukit_modelbox.box import Box
 
 #: Key of the PEF's metadata that holds what a box needs to know.
 METADATA_KEY: Final = "modelbox"
@@ -113,7 +113,9 @@ class Program:
         """
         self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
 
-    def train_step(self, features_BF: NDArray[np.float32], labels_B: NDArray[np.int64], rates: dict[str, float]) -> float:
+    def train_step(
+        self, features_BF: NDArray[np.float32], labels_B: NDArray[np.int64], rates: dict[str, float]
+    ) -> float:
         """One whole step on one batch; returns its loss before the update."""
         loss, _ = samba.session.run(
             input_tensors=self._named(features_BF, labels_B), output_tensors=self._traced, hyperparam_dict=rates

@@ -1,4 +1,4 @@
-"""Run one operation in a child process and tell how it ended. Whatever happens to the child, this returns an outcome."""
+"""Run one operation in a child process and tell how it ended, whatever happens to the child."""
 
 import asyncio
 import logging
@@ -28,8 +28,8 @@ class Outcome:
 class Listener:
     """Where a child's talk goes."""
 
-    progress: Callable[[Progress], None]
-    log: Callable[[str], None]
+    progress: Callable[[Progress], object]
+    log: Callable[[str], object]
 
 
 async def run_child(

@@ -14,25 +14,35 @@ MAX_SOCKET_PATH: Final = 100
 
 DATABASE_URL: Final = Setting("database.url", "", "SQLAlchemy URL; default: SQLite in the home folder.", str)
 BROKER_URL: Final = Setting("broker.url", "", "Celery broker; default: the Valkey that rdukit up starts.", str)
-SND_SOCKET: Final = Setting("snd.socket", "", "Socket of the node daemon; default: run/snd.sock in the home folder.", str)
+SND_SOCKET: Final = Setting(
+    "snd.socket", "", "Socket of the node daemon; default: run/snd.sock in the home folder.", str
+)
 GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address that the gateway listens on.", str)
 GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0 takes a free one.", int)
-GATEWAY_URL: Final = Setting("gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str)
+GATEWAY_URL: Final = Setting(
+    "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
+)
 TOKEN: Final = Setting("token", "", "API token of clients; default: the file token in the home folder.", str)
 BOX_COMMAND: Final = Setting(
     "worker.box_command", "", "Command that runs and describes ModelBoxes; default: this Python's rdukit_modelbox.", str
 )
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
-WORKER_LEASE_S: Final = Setting("worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float)
+WORKER_LEASE_S: Final = Setting(
+    "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
+)
 WORKER_START_S: Final = Setting("worker.start_s", 90.0, "Seconds that a ModelBox may take to become ready.", float)
 JOB_MAX_ATTEMPTS: Final = Setting("job.max_attempts", 3, "Failed attempts after which a job fails.", int)
-JOB_BACKOFF_S: Final = Setting("job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float)
-JOB_TILES: Final = Setting("job.tiles", 1, "Tiles of a job that names none and needs an RDU (train, infer).", int)
+JOB_BACKOFF_S: Final = Setting(
+    "job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float
+)
+JOB_TILES: Final = Setting("job.tiles", 4, "Tiles of a job that names none and needs an RDU (train, infer).", int)
 SCHEDULER_POLL_S: Final = Setting("scheduler.poll_s", 0.5, "Longest pause between two looks at the queue.", float)
 SCHEDULER_REPUBLISH_S: Final = Setting(
     "scheduler.republish_s", 5.0, "Seconds after which a message that no worker claimed is sent again.", float
 )
-SCHEDULER_TENANT_JOBS: Final = Setting("scheduler.tenant_jobs", 0, "Jobs of one tenant that may run at once; 0: no limit.", int)
+SCHEDULER_TENANT_JOBS: Final = Setting(
+    "scheduler.tenant_jobs", 0, "Jobs of one tenant that may run at once; 0: no limit.", int
+)
 SCHEDULER_STARVE_S: Final = Setting(
     "scheduler.starve_s", 60.0, "Seconds after which a waiting job lets no later one past it.", float
 )

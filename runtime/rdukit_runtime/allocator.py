@@ -4,12 +4,13 @@ Times, ids and tokens come in as arguments. A call either does all that it says 
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NewType
 
 from rdukit.errors import InvalidArgument, LeaseLost, NoResources, NotFound, OutOfDeviceMemory
 from rdukit.hardware import NodeSpec
+from rdukit.units import format_bytes
+
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.placement import (
     Placement,
@@ -19,7 +20,6 @@ from rdukit_runtime.placement import (
     longest_run,
     most_memory,
     most_tiles,
-    readable_bytes,
 )
 from rdukit_runtime.states import (
     EndReason,
@@ -222,9 +222,9 @@ class Allocator:
         used = self.memory_allocated[lease_id]
         if used + region_bytes > lease.memory_bytes:
             raise OutOfDeviceMemory(
-                f"region {name!r} needs {readable_bytes(region_bytes)} but lease {lease_id} of "
-                f"{lease.request.application!r} has {readable_bytes(lease.memory_bytes - used)} left of "
-                f"{readable_bytes(lease.memory_bytes)}; ask for more memory when acquiring the lease, or free regions",
+                f"region {name!r} needs {format_bytes(region_bytes)} but lease {lease_id} of "
+                f"{lease.request.application!r} has {format_bytes(lease.memory_bytes - used)} left of "
+                f"{format_bytes(lease.memory_bytes)}; ask for more memory when acquiring the lease, or free regions",
                 lease=lease_id, requested=region_bytes, left=lease.memory_bytes - used, granted=lease.memory_bytes,
             )  # fmt: skip
         region = RegionRecord(region_id, name, region_bytes)
@@ -344,20 +344,20 @@ class Allocator:
         fewer_tiles = most_tiles(node, tiles, memory, room, mask)
         less_memory = most_memory(node, tiles, room, mask)
         free = sum(room.tile_is_free)
-        asked = f"{tiles} tiles with {readable_bytes(memory)}" + (f" under affinity {mask:#x}" if mask else "")
+        asked = f"{_tiles(tiles)} with {format_bytes(memory)}" + (f" under affinity {mask:#x}" if mask else "")
         if fits_when_empty:
             why = (
                 f"{free} of {node.tiles} tiles are free, at most {longest_run(node, room)} in a row inside one RDU, "
-                f"and at most {readable_bytes(max(room.memory_free))} of one RDU's memory"
+                f"and at most {format_bytes(max(room.memory_free))} of one RDU's memory"
             )
         else:
             why = (
-                f"the whole node has {node.rdus} RDUs of {node.chip.tiles} tiles and "
-                f"{readable_bytes(node.chip.ddr_bytes)} each"
+                f"the whole node has {node.tiles} tiles, {node.chip.tiles} in each RDU, and "
+                f"{format_bytes(node.chip.ddr_bytes)} of memory for each RDU"
             )
-        offers = [f"{fewer_tiles} tiles with that memory"] if fewer_tiles else []
+        offers = [f"{_tiles(fewer_tiles)} with that memory"] if fewer_tiles else []
         if less_memory is not None:
-            offers.append(f"{tiles} tiles with up to {readable_bytes(less_memory)}")
+            offers.append(f"{_tiles(tiles)} with up to {format_bytes(less_memory)}")
         now_fits = f"what would fit now: {', or '.join(offers)}" if offers else "nothing like it would fit now"
         step = "ask for that, or wait for a lease to end" if fits_when_empty else "ask for less; waiting cannot help"
         return NoResources(
@@ -368,10 +368,13 @@ class Allocator:
         )  # fmt: skip
 
 
-
 def _launch_of(lease_id: LeaseId, request: Request) -> str:
     # A lease without a launch is its own; the prefix keeps it apart from launches that happen to be named like an id.
     return f"launch:{request.launch}" if request.launch is not None else f"lease:{lease_id}"
+
+
+def _tiles(count: int) -> str:
+    return "1 tile" if count == 1 else f"{count} tiles"
 
 
 def _unknown(lease_id: str) -> NotFound:

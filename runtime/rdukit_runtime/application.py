@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rdukit.errors import PefMismatch
+from rdukit.errors import PefMismatch, RdukitError
 from rdukit.hardware import find_chip
 from rdukit.pef.model import Pef
 from rdukit.pef.read import LoadedPef, read_pef
@@ -68,9 +68,13 @@ class Application:
         if self._closed:
             return
         self._closed = True
-        if self._reported < self.program.counters.runs:
-            self.report()
-        self.lease.release()
+        try:
+            if self._reported < self.program.counters.runs:
+                self.report()
+        except RdukitError as error:  # the lease is gone already, or the daemon is: there is nobody to tell
+            logger.warning("last report failed pef=%s reason=%s", self.path.name, error.message)
+        finally:
+            self.lease.release()
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +113,7 @@ def _load_kernels(loaded: LoadedPef) -> tuple[dict[str, Kernel], int]:
         logger.warning("native kernels not used pef=%s reason=%s; running generated code", loaded.path.name, reason)
     natives = loaded.natives if reason is None else {}
     kernels = {
-        digest: load_native(natives[digest]) if digest in natives else build_portable(graph)
+        digest: load_native(digest, natives[digest]) if digest in natives else build_portable(graph)
         for digest, graph in loaded.kernels.items()
     }
     return kernels, len(natives)

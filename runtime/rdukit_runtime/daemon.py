@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rdukit.errors import NoResources, PermissionDenied, RdukitError, Unauthenticated
+
 from rdukit_runtime.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
 from rdukit_runtime.events import EventKind, EventLog
 from rdukit_runtime.inventory import node_tiles
@@ -305,7 +306,12 @@ class NodeDaemon:
         for number in holders:
             _add_counters(counters, self.connections[number].held[lease.id])
         pids = [pid for number in holders if (pid := self.connections[number].pid) is not None]
-        return {**body, "memory_allocated": self.allocator.memory_allocated[lease.id], "pids": pids, "counters": counters}
+        return {
+            **body,
+            "memory_allocated": self.allocator.memory_allocated[lease.id],
+            "pids": pids,
+            "counters": counters,
+        }
 
 
 def _add_counters(total: Counters, more: Counters) -> None:

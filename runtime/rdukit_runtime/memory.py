@@ -1,8 +1,8 @@
 """Device memory as the host's shared memory: zeroed, of fixed size, mapped into the application.
 
 Closing rules: a mapping ends when the last object that views it goes (memoryviews, tensors made of them), never
-before. So giving up a buffer means dropping references; nobody unmaps memory under a tensor. A descriptor is needed only until it is
-mapped or handed over, and whoever has it closes it.
+before. So giving up a buffer means dropping references; nobody unmaps memory under a tensor. A descriptor is needed
+only until it is mapped or handed over, and whoever has it closes it.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
-from rdukit_runtime.placement import readable_bytes
+from rdukit.units import format_bytes
 
 #: From this size on the host's free memory is looked at first, and huge pages are asked for.
 _LARGE: Final = 64 * 1024**2
@@ -50,8 +50,8 @@ def map_region(descriptor: int, region_bytes: int) -> memoryview:
         RuntimeFault: the descriptor is not a region of that size.
         OutOfDeviceMemory: the host cannot map it.
     """
-    import ctypes  # noqa: PLC0415  only the daemon's clients need it
-    import weakref  # noqa: PLC0415
+    import ctypes
+    import weakref
 
     size = os.fstat(descriptor).st_size
     if size != region_bytes:
@@ -100,7 +100,7 @@ def _check_host_memory(name: str, region_bytes: int) -> None:
     available = _host_available_bytes()
     if available is not None and region_bytes > available:
         raise OutOfDeviceMemory(
-            f"region {name!r} needs {readable_bytes(region_bytes)} but the host has {readable_bytes(available)} of "
+            f"region {name!r} needs {format_bytes(region_bytes)} but the host has {format_bytes(available)} of "
             "memory available; emulated memory cannot exceed it: use a smaller model or batch",
             requested=region_bytes,
             left=available,
@@ -117,5 +117,5 @@ def _host_available_bytes() -> int | None:
 
 def _host_refuses(name: str, region_bytes: int, cause: Exception) -> OutOfDeviceMemory:
     return OutOfDeviceMemory(
-        f"the host cannot provide {readable_bytes(region_bytes)} for region {name!r}: {cause}", requested=region_bytes
+        f"the host cannot provide {format_bytes(region_bytes)} for region {name!r}: {cause}", requested=region_bytes
     )

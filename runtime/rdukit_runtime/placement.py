@@ -10,7 +10,7 @@ for larger requests, and the mask on other chips (one bit a tile in flat order),
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rdukit.hardware import GIB, MIB, NodeSpec
+from rdukit.hardware import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ def find_placement(
     node: NodeSpec, tiles: int, memory_bytes: int, room: Room, affinity: int | None = None
 ) -> Placement | None:
     """First fit, or ``None`` if there is none. With ``affinity``, only tiles whose bit is set in the mask."""
-    allowed = [free and (affinity is None or affinity >> index & 1 == 1) for index, free in enumerate(room.tile_is_free)]
+    allowed = [
+        free and (affinity is None or affinity >> index & 1 == 1) for index, free in enumerate(room.tile_is_free)
+    ]
     if tiles <= node.chip.tiles:
         return _find_inside_one_rdu(node, tiles, memory_bytes, allowed, room.memory_free)
     return _find_whole_rdus(node, -(-tiles // node.chip.tiles), memory_bytes, allowed, room.memory_free)
@@ -75,14 +77,6 @@ def longest_run(node: NodeSpec, room: Room) -> int:
             run = run + 1 if room.tile_is_free[index] else 0
             best = max(best, run)
     return best
-
-
-def readable_bytes(count: int) -> str:
-    """``count`` for people: ``1.5 GiB``, ``20 MiB``, ``512 bytes``."""
-    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} bytes"
 
 
 def _tiles_of(node: NodeSpec, rdu: int) -> range:

@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -22,6 +23,7 @@ from typing import Final
 
 from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
+
 from rdukit_runtime.daemon import Answer, NodeDaemon
 from rdukit_runtime.memory import create_region
 from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body
@@ -30,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 #: Read at once from one connection; bounds how long one talkative client delays the others.
 _READ_BYTES: Final = 8192
-#: Connections at once, well below the usual limit of 1024 descriptors.
+#: Connections at once, and descriptors that stay free for everything else.
 _MAX_CONNECTIONS: Final = 512
+_SPARE_DESCRIPTORS: Final = 64
 _MAX_SOCKET_PATH: Final = 107
 
 
@@ -107,22 +110,27 @@ class SndServer:
         self._peers: dict[int, _Peer] = {}
         self._next_number = 1
         self._stop_reason: str | None = None
+        #: Descriptors of ours in the selector, besides the listener's and the peers'.
+        self._watched: list[int] = []
+        self._handles_signals = False
+        soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_connections = max(1, min(_MAX_CONNECTIONS, soft_limit - _SPARE_DESCRIPTORS))
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT end ``serve``. Only in the main thread."""
-        receiver, sender = socket.socketpair()
-        receiver.setblocking(False)
-        sender.setblocking(False)
-        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)  # the wake-up descriptor carries it into the loop
-        # Both ends live as long as the callback does.
-        self._selector.register(receiver, selectors.EVENT_READ, lambda: self._on_signal(receiver, sender))
+        self._handles_signals = True
+        self._watched += [receiver, sender]
+        self._selector.register(receiver, selectors.EVENT_READ, lambda: self._on_signal(receiver))
 
     def stop_with_parent(self) -> None:
         """The end of the parent process ends ``serve``."""
         descriptor = os.pidfd_open(os.getppid())
+        self._watched.append(descriptor)
         self._selector.register(descriptor, selectors.EVENT_READ, lambda: self._stop("its parent process ended"))
 
     def serve(self) -> str:
@@ -137,16 +145,19 @@ class SndServer:
             for peer in list(self._peers.values()):
                 self._close(peer)
             self._selector.close()
+            if self._handles_signals:
+                signal.set_wakeup_fd(-1)
+            for descriptor in self._watched:
+                os.close(descriptor)
         return self._stop_reason
 
     def _stop(self, reason: str) -> None:
         self._stop_reason = reason
 
-    def _on_signal(self, receiver: socket.socket, sender: socket.socket) -> None:
-        numbers = receiver.recv(64)
-        if wanted := [n for n in numbers if n in (signal.SIGTERM, signal.SIGINT)]:
+    def _on_signal(self, receiver: int) -> None:
+        wanted = [n for n in os.read(receiver, 64) if n in (signal.SIGTERM, signal.SIGINT)]
+        if wanted:
             self._stop(signal.Signals(wanted[0]).name)
-        assert sender.fileno() >= 0
 
     def _accept(self) -> None:
         try:
@@ -155,8 +166,8 @@ class SndServer:
             logger.warning("event=accept-failed error=%s", error)
             return
         connection.setblocking(False)
-        if len(self._peers) >= _MAX_CONNECTIONS:
-            full = Unavailable(f"the node daemon has {_MAX_CONNECTIONS} connections already; try again later")
+        if len(self._peers) >= self._max_connections:
+            full = Unavailable(f"the node daemon has {self._max_connections} connections already; try again later")
             with contextlib.suppress(OSError):
                 connection.send(_encode(error_body(full)))
             connection.close()

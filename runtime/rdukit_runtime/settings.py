@@ -17,7 +17,9 @@ NODE: Final = Setting(
 )
 PLATFORM: Final = Setting("platform", "SN30-8", "Platform of emulated nodes when nothing else says which.", str)
 LEASE: Final = Setting("lease", "", "<id>:<token> of a lease to attach to instead of acquiring one.", str)
-SND_SOCKET: Final = Setting("snd.socket", "", "The daemon's UNIX socket; default: run/snd.sock in the home folder.", str)
+SND_SOCKET: Final = Setting(
+    "snd.socket", "", "The daemon's UNIX socket; default: run/snd.sock in the home folder.", str
+)
 SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: the host's name.", str)
 SND_MAX_APPLICATIONS: Final = Setting(
     "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 import rdukit
 
 TREE = Path(__file__).parents[2]

@@ -9,6 +9,7 @@ from math import ceil
 
 from rdukit.hardware import ChipSpec
 from rdukit.pef.model import Cost, Resources
+
 from rdukit_compiler.cost.balance import balance_units
 from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.cost.work import OpWork, WorkKind
@@ -35,7 +36,7 @@ def project(
         work: The section's operators. Views are free.
         bytes_in: Read from device memory once, weights left out; ``bytes_out`` written; ``bytes_weights`` read.
         decisions: What a heuristic decided (``SectionPlan.decisions``); ``stream_iterations``, ``pcu_limit`` and
-            ``weights`` are used.
+            ``weights`` are used, anything else is not.
         bytes_peer: Exchanged with other RDUs; ``bytes_host`` with the host.
     Returns:
         Resources in units of the chip, cycles at its clock. ``seconds`` and ``cycles`` include the launch.
@@ -46,7 +47,7 @@ def project(
     iterations = _number(decided, "stream_iterations") or min(
         max((w.rows for w in stages), default=1), constants.max_stream_iterations
     )
-    loads = [_cycles_on_one_pcu(w) for w in stages]
+    loads = [cycles_on_one_pcu(w) for w in stages]
     shares = balance_units(loads, min(pcus, _number(decided, "pcu_limit") or pcus))
     total_bytes = sum(w.bytes for w in stages) or 1
     slowest = 0.0
@@ -92,7 +93,8 @@ def memory_bandwidth(chip: ChipSpec, tiles: int) -> float:
     return chip.ddr_bandwidth * constants.e_ddr * share
 
 
-def _cycles_on_one_pcu(work: OpWork) -> float:
+def cycles_on_one_pcu(work: OpWork) -> float:
+    """Cycles of an operator's arithmetic on one PCU at its class's utilisation; none for views and copies."""
     constants = load_constants()
     if work.kind is WorkKind.GEMM:
         return work.flops / (constants.flops_per_pcu_cycle * constants.u_gemm)
@@ -104,12 +106,13 @@ def _cycles_on_one_pcu(work: OpWork) -> float:
 def _sram_bytes(
     stages: Sequence[OpWork], weights: int, iterations: int, decided: Mapping[str, object], available: int
 ) -> int:
-    """Live bytes: two buffers of one tile per stage, and the weights if they stay."""
-    if known := _number(decided, "sram_bytes"):
-        return min(known, available)
-    buffers = sum(2 * ceil(max(0, s.bytes) / iterations) for s in stages)
+    """Live bytes: a tile of each stage's inputs and outputs, and the weights if they stay.
+
+    An edge is counted at both its ends, which is its double buffer.
+    """
+    buffers = max(0, sum(s.bytes for s in stages) - weights) // iterations
     if weights > available // 2 or decided.get("weights") == "streamed":
-        weights = 2 * load_constants().weight_block_bytes
+        weights = min(weights, 2 * load_constants().weight_block_bytes)
     return min(buffers + weights, available)
 
 

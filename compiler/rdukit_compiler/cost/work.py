@@ -7,7 +7,7 @@ element-wise: ours, because most that are not listed are, and a projection is be
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import prod
+from math import prod, sqrt
 from typing import Final
 
 from rdukit.pef.model import ITEM_BYTES
@@ -52,14 +52,14 @@ def operator_work(op: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
     moved = sum(_bytes(s) for s in (*inputs, *outputs))
     if word in MOVEMENT_OPS:
         return OpWork(0, WorkKind.MOVEMENT, moved, rows)
-    if word in GEMM_COUNTS:
+    if word in GEMM_COUNTS and len(inputs) >= GEMM_INPUTS.get(word, 2):
         return OpWork(GEMM_COUNTS[word](inputs, outputs), WorkKind.GEMM, moved, rows)
     largest = max((_elements(s) for s in (*inputs, *outputs)), default=0)
     if word in REDUCTION_FLOPS:
         return OpWork(REDUCTION_FLOPS[word] * largest, WorkKind.REDUCTION, moved, rows)
     if word in OPTIMIZER_FLOPS:
-        # All parameters in one call: inputs are parameters, gradients and state in turn, so count what is written.
-        written = sum(map(_elements, outputs)) or sum(map(_elements, inputs)) // OPTIMIZER_INPUTS[word]
+        # One call updates everything; its outputs are the parameters and states that it writes.
+        written = sum(map(_elements, outputs)) or largest
         return OpWork(OPTIMIZER_FLOPS[word] * written, WorkKind.ELEMENTWISE, moved, max(1, written // 1024))
     return OpWork(ELEMENTWISE_FLOPS.get(word, 1) * largest, WorkKind.ELEMENTWISE, moved, rows)
 
@@ -83,8 +83,6 @@ def _matrix_product(left: int, right: int) -> Count:
     """Product of inputs number ``left`` and ``right``: every output element sums over the left one's last axis."""
 
     def count(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        if len(inputs) <= max(left, right):
-            return 0
         a, b = inputs[left][0], inputs[right][0]
         reduced = a[-1] if a else 1
         if not outputs:
@@ -133,7 +131,7 @@ def _attention_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> in
 def _einsum(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """Without its equation: of two inputs, the axes of neither output nor each other are summed; a close bound."""
     total, made = prod(_elements(s) for s in inputs[:2]), sum(map(_elements, outputs)) or 1
-    return 2 * max(made, round((total * made) ** 0.5))
+    return 2 * max(made, round(sqrt(total * made)))
 
 
 GEMM_COUNTS: Final[Mapping[str, Count]] = {
@@ -153,16 +151,27 @@ GEMM_COUNTS: Final[Mapping[str, Count]] = {
     "einsum": _einsum,
 }  # fmt: skip
 
+#: Tensor inputs without which a count is not possible; 2 when not listed.
+GEMM_INPUTS: Final[Mapping[str, int]] = {
+    "addmm": 3, "baddbmm": 3, "addmv": 3, "_addmm_activation": 3, "convolution_backward": 3,
+    "scaled_dot_product_attention": 3, "_scaled_dot_product_flash_attention": 3,
+    "_scaled_dot_product_flash_attention_for_cpu": 3, "_scaled_dot_product_efficient_attention": 3,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 4, "_scaled_dot_product_flash_attention_backward": 4,
+    "_scaled_dot_product_efficient_attention_backward": 4,
+}  # fmt: skip
+
 #: Operations per element of the largest tensor, for operators that need a whole row or more before they can answer.
 REDUCTION_FLOPS: Final[Mapping[str, int]] = {
-    "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "prod": 1, "any": 1, "all": 1,
-    "cumsum": 1, "topk": 4, "sort": 8, "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3, "var_mean": 3, "logsumexp": 4,
+    "sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "prod": 1, "any": 1,
+    "all": 1, "cumsum": 1, "topk": 4, "sort": 8, "norm": 2, "linalg_vector_norm": 2, "var": 3, "std": 3, "var_mean": 3,
+    "logsumexp": 4,
     "softmax": 5, "_softmax": 5, "_softmax_backward_data": 4, "log_softmax": 5, "_log_softmax": 5,
     "_log_softmax_backward_data": 4, "_safe_softmax": 5,
     "layer_norm": 8, "native_layer_norm": 8, "native_layer_norm_backward": 14, "rms_norm": 5, "_fused_rms_norm": 5,
     "_fused_rms_norm_backward": 10, "group_norm": 8, "native_group_norm": 8, "native_group_norm_backward": 14,
     "batch_norm": 8, "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_batch_norm_backward": 14,
-    "nll_loss": 1, "nll_loss_forward": 1, "nll_loss_backward": 1, "nll_loss_nd": 1, "cross_entropy_loss": 6, "cross_entropy": 6,
+    "nll_loss": 1, "nll_loss_forward": 1, "nll_loss_backward": 1, "nll_loss_nd": 1, "cross_entropy_loss": 6,
+    "cross_entropy": 6,
     "mse_loss": 3, "mse_loss_backward": 3, "l1_loss": 2, "smooth_l1_loss": 4, "huber_loss": 4, "kl_div": 4,
     "binary_cross_entropy": 8, "binary_cross_entropy_with_logits": 10,
     "max_pool2d": 4, "max_pool2d_with_indices": 4, "max_pool2d_with_indices_backward": 1, "avg_pool2d": 4,
@@ -173,23 +182,27 @@ REDUCTION_FLOPS: Final[Mapping[str, int]] = {
 #: Operations per element; what is not here counts as one.
 ELEMENTWISE_FLOPS: Final[Mapping[str, int]] = {
     "gelu": 10, "gelu_backward": 16, "silu": 5, "silu_backward": 8, "tanh": 6, "tanh_backward": 3, "sigmoid": 4,
-    "sigmoid_backward": 3, "exp": 4, "log": 4, "pow": 4, "rsqrt": 2, "sqrt": 2, "erf": 6, "sin": 4, "cos": 4, "softplus": 6,
+    "sigmoid_backward": 3, "exp": 4, "log": 4, "pow": 4, "rsqrt": 2, "sqrt": 2, "erf": 6, "sin": 4, "cos": 4,
+    "softplus": 6,
     "addcmul": 3, "addcdiv": 3, "native_dropout": 2, "dropout": 2, "div": 1, "lerp": 3,
 }  # fmt: skip
 
-#: Operations per parameter, and tensors read per parameter when the call makes no new ones.
-OPTIMIZER_FLOPS: Final[Mapping[str, int]] = {"sgd": 4, "adamw": 14, "_fused_sgd": 4, "_fused_adam": 14, "_fused_adamw": 14}
-OPTIMIZER_INPUTS: Final[Mapping[str, int]] = {"sgd": 2, "adamw": 4, "_fused_sgd": 2, "_fused_adam": 4, "_fused_adamw": 4}
+#: Operations per element that is written: parameters and states alike.
+OPTIMIZER_FLOPS: Final[Mapping[str, int]] = {
+    "sgd": 2, "adamw": 5, "_fused_sgd": 2, "_fused_adam": 5, "_fused_adamw": 5, "clip_grad_norm": 3,
+}  # fmt: skip
 
-VIEW_OPS: Final = frozenset(
-    "view reshape _unsafe_view flatten unflatten squeeze unsqueeze transpose permute t numpy_T expand expand_as view_as "
-    "split split_with_sizes chunk unbind getitem slice select narrow detach alias as_strided diagonal lift_fresh "
-    "unsafe_split _reshape_alias sym_size".split()
-)
+VIEW_OPS: Final = frozenset({
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t",
+    "numpy_T", "expand", "expand_as", "view_as", "split", "split_with_sizes", "chunk", "unbind", "getitem", "slice",
+    "select", "narrow", "detach", "alias", "as_strided", "diagonal", "lift_fresh", "unsafe_split", "_reshape_alias",
+    "sym_size",
+})  # fmt: skip
 
-MOVEMENT_OPS: Final = frozenset(
-    "clone copy _to_copy to contiguous cat stack embedding index gather index_select scatter masked_fill repeat "
-    "constant_pad_nd pad roll flip full full_like zeros zeros_like ones ones_like empty empty_like new_zeros new_full "
-    "arange scalar_tensor lift_fresh_copy slice_backward select_backward slice_scatter select_scatter fill zero triu tril "
-    "upsample_nearest2d constant new_empty new_ones rand randn bernoulli".split()
-)
+MOVEMENT_OPS: Final = frozenset({
+    "clone", "copy", "_to_copy", "to", "contiguous", "cat", "stack", "embedding", "index", "gather", "index_select",
+    "scatter", "masked_fill", "repeat", "constant_pad_nd", "pad", "roll", "flip", "full", "full_like", "zeros",
+    "zeros_like", "ones", "ones_like", "empty", "empty_like", "new_zeros", "new_full", "arange", "scalar_tensor",
+    "lift_fresh_copy", "slice_backward", "select_backward", "slice_scatter", "select_scatter", "fill", "zero",
+    "triu", "tril", "upsample_nearest2d", "constant", "new_empty", "new_ones", "rand", "randn", "bernoulli",
+})  # fmt: skip

@@ -18,7 +18,7 @@ from rdukit_compiler.patterns.vocabulary import words_of
 logger = logging.getLogger(__name__)
 
 #: Bindings tried at one starting operator before a rule gives up there; only patterns without a join come near it.
-MAX_STEPS: Final = 20_000
+MAX_STEPS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,11 @@ class _Search:
 
         found = extend(0)
         if budget < 0:
-            logger.warning("rule gave up, its pattern is too loose: rule=%s operator=%s", rule.name, self.graph.operators[start].name)
+            logger.warning(
+                "rule gave up, its pattern is too loose: rule=%s operator=%s",
+                rule.name,
+                self.graph.operators[start].name,
+            )
         return bound if found else None
 
     def _nearby(self, step: "_Step", bound: Mapping[str, int], start: int) -> Sequence[int]:
@@ -164,7 +168,7 @@ class _Step:
 
 
 def _plan(variant: Variant) -> tuple[_Step, ...]:
-    """Order of binding: the first sink, then whatever feeds a bound entry, else what a bound entry feeds, else a sink."""
+    """Order of binding: the first sink, then what feeds a bound entry, else what a bound one feeds, else a sink."""
     waiting = {entry.name: entry for entry in variant.entries}
     steps: list[_Step] = []
     done: list[str] = []

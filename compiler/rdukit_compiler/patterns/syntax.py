@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import yaml
-
 from rdukit.errors import RuleError
 
 logger = logging.getLogger(__name__)
@@ -131,7 +130,9 @@ def _rule(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Rule:
     priority = _scalar(where.at(key="priority"), fields["priority"][1])
     if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
         where.at(key="priority").fail(fields["priority"][1], f"{priority!r} is not legal; legal: an integer from 0 up")
-    heuristic, parameters = _heuristic(where.at(key="heuristic"), fields["heuristic"][1] if "heuristic" in fields else None)
+    heuristic, parameters = _heuristic(
+        where.at(key="heuristic"), fields["heuristic"][1] if "heuristic" in fields else None
+    )
     pattern = fields["pattern"][1]
     entries = _mapping(where.at(key="pattern"), pattern, "a pattern is a mapping of entry name to entry")
     if not entries:
@@ -188,7 +189,9 @@ def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Entry:
                 where.at(key=word).fail(fields[word][1], "legal: one entry name; several go into 'children: [a, b]'")
             children += _words(where.at(key=word), fields[word][1], "entry names")
     if "child" in fields and "children" in fields:
-        logger.warning("both child and children, merged: file=%s line=%d rule=%s entry=%s", where.source, line, where.rule, name)
+        logger.warning(
+            "both child and children, merged: file=%s line=%d rule=%s entry=%s", where.source, line, where.rule, name
+        )
     flags = {word: _flag(where.at(key=word), fields, word) for word in ("required", "included")}
     return Entry(
         name, op_types, tuple(dict.fromkeys(children)), flags["required"], flags["included"], (), settings, line
@@ -212,7 +215,8 @@ def _check_pattern(where: _Where, rule: Rule) -> None:
     optional = [entry.name for entry in rule.entries if not entry.required]
     if len(optional) > MAX_OPTIONAL:
         where.at(key="required").fail_line(
-            entries[optional[MAX_OPTIONAL]].line, f"{len(optional)} optional entries; legal: up to {MAX_OPTIONAL} a rule"
+            entries[optional[MAX_OPTIONAL]].line,
+            f"{len(optional)} optional entries; legal: up to {MAX_OPTIONAL} a rule",
         )
 
 
@@ -249,7 +253,9 @@ def _mapping(where: _Where, node: yaml.Node, legal: str) -> dict[str, tuple[yaml
 def _name(where: _Where, node: yaml.Node, what: str, *, free: bool = False) -> str:
     text = node.value if isinstance(node, yaml.ScalarNode) else None
     if not isinstance(text, str) or not text or not (free or _NAME.fullmatch(text)):
-        where.fail(node, f"{text!r} is not a legal {what}; legal: letters, digits, '_', '-', '.', not starting with a digit")
+        where.fail(
+            node, f"{text!r} is not a legal {what}; legal: letters, digits, '_', '-', '.', not starting with a digit"
+        )
     return text
 
 

@@ -18,7 +18,8 @@ class Topology:
         made_by = {output: index for index, o in enumerate(graph.operators) for output in o.outputs}
         #: Positions of the operators that feed each one; each once, nearest (latest) first.
         self.producers: list[tuple[int, ...]] = [
-            tuple(sorted({made_by[name] for name in o.inputs if name in made_by}, reverse=True)) for o in graph.operators
+            tuple(sorted({made_by[name] for name in o.inputs if name in made_by}, reverse=True))
+            for o in graph.operators
         ]
         readers: list[list[int]] = [[] for _ in graph.operators]
         for index, producers in enumerate(self.producers):
@@ -48,7 +49,7 @@ class Groups:
         if len(wanted) == 1:
             return True
         last = max(self._rank[g] for g in wanted)
-        pending = [n for g in wanted for n in self._next(g) if n not in wanted]
+        pending = [n for g in wanted for n in self.after(g) if n not in wanted]
         seen: set[int] = set()
         while pending:
             group = pending.pop()
@@ -56,7 +57,7 @@ class Groups:
                 return False
             if group not in seen and self._rank[group] < last:
                 seen.add(group)
-                pending.extend(self._next(group))
+                pending.extend(self.after(group))
         return True
 
     def join(self, positions: Iterable[int]) -> int:
@@ -80,21 +81,18 @@ class Groups:
         while ready:
             _, group = heapq.heappop(ready)
             order.append(group)
-            for reader in self._next(group):
+            for reader in self.after(group):
                 waiting[reader] -= 1
                 if not waiting[reader]:
                     heapq.heappush(ready, (self.members[reader][0], reader))
         return order
 
-    def readers_of(self, position: int) -> set[int]:
-        """Groups that read what the operator makes, its own included when another member reads it."""
-        return {self.group_of[r] for r in self.topology.readers[position]}
-
     def rank(self, group: int) -> int:
         """Place of the group in an order that can be run; valid until the next ``join``."""
         return self._rank[group]
 
-    def _next(self, group: int) -> set[int]:
+    def after(self, group: int) -> set[int]:
+        """Groups that read what this one makes."""
         return {self.group_of[r] for m in self.members[group] for r in self.topology.readers[m]} - {group}
 
     def _previous(self, group: int) -> set[int]:

@@ -58,18 +58,21 @@ def _without_rejected(entries: Mapping[str, Entry], chosen: Mapping[str, str]) -
         for name, entry in entries.items()
         if not entry.options
     }
+    rejected = {option for entry in entries.values() for option in entry.options} - set(chosen.values())
     named = {child for entry in entries.values() for child in (*entry.children, *entry.options)}
     pending = [resolve(name) for name in entries if name not in named]
     kept: set[str] = set()
     while pending:
         name = pending.pop()
-        if name not in kept:
+        if name not in kept and name not in rejected:
             kept.add(name)
             pending.extend(edges[name])
-    # An entry named only as a rejected alternative is not kept; nor is one that feeds nothing else.
+    # What only fed rejected alternatives goes with them.
     while True:
         useless = {
-            name for name in kept if entries[name].children and not any(resolve(c) in kept for c in entries[name].children)
+            name
+            for name in kept
+            if entries[name].children and not any(resolve(c) in kept for c in entries[name].children)
         }
         if not useless:
             break

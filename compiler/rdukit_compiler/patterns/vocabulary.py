@@ -3,6 +3,7 @@
 from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
+
 from rdukit_compiler.ir import Operator
 
 #: Traced name -> the rule word it also answers to. Source: compiler reference 5.2 (aliases to fold).
@@ -20,23 +21,29 @@ ALIASES: Final = {
 }  # fmt: skip
 
 #: Operators that move no numbers: another shape over the same elements, or a part of them.
-VIEWS: Final = frozenset(
-    "view reshape _unsafe_view flatten unflatten ravel squeeze unsqueeze transpose permute t swapaxes movedim expand "
-    "expand_as view_as reshape_as split split_with_sizes chunk unbind getitem slice select narrow detach alias "
-    "unsafe_split unsafe_chunk lift_fresh contiguous as_strided diagonal".split()
-)
+VIEWS: Final = frozenset({
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "transpose",
+    "permute", "t", "swapaxes", "movedim", "expand", "expand_as", "view_as", "reshape_as", "split",
+    "split_with_sizes", "chunk", "unbind", "getitem", "slice", "select", "narrow", "detach", "alias",
+    "unsafe_split", "unsafe_chunk", "lift_fresh", "contiguous", "as_strided", "diagonal",
+})  # fmt: skip
 
 #: Changes of dtype.
-CASTS: Final = frozenset("to _to_copy type type_ type_as float half bfloat16 double int long bool".split())
+CASTS: Final = frozenset(
+    {"to", "_to_copy", "type", "type_", "type_as", "float", "half", "bfloat16", "double", "int", "long", "bool"}
+)
 
 #: GEMM-like operators by rule word.
-GEMMS: Final = frozenset("linear matmul mm bmm addmm baddbmm addbmm einsum conv1d conv2d conv3d convolution".split())
+GEMMS: Final = frozenset({
+    "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "einsum", "conv1d", "conv2d", "conv3d",
+    "convolution",
+})  # fmt: skip
 
 #: Losses by rule word: where backward starts and what the program reads.
-LOSSES: Final = frozenset(
-    "cross_entropy cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
-    "binary_cross_entropy binary_cross_entropy_with_logits".split()
-)
+LOSSES: Final = frozenset({
+    "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss",
+    "huber_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+})  # fmt: skip
 
 
 def words_of(operator: Operator) -> frozenset[str]:

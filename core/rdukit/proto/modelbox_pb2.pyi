@@ -164,10 +164,19 @@ class Progress(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., loss: _Optional[float] = ..., throughput: _Optional[float] = ..., eta_s: _Optional[float] = ...) -> None: ...
 
 class InferTensorsRequest(_message.Message):
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "inputs")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    inputs: _containers.ScalarMap[str, str]
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("values",)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdukit.pef import Pef, SectionType, read_pef
+
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.program import Program, Shape
@@ -31,7 +32,9 @@ def run_compile(
     )  # fmt: skip
     loaded = read_pef(path)
     context.progress(Progress("compile", 2, 2))
-    context.log(f"{len(loaded.pef.sections)} sections, {len(loaded.natives)} native kernels, {path.stat().st_size} bytes")
+    context.log(
+        f"{len(loaded.pef.sections)} sections, {len(loaded.natives)} native kernels, {path.stat().st_size} bytes"
+    )
     return VerbResult(figures_of(loaded.pef, len(loaded.natives), shape), {"pef": path})
 
 

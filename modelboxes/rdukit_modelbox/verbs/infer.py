@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdukit.files import write_atomic, write_json_atomic
+
 from rdukit_modelbox.checkpoints import load_checkpoint
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, check_dataset_fits, load_dataset
-from rdukit_modelbox.evaluation import Evaluation, evaluate
+from rdukit_modelbox.evaluation import evaluate
+from rdukit_modelbox.evaluation_figures import Evaluation
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.program import Program, read_shape
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
 from rdukit.errors import Conflict, InvalidArgument, RuntimeFault
+
 from rdukit_modelbox.checkpoints import (
     Checkpoint,
     Identity,
@@ -161,8 +161,8 @@ def _starting_point(
             )
         return _resume(program, found)
     if given is None:
-        state = {"state": {}, "param_groups": []}
-        return Checkpoint(0, {}, state, torch.get_rng_state(), identity, Totals())
+        empty: dict[str, object] = {"state": {}, "param_groups": []}
+        return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, Totals())
     found = load_checkpoint(given)
     if parameters["continue_as"] == "weights":
         program.parameters_to_device(found.parameters)

@@ -1,41 +1,30 @@
 """Whether a job's parameters are legal for its verb (pure).
 
-``legal`` of a parameter is written for people; the forms below are read by this file as well. A text in another form is
-left to the box, which refuses what it does not take.
-
-* ``one of 16, 32`` (also ``16 | 32``)
-* ``0 < x <= 1``, ``x >= 1``, ``1..64``, ``1 to 64``
-* ``true or false``
+``legal`` of a parameter is in words; the forms that ModelBoxes write are read here: ``one of 16, 32``,
+``0 < x <= 1`` with either side or both, ``true or false``, ``matches REGEX``. A text in another form is left to the
+box, which refuses what it does not take.
 """
 
-import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
-from rdukit_platform.catalog.model import Box, Parameter, Slot, Verb
+from rdukit_platform.catalog.model import Box, Parameter, Verb
 
 _NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE: Final = re.compile(
-    rf"^(?:(?P<low>{_NUMBER})\s*(?P<low_op><=?|≤)\s*)?[a-z_]+\s*(?:(?P<high_op><=?|≤)\s*(?P<high>{_NUMBER}))?$"
-)
-_ONE_SIDE: Final = re.compile(rf"^(?:[a-z_]+\s*)?(?P<op>>=?|<=?|≥|≤)\s*(?P<bound>{_NUMBER})$")
-_SPAN: Final = re.compile(
-    rf"^(?:an? )?(?:integer |int |number |whole number )?(?:from )?(?P<low>{_NUMBER})\s*(?:\.\.|to|-|–)\s*(?P<high>{_NUMBER})$"
+    rf"^(?:(?P<low>{_NUMBER})\s*(?P<low_op><=?)\s*)?x\s*(?:(?P<high_op><=?)\s*(?P<high>{_NUMBER}))?$"
 )
 _TYPES: Final = {
-    "int": (int,),
-    "integer": (int,),
+    # JSON does not tell 1 from 1.0, so a whole float is an int.
+    "int": (int, float),
     "float": (int, float),
-    "number": (int, float),
-    "double": (int, float),
     "bool": (bool,),
-    "boolean": (bool,),
-    "str": (str,),
     "string": (str,),
-    "text": (str,),
 }
+_WHOLE: Final = frozenset({"int"})
 
 
 def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> None:
@@ -65,23 +54,30 @@ def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> 
 
 def is_legal(parameter: Parameter, value: object) -> bool:
     """Whether ``value`` has the parameter's type and is among its legal values, as far as those can be read."""
-    types = _TYPES.get(parameter.type.lower())
+    kind = parameter.type.lower()
+    types = _TYPES.get(kind)
     if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
         return False
+    if isinstance(value, float) and (not math.isfinite(value) or (kind in _WHOLE and not value.is_integer())):
+        return False
     text = parameter.legal.strip()
-    choices = _choices(text)
-    if choices is not None:
-        return any(type(value) is not bool and value == choice or str(value) == str(choice) for choice in choices)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _is_within(text.lower(), float(value))
+    if text.startswith("one of "):
+        return any(_is_same(choice.strip(), value) for choice in text.removeprefix("one of ").split(","))
+    if text == "true or false":
+        return isinstance(value, bool)
+    if text.startswith("matches "):
+        return isinstance(value, str) and re.search(text.removeprefix("matches "), value) is not None
+    found = _RANGE.match(text)
+    if found and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _is_within(found, float(value))
     return True
 
 
-def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping[str, str | None]) -> None:
+def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping[str, str]) -> None:
     """Refuse an unknown slot, a missing required one, or an artifact of another kind.
 
     Args:
-        kinds: slot to the kind of the artifact there; ``None`` where it is not known.
+        kinds: slot to the kind of what is given there: ``file`` or ``folder``.
     Raises:
         InvalidArgument: the message says what would be legal.
     """
@@ -90,48 +86,26 @@ def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping
     for name in inputs:
         if name not in slots:
             raise UnknownParameter(f"{where} has no input {name!r}; legal: {sorted(slots)}", legal=sorted(slots))
-        kind = kinds.get(name)
-        if not _fits(slots[name], kind):
-            raise IllegalValue(f"input {name!r} of {where} takes a {slots[name].kind}; {inputs[name]} is a {kind}")
+        if {slots[name].kind, kinds[name]} == {"file", "folder"}:
+            raise IllegalValue(
+                f"input {name!r} of {where} takes a {slots[name].kind}; {inputs[name]} is a {kinds[name]}"
+            )
     missing = [slot.name for slot in verb.inputs if slot.is_required and slot.name not in inputs]
     if missing:
         raise InvalidArgument(f"{where} needs the inputs {missing}, which are not given", missing=missing)
 
 
-def _fits(slot: Slot, kind: str | None) -> bool:
-    generic = {"", "file", "folder"}
-    return kind is None or kind in generic or slot.kind in generic or kind == slot.kind
-
-
-def _choices(text: str) -> Sequence[object] | None:
-    if text.lower() in {"true or false", "true, false", "bool", "boolean"}:
-        return [True, False, "true", "false"]
-    if text.lower().startswith("one of"):
-        body = text[len("one of") :].lstrip(" :")
-        parts = re.split(r"\s*(?:,|\||\bor\b)\s*", body.strip("[]{}() ."))
-    elif re.fullmatch(r"[^|<>=]+(\|[^|<>=]+)+", text):
-        parts = [part.strip() for part in text.split("|")]
-    else:
-        return None
-    return [_literal(part) for part in parts if part]
-
-
-def _literal(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.strip("'\"")
-
-
-def _is_within(text: str, value: float) -> bool:
-    if found := _RANGE.match(text):
-        low, high = found["low"], found["high"]
-        if low is not None and not (value > float(low) if found["low_op"] == "<" else value >= float(low)):
+def _is_same(choice: str, value: object) -> bool:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(choice) == float(value)
+        except ValueError:
             return False
-        return high is None or (value < float(high) if found["high_op"] == "<" else value <= float(high))
-    if found := _ONE_SIDE.match(text):
-        bound, op = float(found["bound"]), found["op"]
-        return {">": value > bound, "<": value < bound}.get(op, value >= bound if op in {">=", "≥"} else value <= bound)
-    if found := _SPAN.match(text):
-        return float(found["low"]) <= value <= float(found["high"])
-    return True
+    return choice == str(value)
+
+
+def _is_within(limits: re.Match[str], value: float) -> bool:
+    low, high = limits["low"], limits["high"]
+    if low is not None and not (value > float(low) if limits["low_op"] == "<" else value >= float(low)):
+        return False
+    return high is None or (value < float(high) if limits["high_op"] == "<" else value <= float(high))

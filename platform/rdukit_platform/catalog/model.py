@@ -112,9 +112,7 @@ def _read_verb(raw: Mapping[str, object]) -> Verb:
 
 
 def _read_slots(raw: object, is_required: bool) -> tuple[Slot, ...]:
-    return tuple(
-        Slot(str(s["name"]), str(s.get("kind", "")), bool(s.get("required", is_required))) for s in _maps(raw)
-    )
+    return tuple(Slot(str(s["name"]), str(s.get("kind", "")), bool(s.get("required", is_required))) for s in _maps(raw))
 
 
 def _maps(raw: object) -> list[Mapping[str, object]]:

@@ -66,7 +66,7 @@ class Database:
 
 
 def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # type: ignore[attr-defined]
+    connection.isolation_level = None
     cursor = connection.cursor()
     # Turning WAL on for the first time ignores the busy timeout when another process does the same.
     for attempt in range(50):

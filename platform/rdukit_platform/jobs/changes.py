@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import select, update
+from sqlalchemy import CursorResult, Update, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, NotFound
@@ -36,7 +36,8 @@ def apply_event(
         times["started_at"] = now
     if after in FINAL:
         times["ended_at"] = now
-    changed = session.execute(
+    changed = count_changed(
+        session,
         update(JobRow)
         .where(JobRow.id == job.id, JobRow.version == job.version)
         .values(
@@ -48,10 +49,9 @@ def apply_event(
                 **times,
                 **columns,
             }
-        )
-        .execution_options(synchronize_session=False)
+        ),
     )
-    if changed.rowcount != 1:
+    if changed != 1:
         raise Conflict(f"job {job.id} was changed by somebody else; read it again")
     session.refresh(job)
     details = {"from": str(before), "to": str(after), "event": str(event), **(data or {})}
@@ -59,6 +59,13 @@ def apply_event(
         details["reason"] = str(reason)
     add_event(session, job.id, job.attempt, "state", now, details)
     return after
+
+
+def count_changed(session: Session, statement: Update) -> int:
+    """Run an update past the session's own objects. Returns how many rows it changed; who changes none has lost."""
+    result = session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount
 
 
 def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float, data: Mapping[str, object]) -> None:

@@ -8,14 +8,14 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome, judge
-from rdukit_platform.jobs.changes import add_event, apply_event, lock_job
+from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState
 
 
@@ -57,7 +57,8 @@ def admit(session: Session, job_id: str, now: float) -> Ticket:
 
 def claim(session: Session, ticket: Ticket, worker: str, lease_s: float, now: float) -> JobRow | None:
     """Make the attempt this worker's. ``None``: somebody has it, or it has ended; the message is to be dropped."""
-    changed = session.execute(
+    changed = count_changed(
+        session,
         update(AttemptRow)
         .where(
             AttemptRow.id == ticket.attempt_id,
@@ -65,36 +66,43 @@ def claim(session: Session, ticket: Ticket, worker: str, lease_s: float, now: fl
             AttemptRow.claimed_at.is_(None),
             AttemptRow.ended_at.is_(None),
         )
-        .values(worker=worker, claimed_at=now, lease_expires_at=now + lease_s)
-        .execution_options(synchronize_session=False)
+        .values(worker=worker, claimed_at=now, lease_expires_at=now + lease_s),
     )
-    return lock_job(session, ticket.job_id) if changed.rowcount == 1 else None
+    return lock_job(session, ticket.job_id) if changed == 1 else None
 
 
 def beat(session: Session, tickets: Iterable[Ticket], lease_s: float, now: float) -> list[Ticket]:
     """Extend the leases of attempts. Returns those that are no longer their holder's."""
     lost = []
     for ticket in tickets:
-        changed = session.execute(
-            update(AttemptRow)
-            .where(*_is_open(ticket))
-            .values(lease_expires_at=now + lease_s)
-            .execution_options(synchronize_session=False)
+        changed = count_changed(
+            session,
+            update(AttemptRow).where(*_is_open(ticket)).values(lease_expires_at=now + lease_s),
         )
-        if changed.rowcount != 1:
+        if changed != 1:
             lost.append(ticket)
     return lost
 
 
-def start(session: Session, ticket: Ticket, tiles: Sequence[str], box_pid: int, now: float) -> None:
+def hold_tiles(session: Session, ticket: Ticket, tiles: Sequence[str]) -> None:
+    """The worker has leased these tiles for the attempt: from now on the node daemon shows them as taken.
+
+    Raises:
+        LeaseLost: the attempt is no longer the caller's.
+    """
+    _, attempt = _hold(session, ticket)
+    attempt.tiles = list(tiles)
+
+
+def start(session: Session, ticket: Ticket, box_pid: int, now: float) -> None:
     """The box has taken the verb.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, ticket)
-    attempt.started_at, attempt.tiles, attempt.box_pid = now, list(tiles), box_pid
-    apply_event(session, job, JobEvent.START, now, data={"tiles": list(tiles), "worker": attempt.worker})
+    attempt.started_at, attempt.box_pid = now, box_pid
+    apply_event(session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker})
 
 
 def record_progress(session: Session, ticket: Ticket, progress: Mapping[str, object], now: float) -> None:
@@ -203,7 +211,7 @@ def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Ti
     return [Ticket(row.job_id, row.id, row.token) for row in rows]
 
 
-def _is_open(ticket: Ticket) -> tuple[object, ...]:
+def _is_open(ticket: Ticket) -> tuple[ColumnElement[bool], ...]:
     return (AttemptRow.id == ticket.attempt_id, AttemptRow.token == ticket.token, AttemptRow.ended_at.is_(None))
 
 

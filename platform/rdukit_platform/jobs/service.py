@@ -35,7 +35,9 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
         earlier = find_job_by_key(session, tenant_id, request.idempotency_key)
         if earlier is not None:
             return _same_request(earlier, request)
-    verb = check_request(boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()})
+    verb = check_request(
+        boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
+    )
     return record_job(session, tenant_id, request, verb, now, key=request.idempotency_key)
 
 
@@ -77,7 +79,7 @@ def record_job(
     return job
 
 
-def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str | None]) -> Verb:
+def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> Verb:
     """The verb that a request names, its parameters and inputs checked."""
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
@@ -92,7 +94,7 @@ def default_tiles(verb: str) -> int:
 
 
 def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
-    """The kind of one of the tenant's artifacts.
+    """Whether one of the tenant's artifacts is a ``file`` or a ``folder``.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -103,7 +105,7 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
     row = session.get(ArtifactRow, artifact_id)
     if row is None or row.tenant_id != tenant_id:
         raise NotFound(f"there is no artifact {artifact_id!r}; list yours with: rdukit artifact list")
-    return row.kind
+    return "folder" if row.is_folder else "file"
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:

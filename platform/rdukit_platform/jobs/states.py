@@ -58,7 +58,7 @@ class Reason(StrEnum):
 
 
 #: The final state that each reason belongs to.
-FINAL_STATE: Final = {
+FINAL_STATES: Final = {
     Reason.COMPLETED: JobState.SUCCEEDED,
     Reason.BOX_FAILED: JobState.FAILED,
     Reason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
@@ -67,7 +67,7 @@ FINAL_STATE: Final = {
     Reason.UPSTREAM_ENDED: JobState.CANCELLED,
 }
 
-FINAL: Final = frozenset(FINAL_STATE.values())
+FINAL: Final = frozenset(FINAL_STATES.values())
 
 #: States in which an attempt exists that has not ended.
 ACTIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING})

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -11,6 +12,9 @@ from rdukit.pef.model import Pef
 from rdukit_runtime.engine.portable import Kernel
 
 logger = logging.getLogger(__name__)
+
+#: Libraries of this process by digest: the system's loader never really unloads one, so neither do we.
+_RUNNERS: dict[str, Any] = {}
 
 
 def why_not_native(pef: Pef, trusted: bool) -> str | None:
@@ -24,16 +28,19 @@ def why_not_native(pef: Pef, trusted: bool) -> str | None:
     return None
 
 
-def load_native(library: bytes) -> Kernel:
-    """Load a library from memory and return its kernel."""
-    descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
-    try:
+def load_native(digest: str, library: bytes) -> Kernel:
+    """Load a library from memory and return its kernel; a library that this process has already is used again.
+
+    Args:
+        digest: of the library's bytes, or of the kernel that it was built from.
+    """
+    runner = _RUNNERS.get(digest)
+    if runner is None:
+        # The descriptor stays open: the system's loader takes a path that it has seen for the library it knows.
+        descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(descriptor), "wb") as stream:
             stream.write(library)
-        # The loader maps the file; the descriptor may close afterwards.
-        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{descriptor}", 1)
-    finally:
-        os.close(descriptor)
+        runner = _RUNNERS[digest] = torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{descriptor}", 1)
     run = runner.run
 
     def kernel(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from rdukit.errors import RdukitError, UnknownTensor, all_error_classes, error_from_body
 
 GRPC_STATUSES = {

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rdukit.files import atomic_target, sha256_of, sha256_of_file, write_atomic, write_json_atomic
 
 #: Overwrites the file for ever, each time with one letter repeated; says so after each write.

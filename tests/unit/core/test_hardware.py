@@ -1,6 +1,7 @@
 """Emulated hardware: the public figures, and names in every spelling."""
 
 import pytest
+
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import CHIPS, GIB, NODES, find_chip, find_node
 

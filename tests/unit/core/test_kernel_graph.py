@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rdukit.errors import PefCorrupt
 from rdukit.pef.kernel import (
     SPECIAL_KINDS,

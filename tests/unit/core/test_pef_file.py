@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
 from rdukit.pef.format import COMMENT, FORMAT_VERSION, INDEX

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rdukit.pef.inspect import describe_pef, format_table, pef_tables, projected_seconds, symbols_table
 from rdukit.pef.read import read_pef
 from rdukit.testing.pefs import example_pef, write_example_pef

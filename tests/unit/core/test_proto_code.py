@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import rdukit.proto
 
 FOLDER = Path(next(iter(rdukit.proto.__path__)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 import rdukit
 from rdukit.cli import GROUP, SUMMARIES, run_command
 from rdukit.cli import cli as root

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import InvalidArgument
 from rdukit.settings import CORE_SETTINGS, DEBUG, HOME, Setting, home_folder, parse_bool, resolve
 

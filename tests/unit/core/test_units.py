@@ -1,6 +1,7 @@
 """Quantities for people."""
 
 import pytest
+
 from rdukit.units import format_bytes, format_count, format_seconds
 
 

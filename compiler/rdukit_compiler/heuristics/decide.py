@@ -1,0 +1,61 @@
+"""The decisions that all heuristics make alike."""
+
+from collections.abc import Mapping
+
+from rdukit_compiler.cost.balance import balance_units
+from rdukit_compiler.cost.model import cycles_on_one_pcu
+from rdukit_compiler.cost.work import operator_work
+from rdukit_compiler.heuristics.capacity import Limits, footprint
+from rdukit_compiler.heuristics.registry import Request
+from rdukit_compiler.heuristics.sharding import choose_sharding, gemm_of, shapes_of
+from rdukit_compiler.ir import ValueKind
+from rdukit_compiler.patterns.syntax import Scalar
+from rdukit_compiler.patterns.vocabulary import is_gemm
+
+#: Part of the tiles' device memory that saved activations of one section may take before they are recomputed. Ours.
+RECOMPUTE_ABOVE = 0.25
+
+
+def common_decisions(request: Request, limits: Limits) -> dict[str, object]:
+    """Balance parallel factors, shard the GEMMs, choose the tiling.
+
+    Returns:
+        ``stream_iterations`` (tiles of the stream), ``pcu_limit``, ``pmus``, ``sram_bytes``, ``weights`` (``resident``
+        or ``streamed``), ``recompute`` (forward again in backward instead of saving), ``par_factors`` (operator ->
+        PCUs), ``gemms`` (operator -> what ``choose_sharding`` returns), and the rule's parameters under ``parameters``.
+    """
+    graph = request.graph
+    loads = []
+    for operator in request.operators:
+        inputs, outputs = shapes_of(graph, operator)
+        loads.append(cycles_on_one_pcu(operator_work(operator.op, inputs, outputs)))
+    shares = balance_units(loads, limits.pcus)
+    gemms: dict[str, Mapping[str, int | float]] = {}
+    factors: dict[str, int] = {}
+    for operator, share in zip(request.operators, shares, strict=True):
+        settings: Mapping[str, Scalar] = request.settings.get(operator.name, {})
+        if is_gemm(operator):
+            gemms[operator.name] = choose_sharding(gemm_of(graph, operator), max(1, int(share)), settings)
+        elif share:
+            given = settings.get("par_factor", max(1, int(share)))
+            factors[operator.name] = int(given)
+    found = footprint(graph, request.operators, limits)
+    return {
+        "stream_iterations": found.stream_iterations,
+        "pcu_limit": limits.pcus,
+        "pmus": found.pmus,
+        "sram_bytes": found.sram_bytes,
+        "weights": "streamed" if found.weights_streamed else "resident",
+        "recompute": not request.inference and saved_bytes(request) > RECOMPUTE_ABOVE * limits.memory_bytes,
+        "par_factors": factors,
+        "gemms": gemms,
+        "parameters": dict(request.parameters),
+    }
+
+
+def saved_bytes(request: Request) -> int:
+    """Bytes of the activations inside the group, which backward would read: made and read by its operators."""
+    made = {name for operator in request.operators for name in operator.outputs}
+    read = {name for operator in request.operators for name in operator.inputs}
+    values = request.graph.values
+    return sum(values[name].bytes for name in made & read if values[name].kind is ValueKind.OPERATOR)

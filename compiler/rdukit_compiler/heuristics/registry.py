@@ -1,0 +1,80 @@
+"""What a heuristic is, and the register of all of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from rdukit.hardware import ChipSpec
+
+from rdukit_compiler.ir import ModelGraph, Operator
+from rdukit_compiler.patterns.syntax import Scalar
+
+#: Name of the heuristic that takes whatever no other one does.
+DEFAULT: Final = "default"
+
+#: What was decided, ready for JSON: see ``heuristics.decide.common_decisions`` for the keys that all have.
+Decisions = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A group of operators, in graph order, to be mapped to ``tiles`` tiles of ``chip``.
+
+    ``parameters`` are those of the rule's heuristic, ``settings`` those of its entries' ``set`` keys by operator.
+    """
+
+    graph: ModelGraph
+    operators: tuple[Operator, ...]
+    chip: ChipSpec
+    tiles: int
+    inference: bool = False
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+
+
+class Heuristic(Protocol):
+    """A strategy. Its methods are pure functions of the request."""
+
+    #: Legal names of rule parameters; others are ignored with a warning.
+    parameters: frozenset[str]
+
+    def refuse(self, request: Request) -> str | None:
+        """Why the group does not meet the requirements, for people; None when it does."""
+        ...
+
+    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+        """Cut the group into sections, in graph order.
+
+        Raises:
+            DoesNotFit: a single operator exceeds what this heuristic lets a section use.
+        """
+        ...
+
+    def decide(self, request: Request) -> Decisions:
+        """Decide sharding, parallel factors and tiling of one section that ``split`` made."""
+        ...
+
+
+_REGISTER: dict[str, Heuristic] = {}
+
+
+def heuristic(name: str) -> Callable[[type], type]:
+    """Register a class under the name that rules use."""
+
+    def register(cls: type) -> type:
+        if name in _REGISTER:
+            raise ValueError(f"two heuristics are called {name!r}")
+        _REGISTER[name] = cls()
+        return cls
+
+    return register
+
+
+def find_heuristic(name: str) -> Heuristic | None:
+    """The heuristic called ``name`` by rules; None when there is none."""
+    return _REGISTER.get(name)
+
+
+def heuristic_names() -> tuple[str, ...]:
+    """Names of all heuristics."""
+    return tuple(sorted(_REGISTER))

@@ -1,0 +1,217 @@
+"""Cut a graph into sections.
+
+O0: one per operator. O1: what fusion rules group, each by its heuristic; what is left as in O0. O3: the whole graph,
+cut only by capacity. In all modes every operator is in exactly one plan, no path leaves a plan and comes back, and
+plans are in an order that can be run.
+
+Views, casts and makers of constants get no section of their own: they go with the operators that read them. Where
+several sections read one, it goes with its producer, or, without one, with the section that runs first (ours: so the
+plans stay a partition, and the value is made once).
+
+Source: compiler reference 2 (modes), 5.4 items 8 to 12, 7.2.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rdukit.errors import CompileError, DoesNotFit
+from rdukit.hardware import ChipSpec
+
+from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
+from rdukit_compiler.ir import ModelGraph, Operator
+from rdukit_compiler.patterns.match import Match, match_rules
+from rdukit_compiler.patterns.syntax import Rule, Scalar
+from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.vocabulary import is_loss, is_rider
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CutOptions:
+    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults."""
+
+    mode: str
+    chip: ChipSpec
+    tiles: int
+    rules: tuple[Rule, ...] = ()
+    inference: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """One section to be. ``operators`` are in graph order; ``decisions`` are those of the heuristic, ready for JSON."""
+
+    name: str
+    operators: tuple[str, ...]
+    rule: str | None
+    heuristic: str
+    parameters: Mapping[str, Scalar]
+    #: Why the compiler cut here: one sentence for people.
+    why: str
+    decisions: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Operators that belong together, before a heuristic has seen them."""
+
+    operators: tuple[Operator, ...]
+    why: str
+    match: Match | None = None
+    leads: Operator | None = None
+
+
+def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, ...]:
+    """Cut ``graph`` into section plans. Equal arguments give equal plans; equal layers get plans of equal shape.
+
+    Raises:
+        DoesNotFit: an operator exceeds the tiles by itself; carries the numbers.
+        CompileError: the mode is none of o0, o1, o3.
+    """
+    if options.mode not in {"o0", "o1", "o3"}:
+        raise CompileError(f"mode {options.mode!r} is not legal; legal: o0, o1, o3")
+    if options.mode == "o3":
+        groups = [_Group(graph.operators, "the whole graph")] if graph.operators else []
+    else:
+        matches = match_rules(graph, options.rules) if options.mode == "o1" else ()
+        groups = _group(graph, matches)
+    plans: list[SectionPlan] = []
+    names: set[str] = set()
+    for group in groups:
+        plans.extend(_plan(graph, group, options, names))
+    return tuple(plans)
+
+
+def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
+    """Groups in an order that can be run: the matches, and each other operator alone with its riders."""
+    topology = Topology(graph)
+    groups = Groups(topology)
+    matched: dict[str, Match] = {}
+    for match in matches:
+        groups.join(topology.position[name] for name in match.operators)
+        matched.update(dict.fromkeys(match.operators, match))
+    _attach_riders(graph, groups, topology, frozenset(matched))
+    found = []
+    for number in groups.in_order():
+        operators = tuple(graph.operators[p] for p in groups.members[number])
+        origin = next((matched[o.name] for o in operators if o.name in matched), None)
+        leads = next((o for o in operators if not is_rider(o)), operators[0])
+        found.append(_Group(operators, _why(leads, origin, len(operators)), origin, leads))
+    return found
+
+
+def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matched: frozenset[str]) -> None:
+    """Join each rider that no rule took with what reads it, or, if several do, with what makes its input."""
+    riders = {p for p, o in enumerate(graph.operators) if is_rider(o) and o.name not in matched}
+    for position in sorted(riders, reverse=True):
+        own = groups.group_of[position]
+        inside = groups.members[own]
+        if not riders.issuperset(inside):
+            continue
+        readers = sorted(groups.after(own), key=groups.rank)
+        producers = sorted(
+            {p for m in inside for p in topology.producers[m] if groups.group_of[p] != own}, reverse=True
+        )
+        if readers and (len(readers) == 1 or not producers):
+            groups.join([position, groups.members[readers[0]][0]])
+        elif producers:
+            home = next((p for p in producers if p not in riders), producers[0])
+            if groups.may_join([position, home]):
+                groups.join([position, home])
+
+
+def _why(leads: Operator, match: Match | None, count: int) -> str:
+    if match is not None:
+        return f"rule {match.rule} matched {len(match.operators)} operators"
+    if is_loss(leads):
+        return "the loss has a section of its own: backward starts there and the program reads its output"
+    riders = f", with {count - 1} views, casts or constants that only it needs" if count > 1 else ""
+    return f"operator {leads.op_type} by itself{riders}"
+
+
+def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]) -> list[SectionPlan]:
+    """Let the group's heuristic cut it and decide; fall back to the default one, never fail for a heuristic's sake."""
+    match = group.match
+    request = Request(
+        graph, group.operators, options.chip, options.tiles, options.inference,
+        match.parameters if match else {}, match.settings if match else {},
+    )  # fmt: skip
+    name, heuristic, parts, fallback = _choose(request, match)
+    plans = []
+    for index, part in enumerate(parts):
+        here = Request(
+            graph, part, options.chip, options.tiles, options.inference, request.parameters, request.settings
+        )
+        why = group.why + fallback
+        if options.mode == "o3":
+            why = _why_packed(index, len(parts), options)
+        elif len(parts) > 1:
+            why += f"; cut into {len(parts)} sections by {name}, this is number {index + 1}"
+        plans.append(
+            SectionPlan(
+                name=_unique(_base_name(group, options.mode), names),
+                operators=tuple(operator.name for operator in part),
+                rule=match.rule if match else None,
+                heuristic=name,
+                parameters=request.parameters,
+                why=why,
+                decisions=heuristic.decide(here),
+            )
+        )
+    return plans
+
+
+def _choose(request: Request, match: Match | None) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
+    """The heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
+    default = find_heuristic(DEFAULT)
+    assert default is not None
+    wanted = match.heuristic if match and match.heuristic else DEFAULT
+    found = find_heuristic(wanted)
+    if found is None:
+        reason = f"there is no heuristic {wanted!r}; legal: {', '.join(heuristic_names())}"
+    else:
+        reason = found.refuse(request) or ""
+        for unknown in sorted(set(request.parameters) - found.parameters):
+            logger.warning("heuristic parameter ignored: heuristic=%s parameter=%s", wanted, unknown)
+        if not reason:
+            try:
+                return wanted, found, found.split(request), ""
+            except DoesNotFit as cause:
+                if wanted == DEFAULT:
+                    raise
+                reason = cause.message
+    assert match is not None
+    logger.warning("[warning Samba]: rule=%s heuristic=%s falls back to default: %s", match.rule, wanted, reason)
+    plain = Request(
+        request.graph, request.operators, request.chip, request.tiles, request.inference, request.parameters
+    )
+    return DEFAULT, default, default.split(plain), f"; {wanted} refused it: {reason}"
+
+
+def _why_packed(index: int, count: int, options: CutOptions) -> str:
+    where = f"{options.tiles} tiles of {options.chip.name}"
+    if count == 1:
+        return f"the whole graph fits {where}"
+    if index == count - 1:
+        return f"the rest of the graph after {index} cuts; each part fills {where}"
+    return f"the next operator would exceed {where}; cut where the least passes through memory"
+
+
+def _base_name(group: _Group, mode: str) -> str:
+    if mode == "o3":
+        return "section"
+    if group.match is not None:
+        return group.match.rule
+    return group.leads.name if group.leads else group.operators[0].name
+
+
+def _unique(base: str, names: set[str]) -> str:
+    """``base`` the first time, then ``base_1``, ``base_2`` …"""
+    name, number = base, 0
+    while name in names:
+        number += 1
+        name = f"{base}_{number}"
+    names.add(name)
+    return name

@@ -1,0 +1,127 @@
+"""Run a box as a process: both wires up, an announcement, and an orderly end on SIGTERM or when the parent dies."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# Children are started by fork and exec, which gRPC's own handlers for a bare fork only disturb; before grpc's import.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+import uvicorn
+import uvloop
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_json_atomic
+
+from rdukit_modelbox.grpc_server import start_grpc
+from rdukit_modelbox.lifeline import signal_on_parent_death
+from rdukit_modelbox.rest import make_app
+from rdukit_modelbox.service import BoxService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How to run a box. Port 0 takes a free one."""
+
+    box_file: Path
+    state: Path
+    mounts: Sequence[Path] = ()
+    host: str = "127.0.0.1"
+    rest_port: int = 0
+    grpc_port: int = 0
+    announce: Path | None = None
+    #: Process to end with; None: the one that started this one. 0: none.
+    parent: int | None = None
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port is taken.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(options, os.getppid() if options.parent is None else options.parent))
+
+
+async def _serve(options: ServeOptions, parent: int) -> None:
+    stop = asyncio.Event()
+    _stop_on_signals(stop, parent)
+    service = BoxService(options.box_file, options.state, options.mounts)
+    listener = _listen(options.host, options.rest_port)
+    rest_port = listener.getsockname()[1]
+    try:
+        grpc_server, grpc_port = await start_grpc(service, options.host, options.grpc_port)
+    except RuntimeError as cause:
+        listener.close()
+        raise InvalidArgument(
+            f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
+        ) from cause
+    config = uvicorn.Config(
+        make_app(service), loop="uvloop", http="httptools", ws="none", lifespan="off", log_config=None,
+        access_log=False, timeout_graceful_shutdown=5,
+    )  # fmt: skip
+    rest_server = _Server(config)
+    serving = asyncio.create_task(rest_server.serve(sockets=[listener]))
+    while not rest_server.started and not serving.done():
+        await asyncio.sleep(0.005)
+    if options.announce is not None:
+        write_json_atomic(
+            options.announce,
+            {
+                "rest": f"http://{options.host}:{rest_port}",
+                "grpc": f"{options.host}:{grpc_port}",
+                "pid": os.getpid(),
+                "box": service.box.name,
+            },
+        )
+    logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, rest_port, grpc_port)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    logger.info("box stopping box=%s", service.box.name)
+    await service.close()
+    rest_server.should_exit = True
+    await grpc_server.stop(grace=2)
+    await serving
+    if options.announce is not None:
+        options.announce.unlink(missing_ok=True)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to ``_stop_on_signals``: operations must end before the servers do."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _stop_on_signals(stop: asyncio.Event, parent: int) -> None:
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    if parent == 0:
+        return
+
+    def look_at_parent() -> None:
+        # The kernel tells of the end of the thread that started us, too; its process may live on.
+        if os.getppid() != parent:
+            stop.set()
+
+    loop.add_signal_handler(signal.SIGHUP, look_at_parent)
+    signal_on_parent_death(signal.SIGHUP)
+    look_at_parent()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=512)
+    except OSError as cause:
+        raise InvalidArgument(f"REST port {port} cannot be bound ({cause.strerror}); pass another one, or 0") from cause

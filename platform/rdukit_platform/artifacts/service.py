@@ -1,0 +1,111 @@
+"""A tenant's artifacts: rows over the store's content, and their lineage."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.artifacts.store import Content, Entry, Store
+from rdukit_platform.db.models import ArtifactRow, LineageRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.paging import after_cursor, check_limit, cut_page
+
+
+def record_artifact(
+    session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float
+) -> ArtifactRow:
+    """Name content that is in the store already."""
+    row = ArtifactRow(
+        id=new_id("art"),
+        tenant_id=tenant_id,
+        name=name,
+        kind=kind,
+        digest=content.digest,
+        bytes=content.bytes,
+        is_folder=content.is_folder,
+        created_at=now,
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def get_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactRow:
+    """One of the tenant's artifacts.
+
+    Raises:
+        NotFound: the tenant has no such artifact.
+    """
+    row = session.get(ArtifactRow, artifact_id)
+    if row is None or row.tenant_id != tenant_id:
+        raise NotFound(f"there is no artifact {artifact_id!r}; list yours with: rdukit artifact list")
+    return row
+
+
+def list_artifacts(
+    session: Session,
+    tenant_id: str,
+    kind: str | None = None,
+    job_id: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> tuple[list[ArtifactRow], str | None]:
+    """The tenant's artifacts, newest first, and the cursor of the next page."""
+    query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id)
+    if kind is not None:
+        query = query.where(ArtifactRow.kind == kind)
+    if job_id is not None:
+        query = query.where(ArtifactRow.job_id == job_id)
+    if cursor is not None:
+        query = query.where(after_cursor(cursor, ArtifactRow.created_at, ArtifactRow.id))
+    query = query.order_by(ArtifactRow.created_at.desc(), ArtifactRow.id.desc()).limit(check_limit(limit) + 1)
+    return cut_page(session.scalars(query).all(), limit)
+
+
+def find_file(store: Store, row: ArtifactRow, path: str | None) -> Entry:
+    """The file that a request for content means.
+
+    Raises:
+        InvalidArgument: a folder without a path, or a file with one.
+        NotFound: the folder has no such file; the message lists some it has.
+    """
+    if not row.is_folder:
+        if path is not None:
+            raise InvalidArgument(f"artifact {row.id} is a file, it has no path {path!r} inside")
+        return Entry(row.name, row.digest, row.bytes)
+    entries = store.entries(row.digest)
+    names = [entry.path for entry in entries]
+    if path is None:
+        raise InvalidArgument(f"artifact {row.id} is a folder; say which file with ?path=, legal: {names[:20]}")
+    for entry in entries:
+        if entry.path == path:
+            return entry
+    raise NotFound(f"artifact {row.id} has no file {path!r}; legal: {names[:20]}")
+
+
+def parents_and_children(session: Session, row: ArtifactRow) -> tuple[Sequence[LineageRow], Sequence[LineageRow]]:
+    """What an artifact was made from, and what was made from it."""
+    up = session.scalars(select(LineageRow).where(LineageRow.child == row.id).order_by(LineageRow.slot)).all()
+    down = session.scalars(select(LineageRow).where(LineageRow.parent == row.id).order_by(LineageRow.child)).all()
+    return up, down
+
+
+def walk_lineage(session: Session, tenant_id: str, artifact_id: str) -> tuple[list[ArtifactRow], list[LineageRow]]:
+    """All that an artifact comes from and all that came from it: artifacts, oldest first, and the links."""
+    start = get_artifact(session, tenant_id, artifact_id)
+    links: dict[tuple[str, str, str], LineageRow] = {}
+    found = {start.id: start}
+    for is_up in (True, False):
+        pending = [start]
+        while pending:
+            sides = parents_and_children(session, pending.pop())
+            for link in sides[0] if is_up else sides[1]:
+                links[link.child, link.parent, link.slot] = link
+                other = link.parent if is_up else link.child
+                if other not in found:
+                    row = session.get(ArtifactRow, other)
+                    if row is not None and row.tenant_id == tenant_id:
+                        found[other] = row
+                        pending.append(row)
+    return sorted(found.values(), key=lambda row: (row.created_at, row.id)), list(links.values())

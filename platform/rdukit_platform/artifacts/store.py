@@ -1,0 +1,227 @@
+"""Content by its digest: files as blobs, folders as a manifest of blobs.
+
+``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. A folder is a blob too: the JSON
+``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or not at all; having it twice is
+having it once.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit.files import atomic_target
+
+logger = logging.getLogger(__name__)
+
+BLOCK: Final = 1 << 20
+
+
+class ContentDamaged(RdukitError):
+    """Stored content no longer matches its digest: the disk or somebody changed it. Add the artifact again."""
+
+    code = "content-damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What was stored: the blob's digest, the bytes of the file or of all the folder's files together."""
+
+    digest: str
+    bytes: int
+    is_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a folder. ``path`` is relative, with forward slashes."""
+
+    path: str
+    digest: str
+    bytes: int
+
+
+class Store:
+    """A content-addressed store in one folder. Safe for several processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, digest: str) -> Path:
+        """Where a blob lies, or would."""
+        if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")
+        return self.folder / "blobs" / digest[:2] / digest
+
+    def add_stream(self, stream: BinaryIO) -> Content:
+        """Store what the stream gives, in blocks."""
+        return Content(*self._add(stream), is_folder=False)
+
+    def add_path(self, path: Path) -> Content:
+        """Store a file, or a folder with all below it.
+
+        Raises:
+            InvalidArgument: there is a link or something else that is neither file nor folder.
+            NotFound: there is nothing at ``path``.
+        """
+        kind = _kind(path)
+        if stat.S_ISREG(kind):
+            with _open_regular(path) as stream:
+                return self.add_stream(stream)
+        entries = []
+        for file, relative in _walk(path):
+            with _open_regular(file) as stream:
+                digest, size = self._add(stream)
+            entries.append(Entry(relative, digest, size))
+        return self.add_manifest(entries)
+
+    def add_manifest(self, entries: Sequence[Entry]) -> Content:
+        """Store a folder whose files are in the store already."""
+        ordered = sorted(entries, key=lambda entry: entry.path)
+        files = [{"path": check_relative(e.path), "digest": e.digest, "bytes": e.bytes} for e in ordered]
+        data = json.dumps({"files": files}, sort_keys=True, separators=(",", ":")).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        self._publish(digest, data)
+        return Content(digest, sum(entry.bytes for entry in ordered), is_folder=True)
+
+    def entries(self, digest: str) -> list[Entry]:
+        """The files of a folder, checked against its digest.
+
+        Raises:
+            NotFound: no such blob.
+            ContentDamaged: the manifest does not match its digest.
+        """
+        data = b"".join(self.read(digest))
+        try:
+            return [Entry(check_relative(f["path"]), f["digest"], int(f["bytes"])) for f in json.loads(data)["files"]]
+        except (ValueError, KeyError, TypeError) as cause:
+            raise ContentDamaged(f"blob {digest} is not a folder's manifest") from cause
+
+    def read(self, digest: str) -> Iterator[bytes]:
+        """A blob's bytes, in blocks; hashed on the way.
+
+        Raises:
+            NotFound: no such blob, at the first block.
+            ContentDamaged: after the last block, if the bytes do not match the digest.
+        """
+        found = hashlib.sha256()
+        try:
+            stream = self.path(digest).open("rb")
+        except FileNotFoundError as cause:
+            raise NotFound(f"the store has no content {digest}") from cause
+        with stream:
+            while block := stream.read(BLOCK):
+                found.update(block)
+                yield block
+        if found.hexdigest() != digest:
+            logger.error("blob damaged digest=%s found=%s", digest, found.hexdigest())
+            raise ContentDamaged(f"content {digest} was changed on the disk; it is {found.hexdigest()} now")
+
+    def has(self, digest: str) -> bool:
+        """Whether the blob is there."""
+        return self.path(digest).is_file()
+
+    def materialize(self, digest: str, is_folder: bool, target: Path) -> None:
+        """Put content at ``target``, which must not exist: read-only hard links, or copies on another file system.
+
+        Raises:
+            NotFound: a blob is missing.
+        """
+        if not is_folder:
+            self._place(digest, target)
+            return
+        target.mkdir(parents=True)
+        for entry in self.entries(digest):
+            self._place(entry.digest, target / entry.path)
+
+    def _place(self, digest: str, target: Path) -> None:
+        source = self.path(digest)
+        if not source.is_file():
+            raise NotFound(f"the store has no content {digest}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+            target.chmod(0o444)
+
+    def _add(self, stream: BinaryIO) -> tuple[str, int]:
+        incoming = self.folder / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True)
+        # The digest is known only at the end, so the bytes go to a temporary file first.
+        temporary = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
+        digest, size = hashlib.sha256(), 0
+        try:
+            with temporary.open("xb") as out:
+                while block := stream.read(BLOCK):
+                    digest.update(block)
+                    out.write(block)
+                    size += len(block)
+                out.flush()
+                os.fsync(out.fileno())
+            self._adopt(temporary, digest.hexdigest())
+        finally:
+            temporary.unlink(missing_ok=True)
+        return digest.hexdigest(), size
+
+    def _adopt(self, temporary: Path, digest: str) -> None:
+        target = self.path(digest)
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.chmod(0o444)
+        temporary.replace(target)
+
+    def _publish(self, digest: str, data: bytes) -> None:
+        target = self.path(digest)
+        if target.exists():
+            return
+        with atomic_target(target) as temporary:
+            temporary.write_bytes(data)
+            temporary.chmod(0o444)
+
+
+def check_relative(text: str) -> str:
+    """``text`` if it is a plain relative path with forward slashes.
+
+    Raises:
+        InvalidArgument: it is absolute, empty, or would leave its folder.
+    """
+    parts = text.split("/")
+    if not text or "\0" in text or "\\" in text or PurePosixPath(text).is_absolute():
+        raise InvalidArgument(f"{text!r} is not a legal path inside a folder")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise InvalidArgument(f"{text!r} leaves its folder or has empty parts; legal are plain relative paths")
+    return text
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
+    for path in sorted(folder.rglob("*")):
+        kind = _kind(path)
+        if stat.S_ISREG(kind):
+            yield path, path.relative_to(folder).as_posix()
+
+
+def _kind(path: Path) -> int:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is nothing at {path}") from cause
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InvalidArgument(f"{path} is neither a file nor a folder; links and devices are not stored")
+    return mode
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidArgument(f"{path} is not a file any more")
+    return os.fdopen(descriptor, "rb")

@@ -1,0 +1,120 @@
+"""``rdukit artifact``: list, show, fetch and add artifacts."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from rdukit.errors import Conflict, NotFound
+from rdukit.files import atomic_target
+from rdukit.units import format_bytes
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+@click.group()
+def artifact() -> None:
+    """List, show, fetch and add artifacts of the platform.
+
+    Example: rdukit artifact list --kind checkpoint
+    """
+
+
+@artifact.command("list")
+@click.option("--kind", default=None, help="Only artifacts of this kind.")
+@click.option("--job", default=None, help="Only artifacts that this job made.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List artifacts, newest first.
+
+    Example: rdukit artifact list --kind pef
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get("/v1/artifacts", kind=kind, job=job, limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    rows = [
+        (a["id"], a["kind"], "folder" if a["is_folder"] else "file", format_bytes(a["bytes"]), a["job_id"] or "-",
+         show.ago(a["created_at"]), a["digest"][:12], a["name"])
+        for a in page["artifacts"]
+    ]  # fmt: skip
+    show.print_table(("ID", "KIND", "FORM", "SIZE", "JOB", "AGE", "SHA256", "NAME"), rows)
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@artifact.command("show")
+@click.argument("artifact_id")
+@JSON_OPTION
+def show_(artifact_id: str, as_json: bool) -> None:
+    """Show one artifact, its files and its lineage.
+
+    Example: rdukit artifact show art-7k2m9x41abcd
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/artifacts/{artifact_id}")
+        lineage = client.get(f"/v1/artifacts/{artifact_id}/lineage")
+    if as_json:
+        show.print_json({**found, "lineage": lineage})
+        return
+    click.echo(f"{found['id']}  {found['name']}\nkind    {found['kind']}\nsize    {format_bytes(found['bytes'])}")
+    click.echo(f"sha256  {found['digest']}\nmade by {found['job_id'] or 'upload'} at {show.clock(found['created_at'])}")
+    for file in found["files"] or []:
+        click.echo(f"file    {file['path']}  {format_bytes(file['bytes'])}")
+    for link in lineage["links"]:
+        click.echo(f"lineage {link['child']} was made from {link['parent']} ({link['slot']}) by {link['job_id']}")
+
+
+@artifact.command()
+@click.argument("artifact_id")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
+def get(artifact_id: str, output: Path) -> None:
+    """Fetch an artifact's content.
+
+    Example: rdukit artifact get art-7k2m9x41abcd --output checkpoint/
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    if output.exists():
+        raise Conflict(f"{output} exists already; name a path that does not")
+    with ApiClient.of_home() as client:
+        found = client.get(f"/v1/artifacts/{artifact_id}")
+        wanted = [(f["path"], output / f["path"]) for f in found["files"]] if found["is_folder"] else [("", output)]
+        for path, target in wanted:
+            with atomic_target(target) as temporary, temporary.open("wb") as stream:
+                client.download(f"/v1/artifacts/{artifact_id}/content", stream, **({"path": path} if path else {}))
+    click.echo(f"{output}: {len(wanted)} file{'s' if len(wanted) != 1 else ''}", err=True)
+
+
+@artifact.command()
+@click.option("--path", "path", required=True, type=click.Path(path_type=Path), help="File or folder to add.")
+@click.option("--kind", required=True, help="What it is: pef, dataset, checkpoint, …")
+@click.option("--name", default=None, help="Name of the artifact (default: the path's last part).")
+@JSON_OPTION
+def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
+    """Add a file or a folder as an artifact. Prints its id.
+
+    Example: rdukit artifact add --path digits/ --kind data
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient, read_folder
+
+    if not path.exists():
+        raise NotFound(f"there is nothing at {path}")
+    files = read_folder(path) if path.is_dir() else [(path.name, path)]
+    form = {"kind": kind, "name": name or path.name, "folder": str(path.is_dir()).lower()}
+    with ExitStack() as stack, ApiClient.of_home() as client:
+        added = client.upload([(title, stack.enter_context(file.open("rb"))) for title, file in files], form)
+    if as_json:
+        show.print_json(added)
+    else:
+        click.echo(added["id"])

@@ -1,0 +1,167 @@
+"""The platform's REST API, from the command line's side."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+import httpx
+
+from rdukit.errors import RdukitError, Unavailable, error_from_body
+from rdukit.settings import resolve
+from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
+
+FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
+MAX_REATTACH: Final = 20
+
+
+class ApiClient:
+    """One caller of one gateway."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx.Timeout(60.0, connect=5.0),
+            trust_env=False,
+        )
+
+    @classmethod
+    def of_home(cls, home: Home | None = None) -> Self:
+        """A client with the address and token that the settings, or the home folder, name.
+
+        Raises:
+            Unavailable: there is no token, so no platform has ever run here.
+        """
+        home = home or current_home()
+        url = resolve(GATEWAY_URL)
+        if not url:
+            try:
+                url = str(json.loads(home.address_file.read_bytes())["url"])
+            except (FileNotFoundError, ValueError, KeyError):
+                url = f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
+        token = resolve(TOKEN)
+        if not token:
+            try:
+                token = home.token_file.read_text().strip()
+            except FileNotFoundError as cause:
+                raise Unavailable(
+                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or set RDUKIT_TOKEN"
+                ) from cause
+        return cls(url, token)
+
+    def get(self, path: str, **parameters: str | int | None) -> dict[str, Any]:
+        """``GET``; parameters that are ``None`` are left out.
+
+        Raises:
+            RdukitError: the gateway refused; the class is the one that the error's code names.
+            Unavailable: it does not answer.
+        """
+        return self._call("GET", path, params={k: v for k, v in parameters.items() if v is not None})
+
+    def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+        """``POST`` with a JSON body. Raises as ``get``."""
+        return self._call("POST", path, json=dict(body or {}))
+
+    def upload(self, files: Sequence[tuple[str, BinaryIO]], form: Mapping[str, str]) -> dict[str, Any]:
+        """Add an artifact. Raises as ``get``."""
+        return self._call("POST", "/v1/artifacts", files=[("files", file) for file in files], data=dict(form))
+
+    def download(self, path: str, target: BinaryIO, **parameters: str) -> None:
+        """Write the answer's bytes to ``target``. Raises as ``get``."""
+        with self._stream(path, parameters, {}) as answer:
+            for block in answer.iter_bytes():
+                target.write(block)
+
+    def lines(self, path: str, **parameters: str) -> Iterator[str]:
+        """The answer's lines as they come. Raises as ``get``."""
+        with self._stream(path, parameters, {}) as answer:
+            yield from answer.iter_lines()
+
+    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """A job's events until it ends; a broken stream is attached to again. Raises as ``get``."""
+        after, failures = 0, 0
+        while True:
+            try:
+                with self._stream(
+                    f"/v1/jobs/{job_id}/events", {"after": str(after)}, {"Accept": "text/event-stream"}
+                ) as answer:
+                    for line in answer.iter_lines():
+                        if line.startswith("data: "):
+                            event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+                            after, failures = int(event["sequence"]), 0
+                            yield event
+                return
+            except (httpx.HTTPError, Unavailable) as cause:
+                failures += 1
+                if failures > MAX_REATTACH:
+                    raise Unavailable(f"the gateway at {self.url} does not answer: {cause}") from cause
+                time.sleep(0.5)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            answer = self._http.request(method, path, **arguments)
+        except httpx.HTTPError as cause:
+            raise self._away(cause) from cause
+        _check(answer)
+        body: dict[str, Any] = answer.json()
+        return body
+
+    def _stream(self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> "_Stream":
+        return _Stream(self, self._http.stream("GET", path, params=parameters, headers=headers))
+
+    def _away(self, cause: httpx.HTTPError) -> Unavailable:
+        return Unavailable(f"no gateway answers at {self.url} ({cause}); start a platform with: rdukit up")
+
+
+class _Stream:
+    """A streamed answer whose errors are ours."""
+
+    def __init__(self, client: ApiClient, context: Any) -> None:
+        self._client, self._context = client, context
+
+    def __enter__(self) -> httpx.Response:
+        try:
+            answer: httpx.Response = self._context.__enter__()
+        except httpx.HTTPError as cause:
+            raise self._client._away(cause) from cause
+        if answer.status_code >= 400:
+            answer.read()
+            try:
+                _check(answer)
+            finally:
+                self._context.__exit__(None, None, None)
+        return answer
+
+    def __exit__(self, *details: Any) -> None:
+        self._context.__exit__(*details)
+
+
+def _check(answer: httpx.Response) -> None:
+    if answer.status_code < 400:
+        return
+    try:
+        body = answer.json()
+    except ValueError as cause:
+        raise Unavailable(f"the gateway answered {answer.status_code} without JSON") from cause
+    raise error_from_body(body, RdukitError)
+
+
+def read_folder(folder: Path) -> list[tuple[str, Path]]:
+    """The files below a folder with their paths in it, for an upload."""
+    return [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]

@@ -1,0 +1,258 @@
+"""``rdukit job``: submit, list, show, watch and cancel jobs."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from rdukit.errors import InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from rdukit_platform.cli.client import ApiClient
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+#: Exit status of a command that waited for a job which did not succeed.
+NOT_SUCCEEDED = 4
+
+
+@click.group()
+def job() -> None:
+    """Submit, list, show, watch and cancel jobs.
+
+    Example: rdukit job submit --box logreg --verb compile --wait
+    """
+
+
+@job.command()
+@click.option("--box", default=None, help="ModelBox of the job.")
+@click.option("--verb", default=None, help="What it is to do: preprocess, compile, train or infer.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
+@click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
+@click.option("--name", default=None, help="Name of the job.")
+@click.option("--tiles", type=click.IntRange(0), default=None, help="RDU tiles to lease.")
+@click.option("--max-attempts", type=click.IntRange(1), default=None, help="Failed attempts before it fails.")
+@click.option("--key", default=None, help="Idempotency key: the same key gives the same job.")
+@click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
+@JSON_OPTION
+def submit(
+    box: str | None,
+    verb: str | None,
+    settings: Sequence[str],
+    inputs: Sequence[str],
+    name: str | None,
+    tiles: int | None,
+    max_attempts: int | None,
+    key: str | None,
+    pipeline: Path | None,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Submit a job, or a pipeline of jobs.
+
+    Example: rdukit job submit --box logreg --verb train --input pef=art-1 --input dataset=art-2 --set epochs=2
+    """
+    with _client() as client:
+        if pipeline is not None:
+            if box or verb:
+                raise InvalidArgument("--pipeline does not go with --box and --verb; the file names the boxes")
+            submitted = client.post("/v1/pipelines", read_pipeline(pipeline, key))
+            jobs = submitted["jobs"]
+        else:
+            if not box or not verb:
+                raise InvalidArgument("say which --box and --verb, or --pipeline; list boxes with: rdukit box list")
+            body = {
+                "box": box,
+                "verb": verb,
+                "parameters": {k: _value(v) for k, v in _pairs("--set", settings).items()},
+                "inputs": _pairs("--input", inputs),
+                "name": name,
+                "tiles": tiles,
+                "max_attempts": max_attempts,
+                "idempotency_key": key,
+            }
+            submitted = client.post("/v1/jobs", {k: v for k, v in body.items() if v is not None})
+            jobs = [submitted]
+        if wait:
+            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
+            submitted = client.get(f"/v1/pipelines/{submitted['id']}") if pipeline else jobs[0]
+        if as_json:
+            _show().print_json(submitted)
+        elif not wait:
+            click.echo("\n".join(one["id"] for one in jobs))
+        if wait and any(one["state"] != "succeeded" for one in jobs):
+            sys.exit(NOT_SUCCEEDED)
+
+
+@job.command("list")
+@click.option("--state", default=None, help="Only jobs in this state.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+def list_(state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List jobs, newest first.
+
+    Example: rdukit job list --state running
+    """
+    with _client() as client:
+        page = client.get("/v1/jobs", state=state, limit=limit, cursor=cursor)
+    show = _show()
+    if as_json:
+        show.print_json(page)
+        return
+    columns = ("ID", "NAME", "BOX", "VERB", "STATE", "TRY", "AGE", "WHAT")
+    show.print_table(columns, [_row(one) for one in page["jobs"]])
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@job.command("show")
+@click.argument("job_id")
+@JSON_OPTION
+def show_(job_id: str, as_json: bool) -> None:
+    """Show one job with its attempts, inputs, outputs and result.
+
+    Example: rdukit job show job-7k2m9x41abcd
+    """
+    with _client() as client:
+        found = client.get(f"/v1/jobs/{job_id}")
+    show = _show()
+    if as_json:
+        show.print_json(found)
+        return
+    lines = [
+        ("job", found["id"]),
+        ("name", found["name"]),
+        ("what", f"{found['verb']} of box {found['box']}, {found['tiles']} tiles"),
+        ("state", f"{found['state']}{' (' + found['reason'] + ')' if found['reason'] else ''}"),
+        ("waits for", found["waits_for"]),
+        ("pipeline", f"{found['pipeline']}, step {found['step']}" if found["pipeline"] else None),
+        ("error", f"{found['error']['message']} [{found['error']['code']}]" if found["error"] else None),
+        ("progress", show.describe_progress(found["progress"])),
+        *((f"parameter {k}", v) for k, v in found["parameters"].items()),
+        *((f"input {k}", v) for k, v in found["inputs"].items()),
+        *((f"output {k}", v) for k, v in found["outputs"].items()),
+        *((f"result {k}", v) for k, v in (found["result"] or {}).items()),
+        ("created", show.clock(found["created_at"])),
+        ("started", show.clock(found["started_at"])),
+        ("ended", show.clock(found["ended_at"])),
+    ]
+    width = max(len(key) for key, _ in lines)
+    click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines if value not in (None, "")))
+    for attempt in found["attempts"]:
+        error = f": {attempt['error']['message']}" if attempt["error"] else ""
+        click.echo(f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{error}")
+
+
+@job.command()
+@click.argument("job_id")
+@click.option("--follow", is_flag=True, help="Go on until the job ends.")
+def logs(job_id: str, follow: bool) -> None:
+    """Print the log of a job's box.
+
+    Example: rdukit job logs --follow job-7k2m9x41abcd
+    """
+    with _client() as client:
+        for line in client.lines(f"/v1/jobs/{job_id}/logs", follow=str(follow).lower()):
+            click.echo(line)
+
+
+@job.command()
+@click.argument("job_id")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+def watch(job_id: str, as_json: bool) -> None:
+    """Print what happens to a job until it ends; exit status 4 if it does not succeed.
+
+    Example: rdukit job watch job-7k2m9x41abcd
+    """
+    with _client() as client:
+        show = _show()
+        for event in client.follow(job_id):
+            click.echo(json.dumps(event) if as_json else f"{show.clock(event['at'])}  {show.describe_event(event)}")
+        if client.get(f"/v1/jobs/{job_id}")["state"] != "succeeded":
+            sys.exit(NOT_SUCCEEDED)
+
+
+@job.command()
+@click.argument("job_id")
+@JSON_OPTION
+def cancel(job_id: str, as_json: bool) -> None:
+    """End a job now, whatever it does.
+
+    Example: rdukit job cancel job-7k2m9x41abcd
+    """
+    with _client() as client:
+        found = client.post(f"/v1/jobs/{job_id}/cancel")
+    if as_json:
+        _show().print_json(found)
+    else:
+        click.echo(f"{found['id']} is {found['state']}")
+
+
+def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
+    """A pipeline file's content.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidArgument: it is not a YAML mapping.
+    """
+    try:
+        body = yaml.safe_load(path.read_text())
+    except FileNotFoundError as cause:
+        raise NotFound(f"there is no pipeline file {path}") from cause
+    except (yaml.YAMLError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"pipeline file {path} is not valid YAML: {cause}") from cause
+    if not isinstance(body, dict):
+        raise InvalidArgument(f"pipeline file {path} holds no mapping; legal: the keys name and steps")
+    return {**body, "idempotency_key": key} if key else body
+
+
+def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:
+    show = _show()
+    for event in client.follow(job_id):
+        if not is_quiet:
+            click.echo(f"{job_id}  {show.describe_event(event)}", err=True)
+    return client.get(f"/v1/jobs/{job_id}")
+
+
+def _row(one: dict[str, Any]) -> Sequence[object]:
+    show = _show()
+    what = one["waits_for"] or show.describe_progress(one["progress"])
+    if one["state"] in {"succeeded", "failed", "cancelled"}:
+        what = one["error"]["message"] if one["error"] else one["reason"]
+    age = show.ago(one["created_at"])
+    return one["id"], one["name"], one["box"], one["verb"], one["state"], one["attempt"], age, what or ""
+
+
+def _client() -> "ApiClient":
+    from rdukit_platform.cli.client import ApiClient
+
+    return ApiClient.of_home()
+
+
+def _show() -> Any:
+    from rdukit_platform.cli import show
+
+    return show
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _value(text: str) -> object:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (bool, int, float)) else text

@@ -1,0 +1,90 @@
+"""How the command line shows things to people."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "running": "cyan",
+    "starting": "cyan",
+    "retrying": "magenta",
+}
+
+
+def print_json(value: object) -> None:
+    """JSON on stdout."""
+    click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Aligned columns on stdout."""
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(str(cell), style=COLOURS.get(str(cell), "")) for cell in row))
+    console = Console(highlight=False)
+    # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
+    wide = None if console.is_terminal else _width_of(table, console)
+    console.print(table, width=wide, no_wrap=not console.is_terminal)
+
+
+def ago(at: float | None) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``2 d``: how long ago."""
+    if at is None:
+        return "-"
+    seconds = max(time.time() - at, 0)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def clock(at: float | None) -> str:
+    """A time as UTC."""
+    return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def describe_event(event: Mapping[str, Any]) -> str:
+    """One line for an event of a job."""
+    data = event["data"]
+    if event["kind"] == "log":
+        return f"log       {data.get('line', '')}"
+    if event["kind"] == "progress":
+        return f"progress  {describe_progress(data)}"
+    words = [f"{data.get('to')}"]
+    if data.get("reason"):
+        words.append(f"({data['reason']})")
+    if data.get("tiles"):
+        words.append(f"on {len(data['tiles'])} tiles from {data['tiles'][0]}")
+    if data.get("outcome") and data["outcome"] != "succeeded":
+        words.append(f"attempt {event['attempt']}: {data['outcome']}")
+    if data.get("error"):
+        words.append(f"- {data['error'].get('message')}")
+    return "state     " + " ".join(words)
+
+
+def describe_progress(progress: Mapping[str, Any] | None) -> str:
+    """``train 120/750 loss 0.412 3021/s``."""
+    if not progress:
+        return ""
+    words = [str(progress.get("stage", ""))]
+    if progress.get("total"):
+        words.append(f"{progress.get('step', 0)}/{progress['total']}")
+    if progress.get("loss") is not None:
+        words.append(f"loss {progress['loss']:.4f}")
+    if progress.get("throughput"):
+        words.append(f"{progress['throughput']:.0f}/s")
+    return " ".join(words)
+
+
+def _width_of(table: Table, console: Console) -> int:
+    return max(console.measure(table, options=console.options.update(width=10_000)).maximum, 1)

@@ -1,0 +1,1 @@
+"""The web console: pages rendered on the server, kept fresh by htmx; no build step, nothing loaded from elsewhere."""

@@ -1,0 +1,90 @@
+"""Who looks at the console: the cookie's session to a caller, and the key that signs cookies."""
+
+import secrets
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import select
+
+from rdukit.errors import PermissionDenied, Unauthenticated
+from rdukit.files import write_atomic
+from rdukit_platform.console.session import COOKIE, KEY_BYTES, SESSION_S, ConsoleSession, find_session, seal
+from rdukit_platform.context import Platform
+from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.gateway.dependencies import check_scope, platform_of
+from rdukit_platform.settings import Home
+from rdukit_platform.tenants.service import READ, WRITE, Caller, authenticate, hash_token
+
+
+def cookie_key(home: Home) -> bytes:
+    """The key that signs cookies, in ``console.key`` (0600); made at first use."""
+    path = home.folder / "console.key"
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        write_atomic(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+        # Read again: when two processes made one at once, the later one holds.
+        key = path.read_bytes()
+    return key
+
+
+def log_in(platform: Platform, token: str) -> str:
+    """The cookie for an API token.
+
+    Raises:
+        Unauthenticated: the token is not valid.
+        PermissionDenied: it may not read.
+    """
+    with platform.database.read() as session:
+        check_scope(authenticate(session, token), READ)
+    ends = platform.clock.now() + SESSION_S
+    return seal(ConsoleSession(hash_token(token), ends), cookie_key(platform.home))
+
+
+def find_visitor(request: Request) -> Caller | None:
+    """The caller whose valid session the cookie carries; ``None`` without one, or when its token was revoked."""
+    platform = platform_of(request)
+    cookie = request.cookies.get(COOKIE)
+    session = find_session(cookie, cookie_key(platform.home), platform.clock.now()) if cookie else None
+    if session is None:
+        return None
+    with platform.database.read() as database:
+        found = database.execute(
+            select(TokenRow, TenantRow)
+            .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
+            .where(TokenRow.sha256 == session.token_sha256, TokenRow.revoked_at.is_(None))
+        ).one_or_none()
+        if found is None:
+            return None
+        row, tenant = found
+        return Caller(tenant.id, tenant.name, frozenset(row.scopes))
+
+
+def check_same_site(request: Request) -> None:
+    """Refuse a form that another site sent.
+
+    Raises:
+        PermissionDenied: the browser says that it comes from elsewhere.
+    """
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    is_foreign = origin is not None and origin != "null" and origin.partition("://")[2] != request.headers.get("host")
+    if site not in {"same-origin", "none"} or is_foreign:
+        raise PermissionDenied("this form was sent from another site; use the console's own pages")
+
+
+def _visitor(request: Request) -> Caller:
+    caller = find_visitor(request)
+    if caller is None:
+        raise Unauthenticated("log in to the console with an API token")
+    request.state.caller = caller
+    return check_scope(caller, READ)
+
+
+def _editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return check_scope(caller, WRITE)
+
+
+Visitor = Annotated[Caller, Depends(_visitor)]
+Editor = Annotated[Caller, Depends(_editor)]

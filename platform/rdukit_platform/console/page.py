@@ -1,0 +1,117 @@
+"""Rendering: pages, fragments that renew themselves, and errors as pages."""
+
+import hashlib
+from collections.abc import Callable, Coroutine
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from rdukit import __version__
+from rdukit.errors import RdukitError, Unauthenticated
+from rdukit.units import format_bytes
+from rdukit_platform.console.views import age_words, clock_words, date_words
+from rdukit_platform.gateway.dependencies import platform_of
+
+#: Nothing but the console's own files; no inline script or style.
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LOGIN: Final = "/console/login"
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("rdukit_platform.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"bytes": format_bytes, "clock": clock_words, "date": date_words}
+    return environment
+
+
+def render(request: Request, template: str, **context: object) -> str:
+    """A template's text. ``now``, ``caller`` and ``version`` are there in each."""
+    now = platform_of(request).clock.now()
+    environment = _environment().overlay()
+    environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}
+    caller = getattr(request.state, "caller", None)
+    return environment.get_template(template).render(
+        caller=caller, version=__version__, section=context.pop("section", ""), **context
+    )
+
+
+def page(request: Request, template: str, status: int = 200, **context: object) -> Response:
+    """A whole page."""
+    return HTMLResponse(render(request, template, **context), status, headers=SECURITY_HEADERS)
+
+
+def live(
+    request: Request, name: str, path: str, template: str, *, seconds: int = 2, is_live: bool = True, **context: object
+) -> Markup:
+    """A part of a page that asks for itself again at ``path`` every ``seconds``, as long as ``is_live``."""
+    body = render(request, template, **context)
+    url = f"{path}{'&' if '?' in path else '?'}{urlencode({'seen': _tag(body)})}"
+    return Markup(
+        render(request, "_live.html", name=name, url=url, seconds=seconds, is_live=is_live, body=Markup(body))
+    )
+
+
+def fragment(request: Request, part: Markup) -> Response:
+    """The answer to a part's question for itself: 204 when it is what the browser has already."""
+    if f"seen={request.query_params.get('seen')}" in part:
+        return Response(status_code=204, headers=SECURITY_HEADERS)
+    return HTMLResponse(str(part), headers=SECURITY_HEADERS)
+
+
+def safe_next(path: str) -> str:
+    """``path`` if it is a page of the console, else its first page."""
+    is_ours = path.startswith("/console/") and not path.startswith(LOGIN) and "\\" not in path and "//" not in path
+    return path if is_ours else "/console/"
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages, and which sends visitors without a session to the login."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_or_explain(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Unauthenticated:
+                return _to_login(request)
+            except RdukitError as error:
+                return _explain(request, error)
+
+        return handle_or_explain
+
+
+def _to_login(request: Request) -> Response:
+    here = request.url.path if request.method == "GET" else "/console/"
+    if "hx-request" in request.headers:
+        return Response(status_code=401, headers={**SECURITY_HEADERS, "HX-Redirect": LOGIN})
+    return RedirectResponse(f"{LOGIN}?next={quote(here)}", 303, headers=SECURITY_HEADERS)
+
+
+def _explain(request: Request, error: RdukitError) -> Response:
+    title = {404: "Not found", 403: "Not allowed", 409: "Not possible"}.get(error.http_status, "Something is wrong")
+    return page(request, "error.html", error.http_status, title=title, message=error.message)
+
+
+def _tag(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]

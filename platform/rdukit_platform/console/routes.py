@@ -1,0 +1,290 @@
+"""The console's pages. Each reads in one transaction, and changes nothing but by a form."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Request
+from markupsafe import Markup
+from starlette.responses import FileResponse, RedirectResponse, Response
+
+from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
+from rdukit_platform.artifacts.routes import show_artifact
+from rdukit_platform.artifacts.service import list_artifacts
+from rdukit_platform.console import curve as picture
+from rdukit_platform.console.access import Editor, Visitor, check_same_site, find_visitor, log_in
+from rdukit_platform.console.gather import (
+    count_jobs,
+    gather_artifact,
+    gather_job,
+    gather_pipelines,
+    last_log_events,
+    own_jobs,
+    submit_commands,
+    view_nodes,
+)
+from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
+from rdukit_platform.console.session import COOKIE, SESSION_S
+from rdukit_platform.console.views import log_lines, view_job
+from rdukit_platform.gateway.dependencies import platform_of
+from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.view import show_job
+from rdukit_platform.nodes.service import read_nodes
+from rdukit_platform.tenants.service import ADMIN, WRITE, Caller
+
+STATIC: Final = Path(__file__).parent / "static"
+STATIC_TYPES: Final = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "htmx.min.js": "text/javascript",
+    "htmx.LICENSE.txt": "text/plain",
+    "icon.svg": "image/svg+xml",
+}
+
+router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("")
+def root() -> Response:
+    """The console without its slash."""
+    return RedirectResponse("/console/")
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """One of the console's own files."""
+    if name not in STATIC_TYPES:
+        raise NotFound(f"the console has no file {name!r}")
+    headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
+    return FileResponse(STATIC / name, media_type=STATIC_TYPES[name], headers=headers)
+
+
+@router.get("/login")
+def login_page(request: Request, next: str = "/console/") -> Response:
+    """The login form; a visitor who is logged in goes on."""
+    if find_visitor(request) is not None:
+        return RedirectResponse(safe_next(next), 303)
+    return page(request, "login.html", next=safe_next(next), error="")
+
+
+@router.post("/login")
+def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotated[str, Form()] = "") -> Response:
+    """Exchange an API token for a session cookie."""
+    try:
+        check_same_site(request)
+        cookie = log_in(platform_of(request), token.strip())
+    except Unauthenticated:
+        error = "This token is not valid. Paste the whole line, and check that it was not revoked."
+        return page(request, "login.html", 401, next=safe_next(next), error=error)
+    except PermissionDenied as denied:
+        return page(request, "login.html", 403, next=safe_next(next), error=denied.message)
+    answer = RedirectResponse(safe_next(next), 303)
+    answer.set_cookie(
+        COOKIE, cookie, max_age=SESSION_S, path="/console", httponly=True, samesite="lax",
+        secure=request.url.scheme == "https",
+    )  # fmt: skip
+    return answer
+
+
+@router.post("/logout")
+def log_out(request: Request) -> Response:
+    """Forget the session."""
+    check_same_site(request)
+    answer = RedirectResponse("/console/login", 303)
+    answer.delete_cookie(COOKIE, path="/console")
+    return answer
+
+
+@router.get("/")
+def overview(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
+    """All jobs, or those in one state."""
+    part = _jobs_part(request, caller, state, cursor)
+    return page(
+        request, "overview.html", section="Jobs", live=part, state=state or "", states=[str(s) for s in JobState]
+    )
+
+
+@router.get("/parts/jobs")
+def overview_part(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
+    """The overview's table again."""
+    return fragment(request, _jobs_part(request, caller, state, cursor))
+
+
+@router.get("/jobs/{job_id}")
+def job(request: Request, job_id: str, caller: Visitor) -> Response:
+    """One job."""
+    head, title = _job_part(request, caller, job_id)
+    log = _log_part(request, caller, job_id)
+    return page(request, "job.html", section="Jobs", title=title, live=head, log=log)
+
+
+@router.get("/jobs/{job_id}/part")
+def job_part(request: Request, job_id: str, caller: Visitor) -> Response:
+    """A job's page again, but for its log."""
+    return fragment(request, _job_part(request, caller, job_id)[0])
+
+
+@router.get("/jobs/{job_id}/log")
+def log_part(request: Request, job_id: str, caller: Visitor) -> Response:
+    """A job's log again."""
+    return fragment(request, _log_part(request, caller, job_id))
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(request: Request, job_id: str, caller: Editor) -> Response:
+    """End a job."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        row = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
+        service.cancel_job(session, row, platform.clock.now())
+    platform.waker.wake()
+    return RedirectResponse(f"/console/jobs/{job_id}", 303)
+
+
+@router.get("/pipelines")
+def all_pipelines(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+    """All pipelines."""
+    part = _pipelines_part(request, caller, cursor)
+    return page(request, "pipelines.html", section="Pipelines", live=part)
+
+
+@router.get("/parts/pipelines")
+def pipelines_part(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+    """The pipelines again."""
+    return fragment(request, _pipelines_part(request, caller, cursor))
+
+
+@router.get("/pipelines/{pipeline_id}")
+def pipeline(request: Request, pipeline_id: str, caller: Visitor) -> Response:
+    """One pipeline."""
+    part, name = _pipeline_part(request, caller, pipeline_id)
+    return page(request, "pipeline.html", section="Pipelines", live=part, title=name)
+
+
+@router.get("/pipelines/{pipeline_id}/part")
+def pipeline_part(request: Request, pipeline_id: str, caller: Visitor) -> Response:
+    """One pipeline again."""
+    return fragment(request, _pipeline_part(request, caller, pipeline_id)[0])
+
+
+@router.get("/artifacts")
+def artifacts(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+    """All artifacts."""
+    with platform_of(request).database.read() as session:
+        rows, following = list_artifacts(session, caller.tenant_id, limit=50, cursor=cursor)
+        shown = [show_artifact(row) for row in rows]
+    return page(request, "artifacts.html", section="Artifacts", artifacts=shown, next_cursor=following)
+
+
+@router.get("/artifacts/{artifact_id}")
+def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
+    """One artifact, what it was made from and what was made from it."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found = gather_artifact(session, caller.tenant_id, artifact_id)
+    made = found.artifact
+    files = platform.store.entries(made.digest) if made.is_folder and platform.store.has(made.digest) else []
+    return page(
+        request, "artifact.html", section="Artifacts", artifact=made, parents=found.parents,
+        children=found.children, files=files,
+    )  # fmt: skip
+
+
+@router.get("/nodes")
+def nodes(request: Request, caller: Visitor) -> Response:
+    """The nodes and who holds their tiles."""
+    return page(request, "nodes.html", section="Nodes", live=_nodes_part(request, caller))
+
+
+@router.get("/parts/nodes")
+def nodes_part(request: Request, caller: Visitor) -> Response:
+    """The nodes again."""
+    return fragment(request, _nodes_part(request, caller))
+
+
+@router.get("/catalog")
+def catalog(request: Request, caller: Visitor) -> Response:
+    """The ModelBoxes."""
+    try:
+        boxes = [box for _, box in sorted(platform_of(request).catalog.boxes().boxes.items())]
+    except RdukitError as error:
+        return page(request, "catalog.html", section="Catalog", boxes=[], error=error.message)
+    return page(request, "catalog.html", section="Catalog", boxes=boxes, error="")
+
+
+@router.get("/catalog/{name}")
+def box(request: Request, name: str, caller: Visitor) -> Response:
+    """One ModelBox: verbs, parameters with their legal values, how to submit."""
+    found = platform_of(request).catalog.boxes().box(name)
+    return page(request, "box.html", section="Catalog", box=found, commands=submit_commands(found))
+
+
+def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str | None) -> Markup:
+    platform = platform_of(request)
+    now = platform.clock.now()
+    with platform.database.read() as session:
+        rows, following = service.list_jobs(session, caller.tenant_id, state or None, 50, cursor)
+        views = [view_job(show_job(row), now) for row in rows]
+        counts = count_jobs(session, caller.tenant_id)
+    query = "&".join(f"{key}={value}" for key, value in (("state", state), ("cursor", cursor)) if value)
+    found = [] if state else view_nodes(read_nodes(platform.home.snd_socket))
+    return live(
+        request, "jobs", f"/console/parts/jobs{'?' + query if query else ''}", "_jobs.html",
+        views=views, counts=counts, state=state or "", next_cursor=following,
+        node=found[0] if found else {"state": "unknown"},
+    )  # fmt: skip
+
+
+def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, str]:
+    platform = platform_of(request)
+    now = platform.clock.now()
+    with platform.database.read() as session:
+        row = service.get_job(session, caller.tenant_id, job_id)
+        found, name = gather_job(session, row, now), row.name
+    part = live(
+        request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
+        view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
+        outputs=found.outputs, figures=found.figures, curve=found.curve, size=(picture.WIDTH, picture.HEIGHT),
+        edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=bool(caller.scopes & {WRITE, ADMIN}),
+    )  # fmt: skip
+    return part, name
+
+
+def _log_part(request: Request, caller: Caller, job_id: str) -> Markup:
+    with platform_of(request).database.read() as session:
+        row = service.get_job(session, caller.tenant_id, job_id)
+        lines = log_lines(last_log_events(session, row.id))
+        is_final, many = JobState(row.state) in FINAL, row.attempt > 1
+    return live(
+        request, "log", f"/console/jobs/{job_id}/log", "_log.html", is_live=not is_final,
+        lines=lines, many=many, is_final=is_final,
+    )  # fmt: skip
+
+
+def _pipelines_part(request: Request, caller: Caller, cursor: str | None) -> Markup:
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found, following = pipelines.list_pipelines(session, caller.tenant_id, 20, cursor)
+        rows = gather_pipelines(session, found, platform.clock.now())
+    path = f"/console/parts/pipelines{'?cursor=' + cursor if cursor else ''}"
+    return live(request, "pipelines", path, "_pipelines.html", rows=rows, next_cursor=following)
+
+
+def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[Markup, str]:
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        found = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
+        row = gather_pipelines(session, [found], platform.clock.now())[0]
+    is_live = JobState(row.pipeline.state) not in FINAL
+    part = live(
+        request, "pipeline", f"/console/pipelines/{pipeline_id}/part", "_pipeline.html", is_live=is_live, row=row
+    )
+    return part, row.pipeline.name
+
+
+def _nodes_part(request: Request, caller: Caller) -> Markup:
+    platform = platform_of(request)
+    found = view_nodes(read_nodes(platform.home.snd_socket))
+    with platform.database.read() as session:
+        own = own_jobs(session, caller.tenant_id, [job for node in found for job in node["jobs"]])
+    return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, own_jobs=own)

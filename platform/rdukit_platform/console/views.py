@@ -1,0 +1,251 @@
+"""What the console's templates show, from what the API shows (pure): words, percentages, tones of colour."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rdukit.units import format_bytes, format_count, format_seconds
+from rdukit_platform.jobs.schemas import Attempt, Event, Job
+from rdukit_platform.jobs.states import FINAL, JobState, Reason
+
+#: Colour of each state: a class of the style sheet.
+TONES: Final = {
+    JobState.SUBMITTED: "wait",
+    JobState.QUEUED: "wait",
+    JobState.STARTING: "busy",
+    JobState.RUNNING: "busy",
+    JobState.RETRYING: "warn",
+    JobState.SUCCEEDED: "good",
+    JobState.FAILED: "bad",
+    JobState.CANCELLED: "off",
+}
+
+#: Final reasons in words; the error's own message follows where there is one.
+REASONS: Final = {
+    Reason.COMPLETED: "Completed",
+    Reason.BOX_FAILED: "The ModelBox refused or failed it",
+    Reason.ATTEMPTS_EXHAUSTED: "All attempts failed",
+    Reason.INPUT_LOST: "An input artifact is gone",
+    Reason.CANCELLED_BY_USER: "Cancelled by a user",
+    Reason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
+}
+
+WAITING: Final = {
+    JobState.SUBMITTED: "Waiting for its inputs",
+    JobState.QUEUED: "Waiting for the scheduler",
+    JobState.STARTING: "Starting its ModelBox",
+    JobState.RETRYING: "Waiting before the next attempt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and the words around it."""
+
+    job: Job
+    tone: str
+    is_final: bool
+    #: 0 to 100; None when it cannot be told.
+    percent: int | None
+    progress: str
+    why: str
+    took: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One line of the timeline."""
+
+    at: float
+    title: str
+    tone: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of the result; ``is_projected`` marks those of the emulated chip."""
+
+    name: str
+    value: str
+    is_projected: bool
+
+
+def view_job(job: Job, now: float) -> JobView:
+    """A job as a line of the overview, and as the head of its page."""
+    state = JobState(job.state)
+    return JobView(
+        job=job,
+        tone=TONES[state],
+        is_final=state in FINAL,
+        percent=_percent(job, state),
+        progress=_progress_words(job, state),
+        why=why_words(job),
+        took=_took(job, now),
+        attempt=f"{job.attempt} of {job.max_attempts}" if job.attempt else "–",
+    )
+
+
+def why_words(job: Job) -> str:
+    """Why the job is where it is: what it waits for, or how it ended."""
+    state = JobState(job.state)
+    if job.reason is not None:
+        words = REASONS.get(Reason(job.reason), job.reason)
+        message = str((job.error or {}).get("message") or "")
+        return f"{words}: {message}" if message else words
+    return job.waits_for or WAITING.get(state, "")
+
+
+def view_events(events: Iterable[Event]) -> list[EventView]:
+    """The timeline: changes of state, oldest first."""
+    return [_view_event(event) for event in events if event.kind == "state"]
+
+
+def loss_points(events: Iterable[Event]) -> list[tuple[float, float]]:
+    """(step, loss) of the progress events that have both."""
+    points = []
+    for event in events:
+        step, loss = event.data.get("step"), event.data.get("loss")
+        if event.kind == "progress" and isinstance(step, int | float) and isinstance(loss, int | float) and loss:
+            points.append((float(step), float(loss)))
+    return points
+
+
+def log_lines(events: Iterable[Event], limit: int = 400) -> list[tuple[float, int, str]]:
+    """Time, attempt and text of the last log lines, oldest first."""
+    lines = [(event.at, event.attempt, str(event.data.get("line", ""))) for event in events if event.kind == "log"]
+    return lines[-limit:]
+
+
+def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
+    """The numbers of a result in words. Emulated figures come last and say so."""
+    figures = [
+        Figure(name.replace("_", " "), figure_text(name, value), is_projected(name))
+        for name, value in (result or {}).items()
+        if isinstance(value, int | float | str | bool)
+    ]
+    return sorted(figures, key=lambda figure: figure.is_projected)
+
+
+def is_projected(name: str) -> bool:
+    """Whether a figure of this name is the cost model's, not a measurement."""
+    return name.startswith(("emulated", "projected"))
+
+
+def figure_text(name: str, value: object) -> str:
+    """A value with the unit that its name tells."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("seconds") or name.endswith("_s"):
+        return format_seconds(float(value))
+    if name.endswith("bytes"):
+        return format_bytes(int(value))
+    if name == "accuracy":
+        return f"{100 * value:.1f} %"
+    return format_count(value) if float(value).is_integer() else f"{value:.4g}"
+
+
+def attempt_words(attempt: Attempt) -> str:
+    """How an attempt ended, or that it goes on."""
+    if attempt.ended_at is None:
+        return "goes on" if attempt.claimed_at else "waits for a worker"
+    message = str((attempt.error or {}).get("message") or "")
+    return f"{attempt.outcome}: {message}" if message else str(attempt.outcome)
+
+
+def count_states(jobs: Sequence[Job]) -> dict[str, int]:
+    """Jobs by tone of their state."""
+    counts = dict.fromkeys(("wait", "busy", "warn", "good", "bad", "off"), 0)
+    for job in jobs:
+        counts[TONES[JobState(job.state)]] += 1
+    return counts
+
+
+def age_words(at: float | None, now: float) -> str:
+    """``3 min ago``."""
+    if at is None:
+        return "–"
+    seconds = max(0.0, now - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} ago"
+    return "just now" if seconds < 5 else f"{int(seconds)} s ago"
+
+
+def clock_words(at: float | None) -> str:
+    """Time of day in UTC."""
+    return "–" if at is None else datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+
+
+def date_words(at: float | None) -> str:
+    """Date and time in UTC, for machines and tooltips."""
+    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _view_event(event: Event) -> EventView:
+    data = event.data
+    after = str(data.get("to") or "")
+    parts: list[str] = []
+    if reason := data.get("reason"):
+        parts.append(REASONS.get(Reason(str(reason)), str(reason)) if str(reason) in set(Reason) else str(reason))
+    elif outcome := data.get("outcome"):
+        parts.append(str(outcome))
+    error = data.get("error")
+    if isinstance(error, dict) and error.get("message"):
+        parts.append(str(error["message"]))
+    if worker := data.get("worker"):
+        parts.append(f"worker {worker}")
+    tiles = data.get("tiles")
+    if isinstance(tiles, list) and tiles:
+        parts.append(tile_words([str(tile) for tile in tiles]))
+    title = after if event.attempt == 0 else f"{after}, attempt {event.attempt}"
+    tone = TONES.get(JobState(after), "off") if after in set(JobState) else "off"
+    return EventView(event.at, title, tone, " · ".join(parts))
+
+
+def tile_words(paths: Sequence[str]) -> str:
+    """``XRDU_0/RDU_1 tiles 0–2`` for the paths of a lease."""
+    by_rdu: dict[str, list[str]] = {}
+    for path in paths:
+        rdu, _, tile = path.removeprefix("/NODE/").rpartition("/")
+        by_rdu.setdefault(rdu, []).append(tile.rsplit("_", 1)[-1])
+    words = []
+    for rdu, numbers in by_rdu.items():
+        span = numbers[0] if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+        words.append(f"{rdu} {'tile' if len(numbers) == 1 else 'tiles'} {span}")
+    return ", ".join(words)
+
+
+def _percent(job: Job, state: JobState) -> int | None:
+    if state is JobState.SUCCEEDED:
+        return 100
+    step, total = (job.progress or {}).get("step"), (job.progress or {}).get("total")
+    if not isinstance(step, int | float) or not isinstance(total, int | float) or not total:
+        return None
+    return max(0, min(100, int(100 * step / total)))
+
+
+def _progress_words(job: Job, state: JobState) -> str:
+    progress = job.progress or {}
+    if state is JobState.SUCCEEDED or not progress:
+        return ""
+    words = [str(progress["stage"])] if progress.get("stage") else []
+    if progress.get("total"):
+        words.append(f"{_whole(progress.get('step'))} of {_whole(progress.get('total'))}")
+    if isinstance(loss := progress.get("loss"), int | float) and loss:
+        words.append(f"loss {loss:.4g}")
+    if state is JobState.RUNNING and isinstance(eta := progress.get("eta_s"), int | float) and eta > 0:
+        words.append(f"{format_seconds(round(eta, 1))} to go")
+    return " · ".join(words)
+
+
+def _whole(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, int | float) else "0"
+
+
+def _took(job: Job, now: float) -> str:
+    if job.started_at is None:
+        return "–"
+    return format_seconds(round((job.ended_at or now) - job.started_at, 1))

@@ -1,0 +1,34 @@
+"""What the gateway's routes and the console need of the platform, in one value."""
+
+from dataclasses import dataclass
+
+from rdukit.clock import Clock, SystemClock
+from rdukit_platform.artifacts.store import Store
+from rdukit_platform.broker import Waker
+from rdukit_platform.catalog.catalog import Catalog
+from rdukit_platform.db.engine import Database
+from rdukit_platform.settings import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The parts of one running platform, as seen by one process."""
+
+    home: Home
+    database: Database
+    store: Store
+    catalog: Catalog
+    waker: Waker
+    clock: Clock
+
+
+def open_platform(home: Home) -> Platform:
+    """Open the parts that the settings name; nothing is started."""
+    return Platform(
+        home=home,
+        database=Database.of_home(home),
+        store=Store(home.artifacts),
+        catalog=Catalog(),
+        waker=Waker(home.broker_url()),
+        clock=SystemClock(),
+    )

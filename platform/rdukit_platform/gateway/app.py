@@ -1,0 +1,50 @@
+"""The gateway's ASGI application."""
+
+import importlib.util
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+
+from rdukit import __version__
+from rdukit_platform.artifacts.routes import router as artifacts
+from rdukit_platform.catalog.routes import router as catalog
+from rdukit_platform.context import Platform
+from rdukit_platform.gateway.borders import RequestBorder, add_error_handlers
+from rdukit_platform.gateway.health import router as health
+from rdukit_platform.jobs.routes import router as jobs
+from rdukit_platform.nodes.routes import router as nodes
+from rdukit_platform.tenants.routes import router as tenants
+
+#: Followers of events each need a thread for a moment, several times a second.
+THREADS = 64
+
+
+def create_app(platform: Platform) -> FastAPI:
+    """The application over an opened platform."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        platform.catalog.warm_up()
+        yield
+        platform.database.close()
+        platform.waker.close()
+
+    app = FastAPI(
+        title="rdukit platform",
+        version=__version__,
+        description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems.",
+        lifespan=lifespan,
+    )
+    app.state.platform = platform
+    for router in (health, jobs, artifacts, catalog, nodes, tenants):
+        app.include_router(router)
+    if importlib.util.find_spec("rdukit_platform.console") is not None:
+        from rdukit_platform.console.routes import router as console
+
+        app.include_router(console)
+    add_error_handlers(app)
+    app.add_middleware(RequestBorder)
+    return app

@@ -1,0 +1,107 @@
+"""At a request's border: its id, its metrics, and every error as the one error body."""
+
+import logging
+import re
+import secrets
+import time
+from typing import Final
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import Counter, Histogram
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
+REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
+SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
+
+
+class RequestBorder:
+    """Gives each request an id (its own ``X-Request-Id`` if legal), answers with it, and counts."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given.decode() if _REQUEST_ID.match(given) else "req-" + secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+        began, status = time.perf_counter(), 500
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            REQUESTS.labels(scope["method"], route, str(status)).inc()
+            SECONDS.labels(scope["method"], route).observe(time.perf_counter() - began)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with ``{"error": {code, message, detail, request_id}}``."""
+    app.add_exception_handler(RdukitError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _routing)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def error_response(request: Request, error: RdukitError) -> Response:
+    """The answer for an error."""
+    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
+    body = orjson.dumps(error.body(getattr(request.state, "request_id", None)), default=str)
+    return Response(body, error.http_status, headers, media_type="application/json")
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RdukitError)
+    if error.http_status >= 500:
+        logger.warning("request failed code=%s message=%s", error.code, error.message)
+    return error_response(request, error)
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        {"where": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+        for problem in error.errors()
+    ]
+    text = "; ".join(f"{p['where']}: {p['problem']}" for p in problems)
+    return error_response(request, InvalidArgument(f"the request is not legal: {text}", problems=problems))
+
+
+class MethodNotAllowed(InvalidArgument):
+    """The route exists, but not for this HTTP method."""
+
+    code, http_status = "method-not-allowed", 405
+
+
+async def _routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return error_response(request, NotFound(f"there is no route {where}; see /docs"))
+    if error.status_code == 405:
+        return error_response(request, MethodNotAllowed(f"{where} is not served; see /docs"))
+    found = InvalidArgument(f"{where}: {error.detail}")
+    return error_response(request, found)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    logger.error("request failed path=%s", request.url.path, exc_info=error)
+    return error_response(request, RdukitError("the gateway failed; its log has the cause under the request id"))

@@ -1,0 +1,64 @@
+"""Following a job: events and log lines as they come, until the job has ended and all has been told."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import anyio
+import orjson
+
+from rdukit_platform.context import Platform
+from rdukit_platform.db.models import JobEventRow
+from rdukit_platform.jobs.service import get_job, list_events
+from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.jobs.view import show_event
+
+POLL_S: Final = 0.2
+#: A comment line this often keeps proxies from closing a quiet stream.
+KEEP_ALIVE_S: Final = 10.0
+
+
+async def follow_events(
+    platform: Platform, tenant_id: str, job_id: str, after: int, kind: str | None = None
+) -> AsyncIterator[list[JobEventRow]]:
+    """Batches of events after a sequence number, empty ones while nothing happens; ends after the final state."""
+
+    def look() -> tuple[list[JobEventRow], bool]:
+        with platform.database.read() as session:
+            # The state is read first: events written with it are then seen as well.
+            has_ended = JobState(get_job(session, tenant_id, job_id).state) in FINAL
+            return list(list_events(session, job_id, after, kind=kind)), has_ended
+
+    while True:
+        events, has_ended = await anyio.to_thread.run_sync(look)
+        if events:
+            after = events[-1].id
+        yield events
+        if has_ended and not events:
+            return
+        if not has_ended:
+            await anyio.sleep(POLL_S)
+
+
+async def stream_events(platform: Platform, tenant_id: str, job_id: str, after: int) -> AsyncIterator[bytes]:
+    """Server-sent events: ``event`` is the kind, ``id`` the sequence number, ``data`` the event as JSON."""
+    quiet_s = 0.0
+    async for batch in follow_events(platform, tenant_id, job_id, after):
+        for row in batch:
+            data = orjson.dumps(show_event(row).model_dump())
+            yield f"event: {row.kind}\nid: {row.id}\n".encode() + b"data: " + data + b"\n\n"
+        quiet_s = 0.0 if batch else quiet_s + POLL_S
+        if quiet_s >= KEEP_ALIVE_S:
+            quiet_s = 0.0
+            yield b": still here\n\n"
+
+
+async def stream_logs(platform: Platform, tenant_id: str, job_id: str) -> AsyncIterator[bytes]:
+    """Log lines as text."""
+    async for batch in follow_events(platform, tenant_id, job_id, 0, kind="log"):
+        for row in batch:
+            yield log_line(row)
+
+
+def log_line(row: JobEventRow) -> bytes:
+    """A log event as a line of text."""
+    return f"{row.data.get('line', '')}\n".encode()

@@ -1,0 +1,9 @@
+"""``python -m rdukit_platform.scheduler``: the scheduler process."""
+
+from rdukit.logs import configure_logging
+from rdukit_platform.scheduler.loop import serve
+from rdukit_platform.settings import checked_home
+
+if __name__ == "__main__":
+    configure_logging()
+    serve(checked_home())

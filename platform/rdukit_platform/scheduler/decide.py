@@ -1,0 +1,124 @@
+"""Which waiting jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
+
+Jobs of the tenant that has the fewest active ones go first, then the oldest. A job that does not fit lets smaller ones
+past it, until it has waited ``starve_s``; from then on nothing that would take its tiles starts before it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued job. ``since`` is when it was queued, seconds since the epoch."""
+
+    job_id: str
+    tenant_id: str
+    tiles: int
+    since: float
+    not_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A job with an attempt that has not ended. ``holds_tiles``: the node daemon counts its tiles as taken already."""
+
+    job_id: str
+    tenant_id: str
+    tiles: int
+    holds_tiles: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node as its daemon tells it: healthy tiles, those of them free, and free application places."""
+
+    tiles: int
+    free_tiles: int
+    free_applications: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a decision depends on. ``node`` is ``None`` when no daemon answers."""
+
+    now: float
+    queued: tuple[Waiting, ...]
+    active: tuple[Active, ...]
+    node: NodeView | None
+    #: Jobs that the live workers can run at once.
+    slots: int
+    #: Active jobs that one tenant may have; 0 means no limit.
+    tenant_jobs: int = 0
+    starve_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Jobs to admit, in order, and for each other job the reason why it waits."""
+
+    admissions: tuple[str, ...]
+    waits: Mapping[str, str]
+
+
+def decide(snapshot: Snapshot) -> Decision:
+    """The admissions for this snapshot."""
+    active = Counter(job.tenant_id for job in snapshot.active)
+    pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
+    free_tiles = snapshot.node.free_tiles - sum(job.tiles for job in pending) if snapshot.node else 0
+    places = snapshot.node.free_applications - len(pending) if snapshot.node else 0
+    slots = snapshot.slots - len(snapshot.active)
+    admitted: list[str] = []
+    waits: dict[str, str] = {}
+    blocker: Waiting | None = None
+    remaining = list(snapshot.queued)
+    while remaining:
+        job = min(remaining, key=lambda j: (active[j.tenant_id], j.since, j.job_id))
+        remaining.remove(job)
+        why = _why_not(snapshot, job, active[job.tenant_id], slots, free_tiles, places, blocker)
+        if why is None:
+            admitted.append(job.job_id)
+            active[job.tenant_id] += 1
+            slots -= 1
+            free_tiles -= job.tiles
+            places -= 1 if job.tiles else 0
+            continue
+        waits[job.job_id] = why
+        starves = snapshot.now - job.since >= snapshot.starve_s
+        can_ever_fit = snapshot.node is not None and job.tiles <= snapshot.node.tiles
+        if job.tiles > free_tiles and starves and can_ever_fit and blocker is None:
+            blocker = job
+    return Decision(tuple(admitted), waits)
+
+
+def _why_not(
+    snapshot: Snapshot,
+    job: Waiting,
+    tenant_active: int,
+    slots: int,
+    free_tiles: int,
+    places: int,
+    blocker: Waiting | None,
+) -> str | None:
+    if job.not_before is not None and job.not_before > snapshot.now:
+        return f"its next attempt is due in {job.not_before - snapshot.now:.1f} s"
+    if snapshot.tenant_jobs and tenant_active >= snapshot.tenant_jobs:
+        return f"its tenant has {tenant_active} of {snapshot.tenant_jobs} jobs running"
+    if snapshot.slots == 0:
+        return "no worker is up"
+    if slots <= 0:
+        return f"all {snapshot.slots} worker slots are taken"
+    if job.tiles == 0:
+        return None
+    if snapshot.node is None:
+        return "no node daemon answers"
+    if job.tiles > snapshot.node.tiles:
+        return f"it needs {job.tiles} tiles, the node has {snapshot.node.tiles} healthy ones"
+    if blocker is not None:
+        return f"job {blocker.job_id} has waited longer for {blocker.tiles} tiles"
+    if job.tiles > free_tiles:
+        return f"it needs {job.tiles} tiles, {max(free_tiles, 0)} of {snapshot.node.tiles} are free"
+    if places <= 0:
+        return "the node runs as many applications as it may"
+    return None

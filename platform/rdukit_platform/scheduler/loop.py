@@ -1,0 +1,155 @@
+"""The scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from types import FrameType
+from typing import Final
+
+import redis
+from celery import Celery
+from kombu.exceptions import OperationalError as BrokerError
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from rdukit.clock import Clock, SystemClock
+from rdukit.errors import Conflict
+from rdukit.settings import resolve
+from rdukit_platform.broker import Waker
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.jobs.execution import Ticket, admit, expire_attempts, queue_due_jobs, take_unclaimed
+from rdukit_platform.jobs.pipelines import promote_jobs
+from rdukit_platform.jobs.states import JobState
+from rdukit_platform.nodes.service import find_node_view
+from rdukit_platform.scheduler.decide import Active, NodeView, Snapshot, Waiting, decide
+from rdukit_platform.services import beat_service, end_service, live_services
+from rdukit_platform.settings import (
+    JOB_BACKOFF_S,
+    SCHEDULER_POLL_S,
+    SCHEDULER_REPUBLISH_S,
+    SCHEDULER_STARVE_S,
+    SCHEDULER_TENANT_JOBS,
+    Home,
+)
+from rdukit_platform.worker.app import make_app, publish
+
+logger = logging.getLogger(__name__)
+
+BEAT_S: Final = 2.0
+
+
+class Scheduler:
+    """One scheduler. Two at once do no harm: each admission is a versioned update."""
+
+    def __init__(self, home: Home, database: Database, app: Celery, waker: Waker, clock: Clock) -> None:
+        self._home, self._database, self._app, self._waker, self._clock = home, database, app, waker, clock
+        self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
+        self._stop = threading.Event()
+        self._beaten_at = float("-inf")
+
+    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """End the loop after the pass that is under way. Fits ``signal.signal``."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Work until ``stop``."""
+        poll_s = resolve(SCHEDULER_POLL_S)
+        while not self._stop.is_set():
+            try:
+                self.run_once()
+            except (OperationalError, Conflict) as error:
+                logger.warning("pass given up error=%s", error)
+            try:
+                self._waker.wait(poll_s)
+            except redis.RedisError:
+                self._stop.wait(poll_s)
+        with self._database.write() as session:
+            end_service(session, self.name)
+
+    def run_once(self) -> int:
+        """One pass: recover, promote, admit. Returns how many messages were sent."""
+        now = self._clock.now()
+        if self._clock.monotonic() - self._beaten_at > BEAT_S:
+            with self._database.write() as session:
+                beat_service(session, self.name, "scheduler", 0, now)
+            self._beaten_at = self._clock.monotonic()
+        with self._database.read() as session:
+            if not needs_pass(session):
+                return 0
+        tickets = self._recover(now)
+        tickets += self._admit(find_node_view(self._home.snd_socket), now)
+        for ticket in tickets:
+            self._publish(ticket)
+        return len(tickets)
+
+    def _recover(self, now: float) -> list[Ticket]:
+        with self._database.write() as session:
+            expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now)
+            promote_jobs(session, now)
+            queue_due_jobs(session, now)
+            again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
+        if expired:
+            logger.warning("leases expired attempts=%d", expired)
+        return again
+
+    def _admit(self, node: NodeView | None, now: float) -> list[Ticket]:
+        with self._database.write() as session:
+            decision = decide(read_snapshot(session, node, now))
+            tickets = [admit(session, job_id, now) for job_id in decision.admissions]
+            for job_id, why in decision.waits.items():
+                job = session.get(JobRow, job_id)
+                if job is not None and job.waits_for != why:
+                    job.waits_for = why
+        for ticket in tickets:
+            logger.info("admitted job=%s attempt=%s", ticket.job_id, ticket.attempt_id)
+        return tickets
+
+    def _publish(self, ticket: Ticket) -> None:
+        try:
+            publish(self._app, ticket)
+        except (BrokerError, redis.RedisError) as error:
+            # The attempt stays unclaimed, so a later pass sends it again.
+            logger.warning("message not sent job=%s error=%s", ticket.job_id, error)
+
+
+def needs_pass(session: Session) -> bool:
+    """Whether any job is on its way; without one a pass would only read."""
+    open_states = [str(state) for state in JobState if state not in {"succeeded", "failed", "cancelled"}]
+    return session.scalars(select(JobRow.id).where(JobRow.state.in_(open_states)).limit(1)).first() is not None
+
+
+def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapshot:
+    """The queue, the active jobs and the workers, as values."""
+    queued = session.scalars(select(JobRow).where(JobRow.state == str(JobState.QUEUED))).all()
+    active = session.execute(
+        select(JobRow, AttemptRow).join(AttemptRow, AttemptRow.job_id == JobRow.id).where(AttemptRow.ended_at.is_(None))
+    ).all()
+    return Snapshot(
+        now=now,
+        queued=tuple(
+            Waiting(job.id, job.tenant_id, job.tiles, job.queued_at or job.created_at, job.not_before) for job in queued
+        ),
+        active=tuple(Active(job.id, job.tenant_id, job.tiles, attempt.tiles is not None) for job, attempt in active),
+        node=node,
+        slots=sum(service.slots for service in live_services(session, now) if service.kind == "worker"),
+        tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
+        starve_s=resolve(SCHEDULER_STARVE_S),
+    )
+
+
+def serve(home: Home) -> None:
+    """Run a scheduler until SIGTERM."""
+    from rdukit_platform.db.migrate import migrate
+
+    database = Database.of_home(home)
+    migrate(database)
+    scheduler = Scheduler(home, database, make_app(home.broker_url()), Waker(home.broker_url()), SystemClock())
+    signal.signal(signal.SIGTERM, scheduler.stop)
+    signal.signal(signal.SIGINT, scheduler.stop)
+    logger.info("scheduler up name=%s", scheduler.name)
+    scheduler.run()
+    database.close()

@@ -1,0 +1,141 @@
+"""``rdukit up`` from its lock to its end."""
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rdukit.errors import Conflict, Unavailable
+from rdukit.files import write_json_atomic
+from rdukit.settings import HOME, LOG_LEVEL
+from rdukit_platform.settings import Home
+from rdukit_platform.up.children import list_children
+from rdukit_platform.up.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where a platform that is ready is found."""
+
+    url: str
+    console: str
+    docs: str
+    home: str
+    token_file: str
+    pid: int
+    pids: dict[str, int]
+    ready_s: float
+
+
+def run_platform(home: Home, host: str, port: int, announce: Callable[[Running], None]) -> None:
+    """Start everything, call ``announce`` when it is ready, and stay until SIGTERM or Ctrl-C; then stop everything.
+
+    Raises:
+        Conflict: another ``rdukit up`` has this home, or the port is taken.
+        Unavailable: a part does not come up; the message has its last words.
+    """
+    began = time.monotonic()
+    lock = _take_lock(home)
+    stopping = False
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, ask_to_stop)
+    listener = _listen(host, port)
+    try:
+        home.broker.mkdir(mode=0o700, exist_ok=True)
+        bound = listener.getsockname()[1]
+        url = f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{bound}"
+        environment = {**os.environ, HOME.variable: str(home.folder)}
+        environment.setdefault(LOG_LEVEL.variable, "INFO")
+        supervisor = Supervisor(list_children(home, listener.fileno()), home.logs, environment)
+        try:
+            supervisor.start()
+            if not supervisor.watch(lambda: stopping or _is_ready(url), READY_TIMEOUT_S):
+                raise Unavailable(_why_not_ready(url, home, supervisor))
+            if stopping:
+                return
+            running = Running(
+                url=url,
+                console=f"{url}/console",
+                docs=f"{url}/docs",
+                home=str(home.folder),
+                token_file=str(home.token_file),
+                pid=os.getpid(),
+                pids=supervisor.pids(),
+                ready_s=round(time.monotonic() - began, 2),
+            )
+            write_json_atomic(home.address_file, asdict(running), mode=0o600)
+            announce(running)
+            supervisor.watch(lambda: stopping)
+        finally:
+            home.address_file.unlink(missing_ok=True)
+            supervisor.stop()
+    finally:
+        listener.close()
+        os.close(lock)
+
+
+def _take_lock(home: Home) -> int:
+    descriptor = os.open(home.run / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as cause:
+        holder = Path(home.run / "up.lock").read_text().strip()
+        os.close(descriptor)
+        raise Conflict(
+            f"a platform runs in {home.folder} already (process {holder or 'unknown'}); stop it, or set RDUKIT_HOME"
+        ) from cause
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=512)
+    except OSError as cause:
+        raise Conflict(
+            f"cannot listen on {host}:{port} ({cause.strerror}); choose another with --port, 0 takes a free one"
+        ) from cause
+
+
+def _is_ready(url: str) -> bool:
+    return _health(url).get("status") == "ready"
+
+
+def _health(url: str) -> dict[str, object]:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=1.0) as answer:
+            body: dict[str, object] = json.load(answer)
+            return body
+    except urllib.error.HTTPError as error:
+        error.close()
+        return {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _why_not_ready(url: str, home: Home, supervisor: Supervisor) -> str:
+    parts = _health(url).get("parts", "the gateway does not answer")
+    return (
+        f"the platform was not ready after {READY_TIMEOUT_S:g} s: {parts}; logs are in {home.logs}\n"
+        f"{supervisor.last_words()}"
+    ).rstrip()

@@ -1,0 +1,127 @@
+"""Starts children, restarts those that end by themselves, stops all in order. One thread, no asyncio."""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rdukit_platform.up.children import Child
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+FIRST_BACKOFF_S: Final = 0.5
+MAX_BACKOFF_S: Final = 30.0
+#: A child that has run for so long starts again with the first pause.
+STABLE_S: Final = 30.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+
+
+@dataclass(slots=True)
+class _Running:
+    """A child and what has become of it."""
+
+    child: Child
+    #: None while it waits for its restart.
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    failures: int = 0
+    due_at: float = 0.0
+    history: list[str] = field(default_factory=list)
+
+
+class Supervisor:
+    """The children of one ``rdukit up``. Every child ends when this process does, even by SIGKILL."""
+
+    def __init__(self, children: Sequence[Child], logs: Path, environment: Mapping[str, str]) -> None:
+        self._logs, self._environment = logs, environment
+        self._all = [_Running(child) for child in children]
+
+    def start(self) -> None:
+        """Start all of them at once; each waits for what it needs."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        for running in self._all:
+            self._start(running)
+
+    def watch(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Restart what ends, until ``until`` holds. Returns whether it did in time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not until():
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            self._look()
+            time.sleep(POLL_S)
+        return True
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each child that runs."""
+        return {r.child.name: r.process.pid for r in self._all if r.process is not None and r.process.poll() is None}
+
+    def last_words(self) -> str:
+        """What the children that ended by themselves wrote last."""
+        return "\n".join(line for running in self._all for line in running.history)
+
+    def stop(self) -> None:
+        """Stop the last one first, each with its time to end, then the hard way."""
+        for running in reversed(self._all):
+            if running.process is None or running.process.poll() is not None:
+                continue
+            running.process.terminate()
+            try:
+                running.process.wait(running.child.stop_s)
+            except subprocess.TimeoutExpired:
+                logger.warning("child killed name=%s", running.child.name)
+                os.killpg(running.process.pid, signal.SIGKILL)
+                running.process.wait()
+            logger.info("child stopped name=%s status=%s", running.child.name, running.process.returncode)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for running in self._all:
+            if running.process is None:
+                if now >= running.due_at:
+                    self._start(running)
+                continue
+            status = running.process.poll()
+            if status is None:
+                continue
+            running.failures = 1 if now - running.started_at > STABLE_S else running.failures + 1
+            pause = min(FIRST_BACKOFF_S * 2 ** (running.failures - 1), MAX_BACKOFF_S)
+            running.process, running.due_at = None, now + pause
+            running.history = [f"{running.child.name} ended with status {status}:", *self._tail(running.child)]
+            logger.warning("child ended name=%s status=%s restart_in_s=%.1f", running.child.name, status, pause)
+
+    def _start(self, running: _Running) -> None:
+        child = running.child
+        parent = os.getpid()
+
+        def tie_to_parent() -> None:
+            # Runs between fork and exec; this process has one thread, so nothing can be locked there.
+            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        with (self._logs / f"{child.name}.log").open("ab") as log:
+            running.process = subprocess.Popen(
+                child.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**self._environment, **child.environment},
+                start_new_session=True,
+                pass_fds=child.pass_fds,
+                preexec_fn=tie_to_parent,  # noqa: PLW1509 - see tie_to_parent
+            )
+        running.started_at = time.monotonic()
+        logger.info("child started name=%s pid=%d", child.name, running.process.pid)
+
+    def _tail(self, child: Child) -> list[str]:
+        data = (self._logs / f"{child.name}.log").read_bytes()[-8192:]
+        return [f"  {line}" for line in data.decode(errors="replace").splitlines()[-8:]]

@@ -1,0 +1,303 @@
+"""What an application holds of a node while it runs: a private node's lease, and a lease of the node daemon.
+
+Both account memory with the same rules; they differ in who else may be there. Memory of a daemon's lease is shared
+memory that the daemon created; a private one's is the process's own.
+"""
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from rdukit.errors import InvalidArgument, LeaseLost, RdukitError, RuntimeFault, Unavailable
+from rdukit.hardware import ChipSpec, NodeSpec
+from rdukit.snd import SndClient
+
+from rdukit_runtime.allocator import Allocator, Lease, RegionId
+from rdukit_runtime.inventory import node_tiles
+from rdukit_runtime.memory import map_private, map_region
+from rdukit_runtime.protocol import COUNTER_NAMES
+from rdukit_runtime.states import LeaseEvent, Phase
+
+logger = logging.getLogger(__name__)
+
+#: Reports to the daemon are sent at most this often, so that short runs are not slowed down.
+_REPORT_EVERY_S: Final = 0.2
+
+
+class Region:
+    """Device memory of one name, mapped into this process."""
+
+    def __init__(self, name: str, buffer: memoryview, on_free: Callable[[], None]) -> None:
+        self.name: Final = name
+        self.bytes: Final = buffer.nbytes
+        self._buffer: memoryview | None = buffer
+        self._on_free = on_free
+
+    @property
+    def buffer(self) -> memoryview:
+        """``bytes`` writable bytes, zeros at first. Tensors made of it keep the memory alive.
+
+        Raises:
+            RuntimeFault: the region was freed.
+        """
+        if self._buffer is None:
+            raise RuntimeFault(f"region {self.name!r} was freed; allocate it again")
+        return self._buffer
+
+    def free(self) -> None:
+        """Give the memory back to the lease. It is unmapped when the last tensor that uses it goes.
+
+        Freeing twice, or after the lease ended, does nothing.
+        """
+        if self._buffer is not None:
+            self._buffer = None  # never ``release``: a tensor may still look at it
+            self._on_free()
+
+
+class NodeLease(Protocol):
+    """Tiles and memory of an emulated node, exclusively, until ``release``."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """``"private"`` or ``"daemon"``."""
+        ...
+
+    @property
+    def tiles(self) -> tuple[str, ...]:
+        """Paths of the tiles."""
+        ...
+
+    @property
+    def chip(self) -> ChipSpec: ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that regions may have in all."""
+        ...
+
+    def allocate(self, name: str, region_bytes: int) -> Region:
+        """A zeroed region.
+
+        Raises:
+            OutOfDeviceMemory: the lease, or the host, has less left.
+            LeaseLost: the lease ended.
+        """
+        ...
+
+    def report(self, counters: Mapping[str, float | str]) -> None:
+        """Say what was done so far: totals since the lease was opened, and the present ``phase``.
+
+        Raises:
+            InvalidArgument: a counter that does not exist.
+            LeaseLost: the lease ended.
+        """
+        ...
+
+    def release(self) -> None:
+        """End the lease; again, or after it was lost, does nothing. Happens at exit by itself."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _Lease:
+    """What both kinds share."""
+
+    def __init__(self, lease_id: str, tiles: tuple[str, ...], chip: ChipSpec, memory_bytes: int) -> None:
+        self.id: Final = lease_id
+        self.tiles: Final = tiles
+        self.chip: Final = chip
+        self.memory_bytes: Final = memory_bytes
+
+    def release(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class PrivateLease(_Lease):
+    """A lease of a node that exists in this process only, for this lease only.
+
+    Source: ours; lets a program run where no daemon was started.
+    """
+
+    kind: Final = "private"
+
+    def __init__(self, allocator: Allocator, lease: Lease) -> None:
+        """Take over ``lease`` of ``allocator``, which nobody else uses from now on."""
+        tiles = node_tiles(allocator.node)
+        super().__init__(
+            str(lease.id), tuple(tiles[i].path for i in lease.tiles), allocator.node.chip, lease.memory_bytes
+        )
+        self.node: Final[NodeSpec] = allocator.node
+        self._allocator = allocator
+        self._lease_id = lease.id
+        self._lock = threading.Lock()
+        self._next_region = 1
+        #: What was reported last.
+        self.counters: Mapping[str, float | str] = {}
+
+    def allocate(self, name: str, region_bytes: int) -> Region:
+        """See ``NodeLease.allocate``."""
+        with self._lock:
+            region_id = RegionId(f"region-{self._next_region}")
+            self._allocator.allocate(self._lease_id, region_id, name, region_bytes)
+            self._next_region += 1
+            try:
+                buffer = map_private(name, region_bytes)
+            except RdukitError:
+                self._allocator.free(self._lease_id, region_id)
+                raise
+        return Region(name, buffer, lambda: self._free(region_id))
+
+    def report(self, counters: Mapping[str, float | str]) -> None:
+        """See ``NodeLease.report``."""
+        _check_counters(counters)
+        with self._lock:
+            self._allocator.find_active(self._lease_id)
+            self.counters = {**self.counters, **counters}
+
+    def release(self) -> None:
+        """See ``NodeLease.release``."""
+        with self._lock:
+            if self._lease_id in self._allocator.leases:
+                self._allocator.end(self._lease_id, LeaseEvent.RELEASE, time.time())
+
+    def _free(self, region_id: RegionId) -> None:
+        with self._lock:
+            if self._lease_id in self._allocator.leases:
+                self._allocator.free(self._lease_id, region_id)
+
+
+class DaemonLease(_Lease):
+    """A lease of the node daemon, held by a connection of this process.
+
+    A forked child does not hold it: the connection is closed there, so that the parent's death is seen at once.
+    """
+
+    kind: Final = "daemon"
+
+    def __init__(self, client: SndClient, lease: Mapping[str, Any], chip: ChipSpec, is_attached: bool) -> None:
+        """Take over ``client``, which holds ``lease``.
+
+        Args:
+            is_attached: somebody else acquired the lease; ``release`` only lets go of it.
+        """
+        super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
+        self.is_attached: Final = is_attached
+        self._client = client
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        #: Reported but not yet sent.
+        self._unsent: dict[str, float | str] = {}
+        self._phase: object = None
+        self._last_report = 0.0
+        self._is_open = True
+        self._at_exit = weakref.finalize(self, _let_go, client, self.id, is_attached, self._owner)
+        reference = weakref.ref(client)
+        os.register_at_fork(after_in_child=lambda: _close_if_alive(reference))
+
+    def allocate(self, name: str, region_bytes: int) -> Region:
+        """See ``NodeLease.allocate``. The daemon hands over shared memory."""
+        answer, descriptor = self._call("allocate", bytes=region_bytes, name=name)
+        region_id = str(answer["region"]["id"])
+        if descriptor is None:
+            raise RuntimeFault("the node daemon sent no memory with a region; update it")
+        try:
+            buffer = map_region(descriptor, region_bytes)
+        except RdukitError:
+            self._free(region_id)
+            raise
+        finally:
+            os.close(descriptor)
+        return Region(name, buffer, lambda: self._free(region_id))
+
+    def report(self, counters: Mapping[str, float | str]) -> None:
+        """See ``NodeLease.report``. Sent when the phase changes, else five times a second at most, and at release."""
+        _check_counters(counters)
+        with self._lock:
+            self._unsent.update(counters)
+            now = time.monotonic()
+            if now - self._last_report < _REPORT_EVERY_S and self._unsent.get("phase", self._phase) == self._phase:
+                return
+            self._last_report = now
+            self._phase = self._unsent.get("phase", self._phase)
+            pending, self._unsent = self._unsent, {}
+        self._call("report", counters=pending)
+
+    def release(self) -> None:
+        """See ``NodeLease.release``. An attached lease stays with its other holders."""
+        with self._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            if self._unsent and os.getpid() == self._owner:
+                try:
+                    self._client.call("report", lease=self.id, counters=self._unsent)
+                except RdukitError as error:
+                    logger.debug("event=last-report-lost lease=%s error=%s", self.id, error)
+            self._at_exit()
+
+    def _free(self, region_id: str) -> None:
+        with self._lock:
+            if not self._is_open or os.getpid() != self._owner:
+                return
+            try:
+                self._client.call("free", lease=self.id, region=region_id)
+            except (LeaseLost, Unavailable) as error:
+                logger.debug("event=free-after-end lease=%s region=%s error=%s", self.id, region_id, error)
+
+    def _call(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
+        with self._lock:
+            if not self._is_open:
+                raise LeaseLost(f"lease {self.id} was released; open a new one", lease=self.id)
+            if os.getpid() != self._owner:
+                raise LeaseLost(f"lease {self.id} is held by the parent process {self._owner}, not by this fork of it")
+            try:
+                return self._client.call_with_fd(op, lease=self.id, **arguments)
+            except Unavailable as cause:
+                raise LeaseLost(
+                    f"lease {self.id} is lost: {cause.message}; look at `rdukit node status`, then start again",
+                    lease=self.id,
+                ) from cause
+
+
+def _let_go(client: SndClient, lease_id: str, is_attached: bool, owner: int) -> None:
+    if os.getpid() == owner and not is_attached:
+        try:
+            client.release(lease_id)
+        except RdukitError as error:  # it ended, or the daemon did: what was wanted
+            logger.debug("event=release-after-end lease=%s error=%s", lease_id, error)
+    client.close()
+
+
+def _close_if_alive(reference: "weakref.ref[SndClient]") -> None:
+    client = reference()
+    if client is not None:
+        client.close()
+
+
+def _check_counters(counters: Mapping[str, float | str]) -> None:
+    unknown = set(counters) - {*COUNTER_NAMES, "phase"}
+    if unknown:
+        raise InvalidArgument(f"no counter is called {sorted(unknown)}; legal: {[*COUNTER_NAMES, 'phase']}")
+    if "phase" in counters and counters["phase"] not in tuple(Phase):
+        raise InvalidArgument(f"no phase is called {counters['phase']!r}; legal: {', '.join(Phase)}")

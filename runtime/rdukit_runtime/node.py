@@ -1,0 +1,136 @@
+"""Opening a lease: on the node daemon if there is one, else on a private node inside this process."""
+
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory, PefMismatch, Unavailable
+from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_node
+from rdukit.settings import resolve
+from rdukit.snd import SndClient
+from rdukit.units import format_bytes
+
+from rdukit_runtime.allocator import Allocator, LeaseId, Request
+from rdukit_runtime.leases import DaemonLease, NodeLease, PrivateLease, Region
+from rdukit_runtime.settings import LEASE, NODE, PLATFORM, socket_path, tile_affinity
+
+__all__ = ["DaemonLease", "NodeLease", "PrivateLease", "Region", "open_lease"]
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for the daemon's answer.
+_TIMEOUT_S: Final = 10.0
+
+
+def open_lease(
+    application: str, *, arch: str | None, tiles: int, memory_bytes: int, launch: str | None = None
+) -> NodeLease:
+    """Lease ``tiles`` tiles and ``memory_bytes`` of device memory for a program compiled for ``arch``.
+
+    ``$RDUKIT_LEASE`` (``<id>:<token>``) makes it attach to that lease; otherwise the setting ``node`` says whether to
+    ask the daemon or to make a private node.
+
+    Args:
+        application: the name that ``rdukit node status`` shows.
+        arch: a chip's name; ``None`` or empty: any chip will do.
+        launch: leases of one launch count as one application.
+    Raises:
+        NoResources: not that many tiles, or not that much memory, are free; or the lease to attach to has fewer.
+        OutOfDeviceMemory: the lease to attach to has less memory.
+        PefMismatch: the daemon's node has another chip than ``arch``.
+        InvalidArgument: a number, a chip's name or a setting is not legal.
+        Unavailable: a daemon is wanted by setting or by ``$RDUKIT_LEASE``, and none answers.
+        LeaseLost, NotFound, Unauthenticated: the lease to attach to ended, never was, or has another token.
+    Source:
+        Ours; exclusive tiles and memory per application are the vendor's (runtime reference 3.2).
+    """
+    chip = find_chip(arch) if arch else None
+    if held := resolve(LEASE):
+        return _attach(held, chip, tiles, memory_bytes)
+    choice = resolve(NODE)
+    if choice != "private":
+        path = socket_path()
+        client = _find_daemon(path) if choice == "auto" else SndClient(path, _TIMEOUT_S)
+        if client is not None:
+            return _acquire(client, application, chip, tiles, memory_bytes, launch)
+    return _open_private(application, chip, tiles, memory_bytes)
+
+
+def _find_daemon(path: Path) -> SndClient | None:
+    try:
+        return SndClient(path, _TIMEOUT_S)
+    except Unavailable as error:
+        logger.debug("event=no-daemon reason=%s", error)
+        return None
+
+
+def _acquire(
+    client: SndClient, application: str, chip: ChipSpec | None, tiles: int, memory_bytes: int, launch: str | None
+) -> NodeLease:
+    try:
+        found = _check_chip(client, chip)
+        lease = client.acquire(application, tiles, memory_bytes, launch=launch, affinity=tile_affinity())
+    except BaseException:
+        client.close()
+        raise
+    logger.info("event=lease lease=%s kind=daemon tiles=%s", lease["id"], len(lease["tiles"]))
+    return DaemonLease(client, lease, found, is_attached=False)
+
+
+def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> NodeLease:
+    lease_id, colon, token = held.partition(":")
+    if not (lease_id and colon and token):
+        raise InvalidArgument(
+            f"${LEASE.variable} is not of the form <id>:<token>; unset it or pass what acquire returned"
+        )
+    client = SndClient(socket_path(), _TIMEOUT_S)
+    try:
+        found = _check_chip(client, chip)
+        lease = client.attach(lease_id, token)
+        if len(lease["tiles"]) < tiles:
+            raise NoResources(
+                f"the program needs {tiles} tiles but lease {lease_id} has {len(lease['tiles'])}; compile for fewer "
+                "tiles or acquire a larger lease",
+                requested_tiles=tiles, fits_tiles=len(lease["tiles"]), fits_when_empty=False,
+            )  # fmt: skip
+        if int(lease["memory_bytes"]) < memory_bytes:
+            raise OutOfDeviceMemory(
+                f"the program needs {format_bytes(memory_bytes)} of device memory but lease {lease_id} has "
+                f"{format_bytes(int(lease['memory_bytes']))}; acquire a larger lease",
+                requested=memory_bytes, granted=int(lease["memory_bytes"]),
+            )  # fmt: skip
+    except BaseException:
+        client.close()
+        raise
+    logger.info("event=attach lease=%s kind=daemon tiles=%s", lease_id, len(lease["tiles"]))
+    return DaemonLease(client, lease, found, is_attached=True)
+
+
+def _check_chip(client: SndClient, chip: ChipSpec | None) -> ChipSpec:
+    node = find_node(str(client.call("hello")["platform"]))
+    if chip is not None and node.chip.name != chip.name:
+        raise PefMismatch(
+            f"the program was compiled for {chip.name} but the node at {client.path} is a {node.platform} with "
+            f"{node.chip.name}; compile with --arch {node.chip.name}, or run privately with {NODE.variable}=private",
+            compiled_for=chip.name,
+            node=node.chip.name,
+        )
+    return node.chip
+
+
+def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> NodeLease:
+    allocator = Allocator(_private_node(chip))
+    request = Request(application, tiles, memory_bytes, affinity=tile_affinity())
+    lease = allocator.acquire(request, LeaseId(f"private-{secrets.token_hex(4)}"), "", time.time())
+    return PrivateLease(allocator, lease)
+
+
+def _private_node(chip: ChipSpec | None) -> NodeSpec:
+    """The platform by setting if it has the chip, else the first one that has."""
+    preferred = find_node(resolve(PLATFORM))
+    if chip is None or preferred.chip.name == chip.name:
+        return preferred
+    assert chip.name in CHIPS
+    return next(node for node in NODES.values() if node.chip.name == chip.name)

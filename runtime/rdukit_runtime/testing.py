@@ -1,0 +1,86 @@
+"""For tests that need the real node daemon: it runs as a process of its own."""
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.snd import SndClient
+
+_COMMAND: Final = [sys.executable, "-c", "from rdukit.cli import main; main()"]
+_START_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningDaemon:
+    """A daemon process that has said that it is ready."""
+
+    process: "subprocess.Popen[str]"
+    socket: Path
+    home: Path
+
+    def connect(self) -> SndClient:
+        """A new connection."""
+        return SndClient(self.socket)
+
+
+def node_command(*arguments: str) -> list[str]:
+    """Command line of ``rdukit node …``, and nothing that depends on the PATH."""
+    return [*_COMMAND, "node", *arguments]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """This process's environment with another home and without settings of the runtime."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RDUKIT_", "SF_RNT_"))}
+    return {**kept, "RDUKIT_HOME": str(home), "OMP_NUM_THREADS": "1", **more}
+
+
+def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ()) -> RunningDaemon:
+    """Start a daemon that serves ``home`` and wait until it is ready. The caller stops the process.
+
+    Raises:
+        RuntimeError: it ended, or did not get ready in time; with its words.
+    """
+    process = subprocess.Popen(
+        node_command("start", "--platform", platform, "--with-parent", *more),
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], _START_S)
+    line = process.stdout.readline() if ready else ""
+    if not line.startswith("snd ready"):
+        process.kill()
+        _, words = process.communicate()
+        raise RuntimeError(f"the node daemon did not start: {line!r} {words}")
+    return RunningDaemon(process, home / "run" / "snd.sock", home)
+
+
+def stop_daemon(daemon: RunningDaemon) -> int:
+    """Ask it to stop and wait. Returns its exit status."""
+    daemon.process.terminate()
+    daemon.process.communicate(timeout=20)
+    return daemon.process.returncode
+
+
+@contextlib.contextmanager
+def running_daemon(platform: str = "TEST-1", more: Sequence[str] = ()) -> Iterator[RunningDaemon]:
+    """A daemon with a home folder of its own, whose path is short enough for a socket; all gone afterwards."""
+    home = Path(tempfile.mkdtemp(prefix="snd-", dir="/tmp"))
+    try:
+        daemon = start_daemon(home, platform, more)
+        try:
+            yield daemon
+        finally:
+            stop_daemon(daemon)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""``samba``: SambaTensors, conversion, the session, optimizers, utilities.
+
+``samba.session`` is the process's one ``SambaSession``; the module of that name stays importable by its full path.
+"""
+
+from typing import Any
+
+from sambaflow.samba import conversion, creation, directives, env, nn, optim, sambaloader, sambatensor, utils
+from sambaflow.samba.conversion import (
+    from_named_dict,
+    from_torch,
+    from_torch_,
+    from_torch_model_,
+    from_torch_tensor,
+    to_torch,
+)
+from sambaflow.samba.creation import arange, full, normal, ones, rand, randint, randn, randn_like, tensor, zeros
+from sambaflow.samba.functional import torch_function
+from sambaflow.samba.nn.parameter import SambaParameter
+from sambaflow.samba.sambaloader import SambaLoader
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+from sambaflow.samba.session import SambaSession
+from sambaflow.samba.utils import set_seed
+
+#: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
+session = SambaSession()
+
+
+def is_internal() -> bool:
+    """Whether this is the vendor's internal build: never."""
+    return False
+
+
+def __getattr__(name: str) -> Any:
+    """``samba.cat``, ``samba.sigmoid`` …: torch's function of that name on SambaTensors."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return torch_function(name)
+
+
+__all__ = [
+    "SambaLoader",
+    "SambaParameter",
+    "SambaSession",
+    "SambaTensor",
+    "SambaTensors",
+    "arange",
+    "conversion",
+    "creation",
+    "directives",
+    "env",
+    "from_named_dict",
+    "from_torch",
+    "from_torch_",
+    "from_torch_model_",
+    "from_torch_tensor",
+    "full",
+    "is_internal",
+    "nn",
+    "normal",
+    "ones",
+    "optim",
+    "rand",
+    "randint",
+    "randn",
+    "randn_like",
+    "sambaloader",
+    "sambatensor",
+    "session",
+    "set_seed",
+    "tensor",
+    "to_torch",
+    "utils",
+    "zeros",
+]

@@ -1,0 +1,72 @@
+"""From torch to Samba: models in place, tensors by wrapping, and back.
+
+Source: SDK reference 4.1.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from sambaflow.samba.nn.parameter import convert_parameter_
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+
+
+def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
+    """Convert a model in place: its parameters get names by which the device knows them.
+
+    The model's name is its class name in lower case; a parameter's is the module path joined by double underscores.
+    ``parent_module_prefix`` is put before, for several instances of one class. Idempotent. Returns the model.
+    """
+    base = re.sub(r"\W+", "", type(model).__name__.lower())
+    prefix = f"{parent_module_prefix.strip('_')}__{base}" if parent_module_prefix else base
+    model.name = prefix  # type: ignore[assignment]
+    model.sn_prefix = f"{prefix}__"  # type: ignore[assignment]
+    for path, parameter in model.named_parameters():
+        convert_parameter_(parameter, f"{prefix}__{path.replace('.', '__')}")
+    return model
+
+
+from_torch_ = from_torch_model_
+
+
+def from_torch_tensor(
+    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
+    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
+) -> SambaTensor:  # fmt: skip
+    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
+    return SambaTensor(
+        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
+    )
+
+
+from_torch = from_torch_tensor
+
+
+def from_named_dict(tensors: Mapping[str, Any]) -> SambaTensors:
+    """SambaTensors named by key, usable as ``input_tensors``."""
+    return SambaTensors({name: SambaTensor(tensor, name=name) for name, tensor in tensors.items() if tensor is not None})
+
+
+def to_torch(value: Any) -> Any:
+    """SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through."""
+    if isinstance(value, SambaTensor):
+        return value.torch_tensor()
+    if isinstance(value, nn.Parameter):
+        return value.data
+    if isinstance(value, list | tuple):
+        return type(value)(to_torch(item) for item in value)
+    return value
+
+
+def parameters_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A converted model's parameters by symbol name."""
+    return {str(getattr(p, "sn_name", "")): p for p in model.parameters()}
+
+
+def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A converted model's buffers by symbol name."""
+    prefix = str(getattr(model, "sn_prefix", ""))
+    return {prefix + path.replace(".", "__"): buffer for path, buffer in model.named_buffers()}

@@ -1,0 +1,37 @@
+"""Operators as functions: torch's, applied to SambaTensors.
+
+Source: SDK reference 4.3. Only what torch has is here; the vendor's own operators come with the operators themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sambaflow.samba.sambatensor import unwrap, wrap
+
+
+def torch_function(name: str) -> Callable[..., Any]:
+    """``torch.<name>`` or ``torch.nn.functional.<name>``, taking and giving SambaTensors.
+
+    Raises:
+        AttributeError: torch has no such function.
+    """
+    function = getattr(torch, name, None) or getattr(torch.nn.functional, name, None)
+    if not callable(function):
+        raise AttributeError(f"module 'sambaflow.samba' has no attribute {name!r}")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("out", None) is not None:
+            raise TypeError(f"samba.{name}: out= is not supported on the device; use the returned tensor")
+        with torch._C.DisableTorchFunctionSubclass():
+            return wrap(function(*unwrap(list(args)), **unwrap(kwargs)))
+
+    call.__name__ = name
+    return call
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return torch_function(name)

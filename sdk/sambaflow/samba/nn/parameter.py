@@ -1,0 +1,155 @@
+"""SambaParameter: a module's parameter that the device knows by name."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sambaflow.samba.sambatensor import _session, unwrap, wrap
+
+#: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
+_PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
+
+
+class SambaParameter(nn.Parameter):
+    """An ``nn.Parameter`` with ``sn_name``; computing with it gives SambaTensors, also from plain torch inputs.
+
+    Args:
+        torch_tensor: the values; without it the parameter is empty (on the meta device), of ``shape`` and ``dtype``.
+        materializer: gives an empty parameter's values.
+    """
+
+    def __new__(
+        cls, torch_tensor: torch.Tensor | None = None, requires_grad: bool = True, *,
+        shape: Iterable[int] | None = None, dtype: torch.dtype | None = None,
+        materializer: Callable[..., torch.Tensor] | None = None, name: str | None = None,
+    ) -> "SambaParameter":  # fmt: skip
+        data = unwrap(torch_tensor)
+        if data is None:
+            data = torch.empty(tuple(shape or ()), dtype=dtype, device="meta")
+        made = torch.Tensor._make_subclass(cls, data.detach(), requires_grad)
+        made.materializer = materializer
+        made._sn_name = name
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    _sn_name: str | None
+    _sn_region: str | None = None
+    materializer: Callable[..., torch.Tensor] | None = None
+    #: Placement hints and axes, as on SambaTensor.
+    batch_dim: int | None = None
+    host_memory: bool | None = None
+
+    @property
+    def sn_name(self) -> str:
+        """Module path joined by double underscores, such as ``logreg__lin_layer__weight``."""
+        return self.__dict__.get("_sn_name") or ""
+
+    @sn_name.setter
+    def sn_name(self, name: str) -> None:
+        self._sn_name = name
+
+    @property
+    def sn_region_name(self) -> str:
+        """Device memory region; its own name unless set."""
+        return self.__dict__.get("_sn_region") or self.sn_name
+
+    @sn_region_name.setter
+    def sn_region_name(self, name: str) -> None:
+        self._sn_region = name
+
+    @property
+    def sn_grad(self) -> torch.Tensor:
+        """The gradient that the device computed in the last backward."""
+        gradient: torch.Tensor = _session().read_gradient(self.sn_name)
+        return gradient
+
+    @property
+    def sn_data(self) -> torch.Tensor:
+        """The device's copy of the value."""
+        value: torch.Tensor = _session().read_tensor(self.sn_name)
+        return value
+
+    @property
+    def has_data(self) -> bool:
+        """False while the parameter is empty."""
+        return self.device.type != "meta"
+
+    def torch_tensor(self) -> torch.Tensor:
+        """The values as a plain torch tensor that shares memory."""
+        return self.data
+
+    def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
+        """Device to host."""
+        if _session().knows(self.sn_name):
+            with torch.no_grad():
+                self.data.copy_(self.sn_data)
+        return self
+
+    cpu_ = cpu
+
+    def rdu(self) -> "SambaParameter":
+        """Host to device."""
+        _session().write_tensor(self.sn_name, self.data)
+        return self
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        kwargs = dict(kwargs or {})
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.Tensor.detach:
+                return _detached(args[0])
+            result = func(*unwrap(list(args)), **unwrap(kwargs))
+        name = getattr(func, "__name__", "")
+        if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN:
+            return result
+        return wrap(result)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.__dict__.get("_detached"):
+            return self.data.__reduce_ex__(protocol)
+        return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "SambaParameter":
+        if id(self) in memo:
+            found: SambaParameter = memo[id(self)]
+            return found
+        made = SambaParameter(self.data.clone(memory_format=torch.preserve_format), self.requires_grad)
+        made._sn_name, made._sn_region = self.__dict__.get("_sn_name"), self.__dict__.get("_sn_region")
+        memo[id(self)] = made
+        return made
+
+    def __repr__(self) -> str:
+        return f"SambaParameter(name={self.sn_name!r}): {self.data!r}"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    #: Another spelling that programs use; last, because it hides the module in this class's body.
+    torch = torch_tensor
+
+
+def convert_parameter_(parameter: nn.Parameter, name: str) -> SambaParameter:
+    """Make an ``nn.Parameter`` a ``SambaParameter`` in place: the same object, so that optimizers keep it."""
+    if not isinstance(parameter, SambaParameter):
+        parameter.__class__ = SambaParameter
+    assert isinstance(parameter, SambaParameter)
+    parameter._sn_name = name
+    return parameter
+
+
+def _detached(parameter: torch.Tensor) -> torch.Tensor:
+    plain = parameter.data
+    if not isinstance(parameter, SambaParameter):
+        return parameter.detach()
+    made = SambaParameter(plain, requires_grad=False, name=parameter.sn_name)
+    made.__dict__["_detached"] = True
+    return made
+

@@ -1,0 +1,358 @@
+"""SambaTensor: a wrapper around a torch tensor, with a name by which the device knows it.
+
+Source: SDK reference 5. It is not a ``torch.Tensor``: programs tell the two apart by that. Any torch function that gets
+one computes on the wrapped tensors and wraps the result, so the same code runs on the host and is traced for the
+device.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rdukit.errors import InvalidArgument
+
+_anonymous = itertools.count()
+
+#: Methods that change the dtype: the result keeps name, batch_dim and dims.
+_CASTS = frozenset({"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"})
+
+
+class SambaTensor:
+    """A named tensor.
+
+    Args:
+        torch_tensor: wrapped without copying; a SambaTensor's own tensor is taken. Without it the tensor is empty and
+            needs ``shape`` and ``dtype``; ``materializer(tensor, random generator)`` gives its values when needed.
+        name: the symbol that inputs are matched by. Generated if absent.
+        batch_dim: the axis that is divided for micro-batches; no numeric effect.
+        region_name: device memory region; tensors with one region name share memory.
+    """
+
+    def __init__(
+        self,
+        torch_tensor: "torch.Tensor | SambaTensor | None" = None,
+        shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None,
+        name: str | None = None,
+        batch_dim: int | None = None,
+        named_dims: Sequence[str | None] | None = None,
+        sized_dims: Sequence[int | None] | None = None,
+        materializer: Callable[..., torch.Tensor] | None = None,
+        is_complex: bool | None = None,
+        region_name: str | None = None,
+    ) -> None:
+        if isinstance(torch_tensor, SambaTensor):
+            torch_tensor = torch_tensor.torch_tensor()
+        if torch_tensor is None and shape is None:
+            raise InvalidArgument("SambaTensor needs a torch tensor, or a shape and a dtype")
+        self._tensor = torch_tensor
+        self._empty = None if shape is None else (torch.Size(shape), dtype or torch.float32)
+        #: Set on what a run returned: reads the device's value when the host first looks.
+        self._pull: Callable[[], torch.Tensor] | None = None
+        self._name = name or None
+        self._region = region_name
+        self.batch_dim = batch_dim
+        self.named_dims = tuple(named_dims) if named_dims is not None else None
+        self.sized_dims = tuple(sized_dims) if sized_dims is not None else None
+        self.materializer = materializer
+        self.is_complex_value = bool(is_complex)
+        self.host_memory: bool | None = None
+        self.mem_type: str | None = None
+
+    # -- identity ----------------------------------------------------------------------------------------------------
+
+    @property
+    def sn_name(self) -> str:
+        """The symbol's name; unique in a graph."""
+        if self._name is None:
+            self._name = f"sambatensor_{next(_anonymous)}"
+        return self._name
+
+    @sn_name.setter
+    def sn_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the program, or a trace, named it."""
+        return self._name is not None
+
+    @property
+    def sn_region_name(self) -> str:
+        """Name of its device memory region; its own name unless set."""
+        return self._region or self.sn_name
+
+    @sn_region_name.setter
+    def sn_region_name(self, name: str) -> None:
+        self._region = name
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def torch_tensor(self) -> torch.Tensor:
+        """The torch tensor, pulled from the device if this is a run's output.
+
+        Raises:
+            InvalidArgument: the tensor is empty and has no materializer.
+        """
+        if self._pull is not None:
+            self._tensor, self._pull = self._pull(), None
+        if self._tensor is None:
+            if self.materializer is None:
+                raise InvalidArgument(f"tensor {self.sn_name!r} is empty: it has a shape but no values")
+            self._tensor = self.materializer(self, None)
+        return self._tensor
+
+    @property
+    def data(self) -> torch.Tensor:
+        """The torch tensor, without autograd history."""
+        return self.torch_tensor().detach()
+
+    @data.setter
+    def data(self, value: "torch.Tensor | SambaTensor") -> None:
+        tensor = value.torch_tensor() if isinstance(value, SambaTensor) else value
+        if self._tensor is not None:
+            self._tensor.data = tensor
+        else:
+            self._tensor = tensor
+
+    @property
+    def has_data(self) -> bool:
+        """False for an empty tensor, also one on the meta device."""
+        return self._pull is not None or (self._tensor is not None and self._tensor.device.type != "meta")
+
+    def clear_data(self) -> None:
+        """Forget the values, keep shape and dtype."""
+        self._empty = (self.shape, self.dtype)
+        self._tensor = self._pull = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape, also of an empty tensor."""
+        if self._tensor is None and self._empty is not None:
+            return self._empty[0]
+        return self.torch_tensor().shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """dtype, also of an empty tensor."""
+        if self._tensor is None and self._empty is not None:
+            return self._empty[1]
+        return self.torch_tensor().dtype
+
+    @property
+    def grad(self) -> "torch.Tensor | None":
+        """The host's gradient, as in torch."""
+        return self.torch_tensor().grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.torch_tensor().grad = unwrap(value)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the host's autograd follows it."""
+        return self._tensor is not None and self._tensor.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.torch_tensor().requires_grad = value
+
+    def requires_grad_(self, value: bool = True) -> "SambaTensor":
+        """As in torch; returns itself."""
+        self.torch_tensor().requires_grad_(value)
+        return self
+
+    # -- the device --------------------------------------------------------------------------------------------------
+
+    @property
+    def sn_grad(self) -> torch.Tensor:
+        """The gradient that the device computed; for an output, setting it supplies the incoming gradient."""
+        return _session().read_gradient(self.sn_name)
+
+    @sn_grad.setter
+    def sn_grad(self, value: "torch.Tensor | SambaTensor | None") -> None:
+        _session().seed_output(self.sn_name, None if value is None else unwrap(value))
+
+    @property
+    def sn_data(self) -> torch.Tensor:
+        """The device's copy of the value."""
+        return _session().read_tensor(self.sn_name)
+
+    def cpu(self) -> "SambaTensor":
+        """Device to host; the host copy is replaced."""
+        if _session().knows(self.sn_name):
+            value = _session().read_tensor(self.sn_name)
+            with torch.no_grad():
+                if self._tensor is not None and self._tensor.shape == value.shape:
+                    self._tensor.copy_(value)
+                else:
+                    self._tensor = value
+            self._pull = None
+        return self
+
+    cpu_ = cpu
+
+    def rdu(self) -> "SambaTensor":
+        """Host to device."""
+        _session().write_tensor(self.sn_name, self.torch_tensor())
+        return self
+
+    # -- behaving like a tensor --------------------------------------------------------------------------------------
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        with torch._C.DisableTorchFunctionSubclass():
+            return wrap(func(*unwrap(list(args)), **unwrap(dict(kwargs or {}))))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self.torch_tensor(), name)
+        if not callable(value):
+            return wrap(value)
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                result = wrap(value(*unwrap(list(args)), **unwrap(kwargs)))
+            return self._renamed(result) if name in _CASTS and isinstance(result, SambaTensor) else result
+
+        return method
+
+    def _renamed(self, result: "SambaTensor") -> "SambaTensor":
+        """``result`` with this tensor's name and dims: what a change of dtype keeps."""
+        result._name, result._region = self._name, self._region
+        result.batch_dim, result.named_dims, result.sized_dims = self.batch_dim, self.named_dims, self.sized_dims
+        result.host_memory = self.host_memory
+        return result
+
+    def __getitem__(self, index: Any) -> Any:
+        return wrap(self.torch_tensor()[unwrap(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.torch_tensor()[unwrap(index)] = unwrap(value)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (wrap(item) for item in self.torch_tensor())
+
+    def __bool__(self) -> bool:
+        return bool(self.torch_tensor())
+
+    def __int__(self) -> int:
+        return int(self.torch_tensor())
+
+    def __float__(self) -> float:
+        return float(self.torch_tensor())
+
+    def __index__(self) -> int:
+        return int(self.torch_tensor())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.torch_tensor().detach().numpy().astype(dtype) if dtype else self.torch_tensor().detach().numpy()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        values = repr(self._tensor) if self._tensor is not None else ("<on device>" if self._pull else "<empty>")
+        dims = self.named_dims or (None,) * len(self.shape)
+        return (
+            f"{values} (name={self._name!r}, shape={tuple(self.shape)}, dtype={self.dtype}, "
+            f"batch_dim={self.batch_dim}, named_dims={dims}, materializer_provided={self.materializer is not None})"
+        )
+
+    def __reduce__(self) -> Any:
+        tensor = self.torch_tensor() if self.has_data or self.materializer is not None else None
+        fields = {"shape": tuple(self.shape), "dtype": self.dtype, "name": self._name, "batch_dim": self.batch_dim,
+                  "named_dims": self.named_dims, "sized_dims": self.sized_dims, "region_name": self._region}  # fmt: skip
+        return _rebuild, (tensor, fields)
+
+    #: Another spelling that programs use; last, because it hides the module in this class's body.
+    torch = torch_tensor
+
+
+class SambaTensors(dict[str, SambaTensor]):
+    """Named SambaTensors; iterates over the tensors, in the order of their names' insertion."""
+
+    def __iter__(self) -> Iterator[SambaTensor]:  # type: ignore[override]
+        return iter(self.values())
+
+
+class DimInfo:
+    """A dynamic dimension; graphs here are static, so it only carries its largest size."""
+
+    def __init__(self, max: int) -> None:
+        self.max = max
+
+
+def _rebuild(tensor: torch.Tensor | None, fields: dict[str, Any]) -> SambaTensor:
+    return SambaTensor(tensor, **({**fields, "shape": None, "dtype": None} if tensor is not None else fields))
+
+
+def wrap(value: Any) -> Any:
+    """Torch tensors inside ``value`` as SambaTensors; parameters and everything else as they are."""
+    if isinstance(value, torch.Tensor):
+        return SambaTensor(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(wrap(item) for item in value))
+    if isinstance(value, torch.Size):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(wrap(item) for item in value)
+    return value
+
+
+def unwrap(value: Any) -> Any:
+    """SambaTensors inside ``value`` as torch tensors."""
+    if isinstance(value, SambaTensor):
+        return value.torch_tensor()
+    if isinstance(value, dict):
+        return {key: unwrap(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(unwrap(item) for item in value))
+    if isinstance(value, torch.Size):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(unwrap(item) for item in value)
+    return value
+
+
+def _session() -> Any:
+    from sambaflow import samba
+
+    return samba.session
+
+
+def _install_operators() -> None:
+    """Give SambaTensor torch's operators: Python looks them up on the class, not through ``__getattr__``."""
+
+    def make(name: str) -> Callable[..., Any]:
+        def operate(self: SambaTensor, *others: Any) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                return wrap(getattr(self.torch_tensor(), name)(*unwrap(list(others))))
+
+        operate.__name__ = name
+        return operate
+
+    for word in (
+        "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs "
+        "invert and rand or ror xor rxor eq ne lt le gt ge lshift rshift"
+    ).split():
+        setattr(SambaTensor, f"__{word}__", make(f"__{word}__"))
+    for word in "iadd isub imul itruediv".split():
+
+        def in_place(self: SambaTensor, other: Any, _name: str = f"__{word}__") -> SambaTensor:
+            getattr(self.torch_tensor(), _name)(unwrap(other))
+            return self
+
+        setattr(SambaTensor, f"__{word}__", in_place)
+
+
+_install_operators()

@@ -1,0 +1,374 @@
+"""The session: compile, load, run. One per process, as ``samba.session``.
+
+Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronise them.
+"""
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rdukit.errors import InvalidArgument, RuntimeFault, ShapeMismatch, UnknownTensor
+from sambaflow.samba.conversion import buffers_of, parameters_of
+from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
+
+logger = logging.getLogger(__name__)
+
+#: Names under which a program may pass a scalar to ``run`` → the compiler's scalar. Others are tolerated.
+_SCALARS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm")
+
+
+class SambaSession:
+    """What a process has traced, compiled and loaded.
+
+    State: nothing traced → ``compile`` leaves a PEF and forgets nothing; ``trace_graph`` opens the application, which
+    stays open until ``close``, ``reset`` or the end of the process.
+    """
+
+    def __init__(self, pef_path: str = "") -> None:
+        self.pef_path = pef_path
+        #: Options of the command line, remembered by ``parse_app_args``.
+        self.options: dict[str, Any] = {}
+        self.tracing = False
+        #: Graph name → what was traced; filled by compile and trace.
+        self.traced: dict[str, TracedModel] = {}
+        self.output_dict: dict[str, SambaTensor] = {}
+        self.buffer_dict: dict[str, SambaTensor] = {}
+        #: Host tensors of parameters and buffers by symbol name; the last conversion wins.
+        self._state: dict[str, torch.Tensor] = {}
+        self._optimizers: tuple[DeviceOptimizer, ...] = ()
+        self._application: Application | None = None
+        self._scalars: dict[str, float] = {}
+        #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
+        self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
+        self._sections: dict[tuple[Any, ...], tuple[int, ...]] = {}
+
+    # -- compile -----------------------------------------------------------------------------------------------------
+
+    def compile(
+        self, model: nn.Module, inputs: Any, optimizers: Any = None, name: str | None = None,
+        app_dir: str | None = None, squeeze_bs_dim: bool = False, init_output_grads: bool = True,
+        inference: bool | None = None, config_dict: Mapping[str, Any] | None = None,
+        pef_metadata: Mapping[str, Any] | None = None, metadata: Any = None, io_host_memory: Any = None,
+        optim: Any = None, **ignored: Any,
+    ) -> str:  # fmt: skip
+        """Trace and compile ``model``; returns the PEF's path, ``<output-folder>/<pef-name>/<pef-name>.pef``.
+
+        Options come from ``config_dict``, or else from what ``parse_app_args`` parsed. A model without an optimizer
+        is compiled for inference.
+
+        Raises:
+            CompileError: the model cannot be compiled; nothing is written then.
+        """
+        from rdukit_compiler.pipeline import TracedGraph
+        from sambaflow.samba.compiling import compile_traced
+
+        chosen = optimizers if optimizers is not None else optim
+        config = dict(config_dict) if config_dict is not None else dict(self.options)
+        inference = bool(config.get("inference")) if inference is None else inference
+        if not optimizer_list(chosen):
+            inference = True
+        traced = self._trace(model, inputs, name)
+        groups = () if inference else compiler_groups(chosen)
+        embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
+        path = compile_traced([TracedGraph(traced.graph, groups)], name or traced.graph.name, config, inference, embedded)
+        self.pef_path = path
+        return path
+
+    def _trace(self, model: nn.Module, inputs: Any, name: str | None) -> TracedModel:
+        graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
+        self.tracing = True
+        try:
+            traced = trace_model(model, inputs, graph_name)
+        finally:
+            self.tracing = False
+        self.traced[traced.graph.name] = traced
+        self.output_dict.update({tensor.sn_name: tensor for tensor in traced.outputs})
+        model.output_tensors = traced.outputs  # type: ignore[assignment]
+        return traced
+
+    # -- load --------------------------------------------------------------------------------------------------------
+
+    def trace(
+        self, model: nn.Module, inputs: Any, optim: Any, pef: str, transfer_device: bool = True,
+        init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None,
+    ) -> tuple[SambaTensor, ...]:  # fmt: skip
+        """Trace again, check that the graph is the compiled one, load the PEF and upload what the model holds.
+
+        Raises:
+            PefError: there is no such PEF, it cannot be used, or it was compiled from another graph.
+            RuntimeFault: a graph is loaded already; NoResources: the node has no room.
+        """
+        from rdukit_compiler.signature import check_signature
+        from rdukit_runtime.application import open_application
+
+        if self._application is not None:
+            raise RuntimeFault(
+                f"{self._application.path.name} is loaded already; one PEF runs at a time in a process: call "
+                "samba.session.reset() first"
+            )
+        path = pef or self.pef_path
+        began = time.perf_counter()
+        traced = self._trace(model, inputs, None)
+        application = open_application(path, name=Path(path).stem, arch=self._wanted_arch())
+        try:
+            signature = application.pef.signature.get(traced.graph.name)
+            if signature is None:
+                compiled = ", ".join(application.pef.signature)
+                from rdukit.errors import PefMismatch
+
+                raise PefMismatch(f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program")
+            chosen = optimizer_list(optim)
+            traced_groups = compiler_groups(chosen)
+            from rdukit_compiler.signature import graph_signature
+
+            check_signature(signature, graph_signature(traced.graph, traced_groups), str(path), bool(traced_groups))
+        except BaseException:
+            application.close()
+            raise
+        self._application, self._optimizers = application, chosen
+        self._scalars = dict(application.pef.hyperparameters)
+        self._state.update(traced.state)
+        self.buffer_dict.update({n: SambaTensor(b, name=n) for n, b in traced.state.items() if not isinstance(b, nn.Parameter)})
+        self._connect_outputs(traced, init_output_grads, loss_indices)
+        if transfer_device:
+            self.to_device()
+        atexit.register(self.close)
+        logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
+        return traced.outputs
+
+    def _wanted_arch(self) -> str | None:
+        arch = self.options.get("arch")
+        return str(arch) if arch else None
+
+    def _connect_outputs(
+        self, traced: TracedModel, init_output_grads: bool, loss_indices: Sequence[Any] | None
+    ) -> None:
+        """Set which outputs start backward (SDK reference 17); the PEF holds the default."""
+        program = self._loaded().program
+        graph = program.pef.graphs[traced.graph.name]
+        if not graph.seeds:
+            return
+        if loss_indices is not None:
+            wanted = {int(i[0]) if isinstance(i, list | tuple) else int(i) for i in loss_indices}
+            for position, output in enumerate(graph.outputs):
+                if output in graph.seeds:
+                    shape = program.pef.symbols[output].shape
+                    program.seed(output, torch.ones(shape) if position in wanted else torch.zeros(shape))
+        elif not init_output_grads:
+            for output in graph.seeds:
+                program.seed(output, torch.zeros(program.pef.symbols[output].shape))
+
+    def to_device(self) -> None:
+        """Host to device: all parameters, buffers and optimizer states."""
+        program = self._loaded().program
+        for name, tensor in self._state.items():
+            if name in program.pef.symbols and tensor.device.type != "meta":
+                program.write(name, _plain(tensor))
+        for optimizer, first in self._numbered_optimizers():
+            self._upload_optimizer(optimizer, first)
+
+    # -- run ---------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, input_tensors: Any = None, output_tensors: Any = None, hyperparam_dict: Mapping[str, Any] | None = None,
+        data_parallel: bool = False, reduce_on_rdu: bool = False, section_types: Iterable[str] | None = None,
+        section_ids: Iterable[int] | None = None, grad_of_outputs: Sequence[Any] | None = None,
+        graph_name: str | None = None, **ignored: Any,
+    ) -> list[SambaTensor]:  # fmt: skip
+        """Upload the inputs, run sections, and return a handle for each requested output.
+
+        Without ``section_types`` and ``section_ids`` all sections run: a whole training step. A handle's value is read
+        when the program first looks at it.
+
+        Raises:
+            UnknownTensor, ShapeMismatch: an input that the PEF was not compiled for. InvalidArgument: an unknown
+            section or graph.
+        """
+        application = self._loaded()
+        program = application.program
+        for tensor in flatten_tensors(input_tensors):
+            if not isinstance(tensor, SambaTensor):
+                raise InvalidArgument("input_tensors holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')")
+            program.write(tensor.sn_name, tensor.torch_tensor())
+        graph = program.find_graph(graph_name)
+        requested = [t.sn_name for t in flatten_tensors(output_tensors)]
+        if grad_of_outputs is not None:
+            for name, gradient in zip(requested or graph.outputs, grad_of_outputs, strict=False):
+                program.seed(name, unwrap(gradient))
+        key = (
+            graph.name,
+            None if section_types is None else tuple([section_types] if isinstance(section_types, str) else section_types),
+            None if section_ids is None else tuple(section_ids),
+        )
+        sections = self._sections.get(key)
+        if sections is None:
+            sections = self._sections[key] = program.choose_sections(graph, key[1], key[2])
+        application.run(graph.name, sections, self._resolve_scalars(hyperparam_dict))
+        return [self._handle(name) for name in requested]
+
+    def _handle(self, name: str) -> SambaTensor:
+        """A live handle: keeps the device's tensor of this run and converts it when read."""
+        program = self._loaded().program
+        symbol = program.symbol(name)
+        device = program.device_tensor(name)
+        handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
+        handle._pull = lambda: device.to(getattr(torch, symbol.host_dtype), copy=True)
+        return handle
+
+    def _resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:
+        """Every scalar of the PEF: the compiled-in values, overridden by ``given`` (``lr`` sets every ``….lr``)."""
+        if not given:
+            return self._scalars
+        if self._scalar_cache is not None and self._scalar_cache[0] == given:
+            return self._scalar_cache[1]
+        resolved = dict(self._scalars)
+        for key in resolved:
+            word = key.rpartition(".")[2]
+            if key in given:
+                resolved[key] = float(given[key])
+            elif word in _SCALARS and word in given:
+                resolved[key] = float(given[word])
+        self._scalar_cache = (dict(given), resolved)
+        return resolved
+
+    # -- device and host ---------------------------------------------------------------------------------------------
+
+    def knows(self, name: str) -> bool:
+        """Whether the loaded PEF has a tensor of this name."""
+        return self._application is not None and name in self._application.pef.symbols
+
+    def read_tensor(self, name: str) -> torch.Tensor:
+        """A copy of a device tensor."""
+        return self._loaded().program.read(name)
+
+    def write_tensor(self, name: str, value: torch.Tensor) -> None:
+        """Copy a host tensor to the device."""
+        self._loaded().program.write(name, value)
+
+    def read_gradient(self, name: str) -> torch.Tensor:
+        """A tensor's gradient of the last backward."""
+        return self._loaded().program.gradient(name)
+
+    def seed_output(self, name: str, value: torch.Tensor | None) -> None:
+        """Supply an output's incoming gradient, until set again."""
+        self._loaded().program.seed(name, value)
+
+    def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
+        """SambaTensors with the device's values of regions, parameters or outputs."""
+        return [SambaTensor(self.read_tensor(name), name=name) for name in names]
+
+    def to_cpu(self, *things: Any) -> None:
+        """Device to host: models (parameters and buffers), optimizers (states), tensors."""
+        for thing in _flat(things):
+            if isinstance(thing, DeviceOptimizer):
+                self._download_optimizer(thing)
+            elif isinstance(thing, nn.Module):
+                self._copy_model(thing, self._download)
+            elif isinstance(thing, SambaTensor):
+                thing.cpu()
+
+    def to_rdu(self, *things: Any) -> None:
+        """Host to device: models, optimizers, tensors; after ``load_state_dict``."""
+        for thing in _flat(things):
+            if isinstance(thing, DeviceOptimizer):
+                self._upload_optimizer(thing, self._first_index(thing))
+            elif isinstance(thing, nn.Module):
+                self._copy_model(thing, self._upload)
+            elif isinstance(thing, SambaTensor):
+                thing.rdu()
+
+    def _copy_model(self, model: nn.Module, copy: Callable[[str, torch.Tensor], None]) -> None:
+        program = self._loaded().program
+        for name, tensor in [*parameters_of(model).items(), *buffers_of(model).items()]:
+            if name in program.pef.symbols:
+                copy(name, tensor)
+
+    def _download(self, name: str, tensor: torch.Tensor) -> None:
+        with torch.no_grad():
+            _plain(tensor).copy_(self.read_tensor(name))
+
+    def _upload(self, name: str, tensor: torch.Tensor) -> None:
+        self.write_tensor(name, _plain(tensor))
+
+    def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
+        found, first = [], 0
+        for optimizer in self._optimizers:
+            found.append((optimizer, first))
+            first += len(optimizer.param_groups)
+        return found
+
+    def _first_index(self, optimizer: DeviceOptimizer) -> int:
+        for known, first in self._numbered_optimizers():
+            if known is optimizer:
+                return first
+        raise InvalidArgument("this optimizer was not passed to trace_graph; pass it there to keep its state on the device")
+
+    def _upload_optimizer(self, optimizer: DeviceOptimizer, first: int) -> None:
+        program = self._loaded().program
+        for parameter, key, symbol in optimizer.named_states(first):
+            held = optimizer.state.get(parameter, {}).get(key)
+            if held is not None and symbol in program.pef.symbols:
+                program.write(symbol, _plain(torch.as_tensor(held)))
+
+    def _download_optimizer(self, optimizer: DeviceOptimizer) -> None:
+        program = self._loaded().program
+        for parameter, key, symbol in optimizer.named_states(self._first_index(optimizer)):
+            if symbol in program.pef.symbols:
+                optimizer.state[parameter][key] = program.read(symbol)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
+        return self._loaded().figures()
+
+    def close(self) -> None:
+        """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
+        application, self._application = self._application, None
+        atexit.unregister(self.close)
+        if application is not None:
+            application.close()
+
+    def reset(self) -> None:
+        """Tear down and forget everything traced, so that another program can use the process."""
+        self.close()
+        options, pid = self.options, os.getpid()
+        logger.debug("session reset pid=%d", pid)
+        self.__init__()  # type: ignore[misc]
+        self.options = options
+
+    @property
+    def SambaSession(self) -> type["SambaSession"]:  # noqa: N802 - the documented path sambaflow.samba.session.SambaSession
+        """The class, under the name that the documentation gives it."""
+        return SambaSession
+
+    def _loaded(self) -> "Application":
+        if self._application is None:
+            raise RuntimeFault("no PEF is loaded; call samba.utils.trace_graph(model, inputs, optim, pef=…) first")
+        return self._application
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+
+
+def _flat(things: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for thing in things:
+        found.extend(_flat(thing) if isinstance(thing, list | tuple) else [thing])
+    return found
+
+
+__all__ = ["SambaSession", "ShapeMismatch", "UnknownTensor"]

@@ -1,0 +1,234 @@
+"""Tracing: run a model's forward once on tensors without data, and record the graph.
+
+Inputs are SambaTensors, so programs see what they would see on the host; parameters are replaced by stand-ins of the
+same shape and dtype, so tracing touches no weight.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
+from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from sambaflow.samba.directives import active_labels
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
+
+
+@dataclass(slots=True)
+class TracedModel:
+    """A traced model: its graph, and the program's objects that its names stand for."""
+
+    graph: ModelGraph
+    outputs: tuple[SambaTensor, ...]
+    inputs: dict[str, SambaTensor]
+    #: Parameters and buffers of the model, and constants that forward used, by symbol name.
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
+    """Trace ``model`` on named ``inputs``: one SambaTensor, or tuples, lists and dicts of them.
+
+    Raises:
+        TraceError: an input has no name or two share one, or forward does what a static graph cannot.
+        UnsupportedOperator: forward uses something that cannot be compiled.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from rdukit_compiler.from_fx import model_graph_from_fx
+
+    named = _named_inputs(inputs)
+    parameters = {key: p for key, p in model.named_parameters()}
+    buffers = {key: b for key, b in model.named_buffers()}
+    positions = {id(tensor): i for i, tensor in enumerate(named.values())}
+    returned: list[int] = []
+
+    def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
+        stand_ins = [_stand_in(original, value) for original, value in zip(named.values(), flat, strict=False)]
+        rest = flat[len(named) :]
+        replaced = dict(zip([*parameters, *buffers], rest, strict=True))
+        args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
+        with _module_paths(model):
+            made = torch.func.functional_call(model, replaced, args, kwargs)
+        flat_outputs = [unwrap(item) for item in flatten_tensors(made)]
+        returned.append(len(flat_outputs))
+        return flat_outputs
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in (*named.values(), *parameters.values())]
+        values += [torch.empty(tuple(b.shape), dtype=b.dtype) for b in buffers.values()]
+    try:
+        recorded = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(values)
+    except RdukitError:
+        raise
+    except Exception as cause:  # noqa: BLE001 - whatever the program's forward raises is the trace's failure
+        raise _explain(cause, name) from cause
+    prefix = f"{name}__"
+    listed, state = _list_values(prefix, model, named, parameters, buffers)
+    constants: dict[str, str] = {}
+    for node in recorded.graph.nodes:
+        if node.op == "get_attr" and str(node.target) not in constants:
+            symbol = f"{prefix}constant__{len(constants)}"
+            tensor = getattr(recorded, str(node.target))
+            constants[str(node.target)] = symbol
+            state[symbol] = tensor
+            listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
+    graph = model_graph_from_fx(name, recorded.graph, listed, constants)
+    if not graph.outputs:
+        raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
+    outputs = tuple(_output_handle(graph, output) for output in graph.outputs)
+    return TracedModel(graph, outputs, named, state)
+
+
+def flatten_tensors(value: Any) -> list[Any]:
+    """Tensors inside nested tuples, lists and dicts, depth first; ``None`` and other values are left out."""
+    if isinstance(value, SambaTensor | torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in flatten_tensors(item)]
+    if isinstance(value, list | tuple | SambaTensors):
+        return [tensor for item in value for tensor in flatten_tensors(item)]
+    return []
+
+
+def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
+    named: dict[str, SambaTensor] = {}
+    for position, tensor in enumerate(flatten_tensors(inputs)):
+        if not isinstance(tensor, SambaTensor):
+            raise TraceError(
+                f"input {position} is a torch tensor without a name; make it with samba.from_torch_tensor(t, name='…')"
+            )
+        if not tensor.has_name:
+            raise TraceError(f"input {position} of shape {list(tensor.shape)} has no name; pass name='…' when making it")
+        if named.setdefault(tensor.sn_name, tensor) is not tensor:
+            raise TraceError(f"two inputs are called {tensor.sn_name!r}; names of a graph's inputs must differ")
+    return named
+
+
+def _stand_in(original: SambaTensor, value: torch.Tensor) -> SambaTensor:
+    return SambaTensor(
+        value, name=original.sn_name, batch_dim=original.batch_dim, named_dims=original.named_dims,
+        sized_dims=original.sized_dims, region_name=original._region,
+    )  # fmt: skip
+
+
+def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``inputs`` as forward's arguments: a dict gives keyword arguments, a tuple or list positional ones."""
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, SambaTensor):
+            return replace(value)
+        if isinstance(value, SambaTensors):
+            return {key: replace(tensor) for key, tensor in dict.items(value)}
+        if isinstance(value, Mapping):
+            return {key: walk(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(walk(item) for item in value)
+        return value
+
+    walked = walk(inputs)
+    if isinstance(walked, dict):
+        return (), walked
+    if isinstance(walked, list | tuple):
+        return tuple(walked), {}
+    return (walked,), {}
+
+
+@contextlib.contextmanager
+def _module_paths(model: nn.Module) -> Iterator[None]:
+    """While tracing, tag each recorded operator with the path of the innermost module that was running."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    from rdukit_compiler.from_fx import LABELS_META, MODULE_META
+
+    proxy_mode = get_proxy_mode()
+    if proxy_mode is None:
+        yield
+        return
+    graph = proxy_mode.tracer.graph
+    handles = []
+    begun: list[int] = []
+
+    def before(module: nn.Module, args: Any) -> None:
+        begun.append(len(graph.nodes))
+
+    def tagger(path: str) -> Any:
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            count = len(graph.nodes) - begun.pop()
+            for node, _ in zip(reversed(graph.nodes), range(count), strict=False):
+                node.meta.setdefault(MODULE_META, path)
+                if labels := active_labels(module):
+                    node.meta[LABELS_META] = {**labels, **node.meta.get(LABELS_META, {})}
+
+        return after
+
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_hook(tagger(path)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _list_values(
+    prefix: str, model: nn.Module, named: Mapping[str, SambaTensor], parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, torch.Tensor],
+) -> tuple[list[Value], dict[str, torch.Tensor]]:  # fmt: skip
+    values = [Value(n, ValueKind.INPUT, _dtype(t), tuple(t.shape)) for n, t in named.items()]
+    state: dict[str, torch.Tensor] = {}
+    for path, parameter in parameters.items():
+        symbol = getattr(parameter, "sn_name", "")
+        if not symbol:
+            raise CompileError(
+                f"parameter {path!r} was not converted; call samba.from_torch_model_(model) before compile and trace"
+            )
+        if symbol in state or symbol in named:
+            raise CompileError(
+                f"two tensors are called {symbol!r}; give the models different prefixes with "
+                "samba.from_torch_model_(model, parent_module_prefix='…')"
+            )
+        state[symbol] = parameter
+        values.append(
+            Value(symbol, ValueKind.PARAMETER, _dtype(parameter), tuple(parameter.shape), parameter.requires_grad)
+        )
+    base = str(getattr(model, "sn_prefix", prefix))
+    for path, buffer in buffers.items():
+        symbol = base + path.replace(".", "__")
+        state[symbol] = buffer
+        values.append(Value(symbol, ValueKind.BUFFER, _dtype(buffer), tuple(buffer.shape)))
+    return values, state
+
+
+def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
+    value = graph.values[name]
+    return SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
+
+
+def _explain(cause: Exception, name: str) -> RdukitError:
+    text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+    kind = type(cause).__name__
+    if "DataDependent" in kind or "_local_scalar_dense" in text or "data-dependent" in text.lower():
+        return TraceError(
+            f"forward of {name!r} needs a tensor's value while tracing ({text}); control flow, shapes and Python "
+            "numbers cannot depend on data"
+        )
+    return TraceError(f"tracing forward of {name!r} failed: {kind}: {text}")
+
+
+def _dtype(tensor: "torch.Tensor | SambaTensor") -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def as_input_list(inputs: Any) -> Sequence[Any]:
+    """The tensors of ``session.run``'s inputs, flattened; a single tensor is a list of one."""
+    found = flatten_tensors(inputs)
+    if not found and inputs:
+        raise InvalidArgument(f"input_tensors must hold SambaTensors, not {type(inputs).__name__}")
+    return found

@@ -1,0 +1,143 @@
+"""The command line of SambaFlow programs. Source: SDK reference 8.
+
+Options are a table: name, default, commands. User functions may define any of them again; the user's wins.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+COMMANDS: Final = ("compile", "run", "test", "measure-performance", "measure-sections")
+_RUN: Final = ("run", "test", "measure-performance", "measure-sections")
+
+ParserFunction = Callable[[argparse.ArgumentParser], Any]
+
+
+def parse_app_args(
+    argv: Sequence[str] | None = None, common_parser_fn: ParserFunction | None = None,
+    compile_parser_fn: ParserFunction | None = None, run_parser_fn: ParserFunction | None = None,
+    test_parser_fn: ParserFunction | None = None, dev_mode: bool = False, **accepted: Any,
+) -> argparse.Namespace:  # fmt: skip
+    """Parse a program's command line: a command, then options.
+
+    ``common_parser_fn`` adds options to every command, the others to theirs. The result has every built-in attribute
+    whatever the command, and the session remembers it.
+
+    Exits with status 2 on an unknown option or command, as argparse does.
+    """
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given and Path(given[0]).suffix == ".py":
+        given = given[1:]  # one known program passes the whole sys.argv
+    parser = argparse.ArgumentParser(prog=Path(sys.argv[0]).name)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="{compile,run,test,measure-performance}")
+    own = {"compile": compile_parser_fn, "run": run_parser_fn, "test": test_parser_fn}
+    for command in COMMANDS:
+        sub = subparsers.add_parser(
+            command, conflict_handler="resolve", allow_abbrev=False, prog=f"{parser.prog} {command}",
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )  # fmt: skip
+        add_built_in_options(sub, command)
+        for function in (common_parser_fn, own.get(command) or (run_parser_fn if command in _RUN else None)):
+            if function is not None:
+                function(sub)
+    args = parser.parse_args(given)
+    for name, value in built_in_defaults().items():
+        if not hasattr(args, name):
+            setattr(args, name, value)
+    from sambaflow import samba
+
+    samba.session.options = dict(vars(args))
+    return args
+
+
+def parse_yaml_to_args(path: str, args: argparse.Namespace) -> argparse.Namespace:
+    """Lay a YAML file's values over parsed arguments; returns ``args``."""
+    values = yaml.safe_load(Path(path).read_text()) or {}
+    for key, value in values.items():
+        setattr(args, str(key).replace("-", "_"), value)
+    return args
+
+
+def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the options that every SambaFlow program has."""
+    add = parser.add_argument
+    add("-b", "--batch-size", type=int, default=1, help="samples a step; fixed in the PEF")
+    add("-mb", "--microbatch-size", type=int, default=None, help="samples a pipeline pass")
+    add("-p", "--pef", default=None, help="the PEF to use (run, test, measure)")
+    add("--inference", action="store_true", help="forward only")
+    add("--mapping", choices=["section", "spatial"], default="section", help="how the graph is laid out")
+    add("--num-spatial-batches", type=int, default=1, help="batches a call with spatial mapping")
+    add("--data-parallel", action="store_true", help="one replica per process")
+    add("-ws", "--world-size", type=int, default=1, help="replicas")
+    add("--reduce-on-rdu", action="store_true", help="reduce gradients on the fabric")
+    add("--data-parallel-mode", default="normal", help="only 'normal'")
+    add("--log-level", default="info", help="front-end verbosity: debug, info, warning, error")
+    add("--verbose", "-v", type=int, nargs="?", const=1, default=0, help="more output")
+    add("--debug", action="store_true", help="more output and checks")
+    add("--arch", choices=["sn10", "sn20", "sn30", "sn40", "sn40l"], default=None, help="target chip (default sn30)")
+    add("--num-tiles", type=int, default=-1, help="tiles that the PEF uses; -1 = all of a chip")
+    add("--n-chips", "--num-chips", type=int, default=1, help="RDUs for model parallel")
+    add("--output-folder", default="out", help="where the artifact folder goes")
+    add("--pef-name", default=None, help="name of the PEF and of its folder")
+    for mode in ("o0", "o1", "o3"):
+        add(f"-{mode}", f"--{mode}", dest="optim_level", action="store_const", const=mode, default="o3",
+            help=f"optimisation level {mode}")  # fmt: skip
+    add("--optim-level", dest="optim_level", default="o3", help="o0, o1 or o3")
+    add("--optimization-rules", default=None, help="fusion rule file (YAML) for o1")
+    add("--precision", choices=["bf16", "f32"], default=None, help="device arithmetic (ours; default bf16)")
+    _add_accepted(parser)
+    if command in _RUN:
+        add("-n", "--num-iterations", type=int, default=100, help="iterations to measure")
+        add("--min-duration", type=float, default=0.0, help="seconds to measure at least")
+        add("--run-graph-only", action="store_true", help="measure the graph without the inputs' upload")
+        add("--num-sections", type=int, default=None, help="sections to measure")
+        for name in ("--json", "--bench-report-json", "--acc-report-json", "--compiled-stats-json"):
+            add(name, default=None, help="write a report to this file")
+        add("--json-counters", default="", help="counters to include")
+        add("--visualize", action="store_true", help="accepted, without effect")
+
+
+#: Options of the compiler that are recorded in the PEF and change nothing here: (flags, keyword arguments).
+_ACCEPTED: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
+    (("--compiler-mode",), {"default": ""}),
+    (("--compiler-configs-file",), {"default": ""}),
+    (("--mac-human-decision",), {"default": None}),
+    (("--mac-v1",), {"action": "store_true"}),
+    (("--mac-v2",), {"action": "store_true"}),
+    (("--use-o1-default-rules",), {"action": "store_true"}),
+    (("--o1-experimental-opts",), {"action": "store_true"}),
+    (("--resources-scaling-factors",), {"nargs": "+", "default": ["-1.0"] * 4}),
+    (("--graphamp-preset",), {"choices": ["default", "mp0", "mp1", "mp4"], "default": None}),
+    (("--enable-mixed-precision-ops",), {"nargs": "*", "default": None}),
+    (("--enable-stoc-rounding", "--enable-stochastic-rounding"), {"action": "store_true"}),
+    (("--tensor-parallel",), {"choices": ["none", "batch", "weight"], "default": "none"}),
+    (("--model-parallel",), {"action": "store_true"}),
+    (("--distlearn-config",), {"default": ""}),
+    (("--enable-conv-tiling",), {"action": "store_true"}),
+    (("--enable-tiling",), {"action": "store_true"}),
+    (("--default-par-factors",), {"action": "store_true"}),
+    (("--stage-instrumentation",), {"default": "none"}),
+    (("--weight-sharing",), {"action": "store_true"}),
+    (("--enable-hypersection",), {"action": "store_true"}),
+    (("--plot",), {"action": "store_true", "default": None}),
+    (("--disable-strict-conversion",), {"action": "store_true"}),
+    (("--target-runtime-version",), {"default": None}),
+)
+
+
+def _add_accepted(parser: argparse.ArgumentParser) -> None:
+    for flags, keywords in _ACCEPTED:
+        parser.add_argument(*flags, help="recorded in the PEF", **keywords)
+
+
+def built_in_defaults() -> dict[str, Any]:
+    """Every built-in attribute with its default, for commands that do not offer the option."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    for command in COMMANDS:
+        add_built_in_options(parser, command)
+    defaults = vars(parser.parse_args([]))
+    return {"local_rank": -1, "grad_accumulation_steps": 1, "fp32_params": False, **defaults}

@@ -1,0 +1,5 @@
+"""Helpers for data sets."""
+
+from sambaflow.samba.utils.dataset import mnist
+
+__all__ = ["mnist"]

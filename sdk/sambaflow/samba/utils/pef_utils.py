@@ -1,0 +1,61 @@
+"""Metadata in PEFs. Source: SDK reference 7.4."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rdukit.errors import PefError
+from rdukit.pef import read_pef
+
+#: Options that describe the compile and not the program: left out of the metadata.
+_LEFT_OUT: Final = frozenset({"command", "pef_name", "output_folder", "arch", "log_level", "pef"})
+
+
+@dataclass(frozen=True, slots=True)
+class PefInfoStruct:
+    """A field to read; ``mock_value`` is what a program without a device would get."""
+
+    mock_value: Any = None
+
+
+def get_pefmeta(args: Any, model: Any) -> dict[str, str]:
+    """All parsed arguments as strings, the model's text and the SambaFlow version."""
+    return get_pefmeta_dict(vars(args), model)
+
+
+def get_pefmeta_dict(mapping: Mapping[str, Any], model: Any) -> dict[str, Any]:
+    """The same from a dict; lists survive a round trip."""
+    from sambaflow import __version__
+
+    found: dict[str, Any] = {
+        key: value if isinstance(value, list) else str(value) for key, value in mapping.items() if key not in _LEFT_OUT
+    }
+    return {**found, "model": str(model), "samba_version": __version__}
+
+
+def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any]:
+    """Values of metadata ``fields``.
+
+    Raises:
+        ValueError: a field was not embedded. PefNotFound: there is no such file.
+    """
+    metadata = read_pef(pef).pef.metadata
+    missing = [name for name in fields if name not in metadata]
+    if missing:
+        raise ValueError(f"{pef} has no metadata {missing}; it has {sorted(metadata)}")
+    return {name: _parsed(metadata[name]) for name in fields}
+
+
+def _parsed(value: Any) -> Any:
+    """Strings that are Python literals as their values: metadata are strings on the way in."""
+    if not isinstance(value, str):
+        return value
+    import ast
+
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+__all__ = ["PefError", "PefInfoStruct", "get_pef_info", "get_pefmeta", "get_pefmeta_dict"]

@@ -1,0 +1,95 @@
+"""Tracing and small helpers. Source: SDK reference 7."""
+
+import json as json_module
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
+
+
+def trace_graph(
+    model: nn.Module, inputs: Any, optim: Any = None, init_output_grads: bool = True,
+    loss_indices: Sequence[Any] | None = None, pef: str = "", mapping: str = "section",
+    data_parallel_mode: str = "normal", transfer_device: bool = True, optimizers: Any = None, **accepted: Any,
+) -> tuple[SambaTensor, ...]:  # fmt: skip
+    """Trace the model, check it against the PEF, load the PEF and upload parameters, buffers and optimizer state.
+
+    Returns:
+        The traced outputs, flat; also set as ``model.output_tensors``.
+    Raises:
+        PefError: the PEF is missing, broken, or of another graph.
+    """
+    from sambaflow import samba
+
+    chosen = optim if optim is not None else optimizers
+    return samba.session.trace(
+        model, inputs, chosen, pef, transfer_device=transfer_device, init_output_grads=init_output_grads,
+        loss_indices=loss_indices,
+    )  # fmt: skip
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def get_file_dir(file: str) -> str:
+    """Absolute folder of ``file``; programs pass ``__file__``."""
+    return str(Path(file).resolve().parent)
+
+
+def assert_close(
+    a: Any, b: Any, name: str = "tensor", threshold: float = 3e-3, rtol: float | None = None, visualize: bool = False
+) -> None:
+    """Compare two tensors: the largest difference over the larger of the two largest magnitudes.
+
+    Source: ours; the vendor's formula is not published, its thresholds are.
+
+    Raises:
+        AssertionError: the error exceeds ``threshold`` (or ``rtol``).
+    """
+    first, second = (torch.as_tensor(unwrap(x)).detach().to(torch.float64) for x in (a, b))
+    limit = threshold if rtol is None else rtol
+    scale = max(first.abs().max().item(), second.abs().max().item(), 1e-30) if first.numel() else 1.0
+    error = (first - second).abs().max().item() / scale if first.numel() else 0.0
+    print(f"{name}: relative error {error:.3e} (limit {limit:.1e})")
+    if not error <= limit:
+        raise AssertionError(f"{name}: relative error {error:.3e} exceeds {limit:.1e}")
+
+
+def measure_performance(
+    model: nn.Module, inputs: Any, batch_size: int, n_chips: int = 1, inference: bool = False,
+    run_graph_only: bool = False, n_iterations: int = 100, json: str | None = None, min_duration: float = 0.0,
+    **accepted: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """Run the traced graph repeatedly and print throughput and latency of this host.
+
+    Returns:
+        (samples a second, seconds a step).
+    """
+    from sambaflow import samba
+
+    sections = ["fwd"] if inference else None
+    runs = 0
+    began = time.perf_counter()
+    while runs < n_iterations or time.perf_counter() - began < min_duration:
+        samba.session.run(inputs if not run_graph_only else None, None, section_types=sections)
+        runs += 1
+    seconds = (time.perf_counter() - began) / runs
+    throughput = batch_size * n_chips / seconds
+    print(f"e2e_throughput: {throughput:.4f} samples/s, measured over {runs} iterations.")
+    print(f"e2e_latency: {seconds:.6f} s")
+    report = samba.session.report()
+    print(f"projected RDU latency (emulated): {report['emulated_seconds'] / max(report['runs'], 1):.6f} s")
+    if json:
+        Path(json).write_text(json_module.dumps({"throughput": throughput, "latency_s": seconds, "iterations": runs}))
+    return throughput, seconds

@@ -1,0 +1,75 @@
+"""Checkpoints: what is saved reads back bit by bit, and a half-written one is never taken."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, save_checkpoint
+
+
+def make(step: int, seed: int = 0) -> Checkpoint:
+    torch.manual_seed(step)
+    weight = torch.randn(3, 4)
+    return Checkpoint(
+        step=step,
+        parameters={"layer.weight": weight, "layer.tied": weight},
+        optimizer={
+            "state": {0: {"momentum_buffer": torch.randn(3, 4)}, 1: {"momentum_buffer": None}},
+            "param_groups": [{"lr": 0.1, "params": [0, 1]}],
+        },
+        random=torch.get_rng_state(),
+        identity=Identity("logreg", {"num_features": 4}, 16, "d" * 64, seed),
+        totals=Totals(1.25, 0.5, 7, 0.1 + 0.2, 3),
+    )
+
+
+def test_everything_reads_back_exactly(tmp_path: Path) -> None:
+    made = make(5)
+    assert not has_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, made)
+    found = load_checkpoint(tmp_path)
+    assert (found.step, found.identity, found.totals) == (5, made.identity, made.totals)
+    assert {k: torch.equal(v, made.parameters[k]) for k, v in found.parameters.items()} == {
+        "layer.weight": True, "layer.tied": True,
+    }  # fmt: skip
+    assert torch.equal(found.optimizer["state"][0]["momentum_buffer"], made.optimizer["state"][0]["momentum_buffer"])
+    assert found.optimizer["param_groups"] == made.optimizer["param_groups"]
+    assert torch.equal(found.random, made.random)
+
+
+def test_only_the_newest_two_files_stay(tmp_path: Path) -> None:
+    for step in (8, 9, 10, 11):
+        save_checkpoint(tmp_path, make(step))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "latest.json", "step-10.safetensors", "step-11.safetensors",
+    ]  # fmt: skip
+    assert load_checkpoint(tmp_path).step == 11
+
+
+def test_a_file_beside_latest_is_not_taken_before_latest_names_it(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make(1))
+    (tmp_path / "step-2.safetensors").write_bytes(b"half")
+    assert load_checkpoint(tmp_path).step == 1
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="not a checkpoint folder"):
+        load_checkpoint(tmp_path)
+    path = save_checkpoint(tmp_path, make(1))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InvalidArgument, match="does not match"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "latest.json").write_text(json.dumps({"file": "../../etc/passwd", "sha256": ""}))
+    with pytest.raises(InvalidArgument, match="missing"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "latest.json").write_text("{")
+    with pytest.raises(InvalidArgument, match="damaged"):
+        load_checkpoint(tmp_path)
+
+
+def test_trainings_differ_by_what_changes_their_steps() -> None:
+    one, other = make(1).identity, make(2, seed=3).identity
+    assert one.find_difference(make(9).identity) is None
+    assert one.find_difference(other) == "seed 3 against 0"

@@ -1,0 +1,96 @@
+"""Preprocess and the data set that it leaves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rdukit.errors import Cancelled, InvalidArgument, NotFound
+from rdukit_modelbox.box import Box, find_box_file, load_box
+from rdukit_modelbox.context import Progress
+from rdukit_modelbox.datasets import check_dataset_fits, load_dataset
+from rdukit_modelbox.evaluation_figures import judge
+from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
+
+
+class Recorder:
+    """A ``VerbContext`` that remembers."""
+
+    def __init__(self, is_cancelled: bool = False) -> None:
+        self.box: Box = load_box(find_box_file("logreg"))
+        self.told: list[Progress] = []
+        self.lines: list[str] = []
+        self._is_cancelled = is_cancelled
+
+    def progress(self, progress: Progress) -> None:
+        self.told.append(progress)
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
+
+    def check_cancelled(self) -> None:
+        if self._is_cancelled:
+            raise Cancelled("cancelled")
+
+
+def test_the_bundled_digits_become_a_data_set_that_reads_back(tmp_path: Path) -> None:
+    context = Recorder()
+    done = run_preprocess(context, {"normalize": "mnist", "limit": 100}, {}, tmp_path)
+    assert done.outputs == {"dataset": tmp_path / "dataset"}
+    assert done.figures["train_samples"] == done.figures["test_samples"] == 100
+    assert (context.told[-1].step, context.told[-1].total) == (3, 3)
+    dataset = load_dataset(tmp_path / "dataset")
+    assert dataset.train.features_NF.shape == (100, 784)
+    assert (dataset.features, dataset.classes, dataset.normalize) == (784, 10, "mnist")
+    check_dataset_fits(dataset, 784, 10)
+    with pytest.raises(InvalidArgument, match="784 features"):
+        check_dataset_fits(dataset, 100, 10)
+
+
+def test_the_same_request_writes_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run_preprocess(Recorder(), {"normalize": "none", "limit": 20}, {}, tmp_path / name)
+    for file in ("train.npz", "test.npz", "manifest.json"):
+        assert (tmp_path / "a/dataset" / file).read_bytes() == (tmp_path / "b/dataset" / file).read_bytes()
+
+
+def test_normalising_scales_and_centres() -> None:
+    images = np.array([[[0, 255]]], np.uint8)
+    labels = np.zeros(1, np.int64)
+    assert prepare(images, labels, "none").features_NF.tolist() == [[0.0, 1.0]]
+    centred = prepare(images, labels, "mnist").features_NF
+    np.testing.assert_allclose(centred, [[-0.42421296, 2.8214867]], rtol=1e-6)
+
+
+def test_a_cancelled_preprocess_leaves_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(Cancelled):
+        run_preprocess(Recorder(is_cancelled=True), {"normalize": "none", "limit": 5}, {}, tmp_path)
+    with pytest.raises(NotFound, match="not a data set"):
+        load_dataset(tmp_path / "dataset")
+
+
+def test_a_changed_or_damaged_data_set_is_refused(tmp_path: Path) -> None:
+    run_preprocess(Recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path)
+    folder = tmp_path / "dataset"
+    whole = (folder / "train.npz").read_bytes()
+    (folder / "train.npz").write_bytes((folder / "test.npz").read_bytes())
+    with pytest.raises(InvalidArgument, match="does not match"):
+        load_dataset(folder)
+    (folder / "train.npz").write_bytes(whole[:100])
+    with pytest.raises(InvalidArgument, match="not readable"):
+        load_dataset(folder)
+    (folder / "train.npz").write_bytes(whole)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({k: v for k, v in manifest.items() if k != "classes"}))
+    with pytest.raises(InvalidArgument, match="lacks 'classes'"):
+        load_dataset(folder)
+
+
+def test_judging_counts_each_pair_of_true_and_given_class() -> None:
+    logits = np.array([[2, 1, 0], [0, 2, 1], [0, 3, 1], [5, 5, 6]], np.float32)
+    found = judge(logits, np.array([0, 1, 2, 2]), 3)
+    assert found.predicted_N.tolist() == [0, 1, 1, 2]
+    assert found.confusion == [[1, 0, 0], [0, 1, 0], [0, 1, 1]]
+    assert found.accuracy == 0.75
+    assert 0.66 < found.probability_N[0] < 0.67
+    assert judge(logits[:0], np.zeros(0, np.int64), 3).accuracy == 0.0

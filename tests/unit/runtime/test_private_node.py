@@ -1,0 +1,113 @@
+"""Leases of a private node, and which node is opened."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault, Unavailable
+from rdukit_runtime.node import open_lease
+
+
+@pytest.fixture(autouse=True)
+def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RDUKIT_NODE", "RDUKIT_LEASE", "RDUKIT_SND_SOCKET", "RDUKIT_PLATFORM", "SF_RNT_TILE_AFFINITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arch", "chip"), [("sn10", "sn10"), ("SN30", "sn30"), ("sn40", "sn40l"), (None, "sn30"), ("", "sn30")]
+)
+def test_without_a_daemon_a_private_node_with_the_program_s_chip_is_made(arch: str | None, chip: str) -> None:
+    with open_lease("app", arch=arch, tiles=2, memory_bytes=100) as lease:
+        assert lease.kind == "private"
+        assert lease.chip.name == chip
+        assert lease.tiles == ("/NODE/XRDU_0/RDU_0/TILE_0", "/NODE/XRDU_0/RDU_0/TILE_1")
+        assert lease.memory_bytes == 100
+
+
+def test_a_private_node_is_of_the_platform_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_PLATFORM", "TEST-1")
+    with pytest.raises(NoResources, match=r"TEST-1 .*waiting cannot help"):
+        open_lease("app", arch="sn10", tiles=5, memory_bytes=0)
+    assert open_lease("app", arch="sn30", tiles=5, memory_bytes=0).chip.name == "sn30"
+
+
+def test_the_vendor_s_affinity_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SF_RNT_TILE_AFFINITY", "0xf0")
+    assert open_lease("app", arch="sn10", tiles=1, memory_bytes=0).tiles == ("/NODE/XRDU_0/RDU_1/TILE_0",)
+    monkeypatch.setenv("SF_RNT_TILE_AFFINITY", "all")
+    with pytest.raises(InvalidArgument, match="legal: a number such as 0xf"):
+        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
+
+
+def test_regions_are_zeroed_memory_within_the_lease() -> None:
+    with open_lease("app", arch="sn10", tiles=1, memory_bytes=100) as lease:
+        region = lease.allocate("weights", 60)
+        assert region.buffer.tolist() == [0] * 60
+        region.buffer[0] = 1
+        with pytest.raises(OutOfDeviceMemory, match="40 B left"):
+            lease.allocate("cache", 41)
+        region.free()
+        region.free()
+        assert lease.allocate("cache", 100).buffer[0] == 0
+        with pytest.raises(RuntimeFault, match="was freed"):
+            region.buffer  # noqa: B018
+
+
+def test_a_view_of_a_freed_region_stays_usable() -> None:
+    lease = open_lease("app", arch="sn10", tiles=1, memory_bytes=100)
+    region = lease.allocate("weights", 60)
+    view = region.buffer[10:20]
+    region.free()
+    lease.release()
+    view[0] = 3
+    assert view[0] == 3
+
+
+def test_a_released_lease_refuses_everything_but_another_release() -> None:
+    lease = open_lease("app", arch="sn10", tiles=1, memory_bytes=100)
+    region = lease.allocate("weights", 60)
+    lease.report({"runs": 1, "phase": "exec"})
+    lease.release()
+    lease.release()
+    region.free()
+    with pytest.raises(LeaseLost):
+        lease.allocate("late", 1)
+    with pytest.raises(LeaseLost):
+        lease.report({"runs": 2})
+
+
+def test_unknown_counters_and_phases_are_told_the_legal_ones() -> None:
+    with open_lease("app", arch="sn10", tiles=1, memory_bytes=0) as lease:
+        with pytest.raises(InvalidArgument, match="legal: \\['runs'"):
+            lease.report({"jumps": 1})
+        with pytest.raises(InvalidArgument, match="legal: setup"):
+            lease.report({"phase": "sleep"})
+
+
+def test_a_wanted_daemon_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_NODE", "daemon")
+    with pytest.raises(Unavailable, match="rdukit node start"):
+        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
+    monkeypatch.setenv("RDUKIT_NODE", "cloud")
+    with pytest.raises(InvalidArgument, match="legal"):
+        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
+
+
+@pytest.mark.parametrize("held", ["L1", ":", "L1:", ":token"])
+def test_a_malformed_lease_variable_is_an_error_that_does_not_show_it(
+    held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_LEASE", held)
+    with pytest.raises(InvalidArgument, match="<id>:<token>"):
+        open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
+
+
+def test_opening_a_lease_imports_no_torch() -> None:
+    program = (
+        "import sys; from rdukit_runtime.node import open_lease; "
+        "open_lease('app', arch='sn10', tiles=1, memory_bytes=0).release(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
