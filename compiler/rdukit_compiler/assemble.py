@@ -78,7 +78,9 @@ class _GraphAssembler:
             )
             self._record_gradients(kernels, plan.name)
             built.append(kernels)
-        backward_inputs = [self._backward_bindings(plan.name, k) for plan, k in zip(reversed(plans), built, strict=True)]
+        backward_inputs = [
+            self._backward_bindings(plan.name, k) for plan, k in zip(reversed(plans), built, strict=True)
+        ]
         for plan, kernels in zip(plans, reversed(built), strict=True):
             self._add_forward(plan, kernels)
         for plan, kernels, inputs in zip(reversed(plans), built, backward_inputs, strict=True):

@@ -113,7 +113,9 @@ def check_graph(graph: ModelGraph, after: str) -> None:
                 raise InvalidGraph(f"after {after}: {operator.name!r} reads {name!r} before it is made")
         for name in operator.outputs:
             if name in known or name not in graph.values:
-                raise InvalidGraph(f"after {after}: {operator.name!r} makes {name!r}, which is made twice or not listed")
+                raise InvalidGraph(
+                    f"after {after}: {operator.name!r} makes {name!r}, which is made twice or not listed"
+                )
             known.add(name)
     for name in graph.outputs:
         if name not in known:

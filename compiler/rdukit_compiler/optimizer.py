@@ -135,9 +135,7 @@ class _Builder:
             total = Ref(added)
         return total
 
-    def node(
-        self, name: str, op: str, args: list[Argument], kwargs: Mapping[str, Argument] | None = None
-    ) -> None:
+    def node(self, name: str, op: str, args: list[Argument], kwargs: Mapping[str, Argument] | None = None) -> None:
         self._nodes.append(KernelNode(name, op, tuple(args), dict(kwargs or {})))
 
     def kernel(self, outputs: tuple[str, ...]) -> KernelGraph:

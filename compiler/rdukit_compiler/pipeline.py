@@ -95,7 +95,10 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
 
 
 def _cut_options(options: CompileOptions) -> CutOptions:
-    rules = (*(load_rules(options.rules) if options.rules else ()), *(load_default_rules() if options.default_rules else ()))
+    rules = (
+        *(load_rules(options.rules) if options.rules else ()),
+        *(load_default_rules() if options.default_rules else ()),
+    )
     return CutOptions(
         mode=options.mode, chip=options.chip, tiles=options.tiles, rules=rules, inference=options.inference
     )  # fmt: skip
@@ -131,4 +134,3 @@ def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Report
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.stem + suffix)
-

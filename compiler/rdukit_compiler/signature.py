@@ -83,7 +83,8 @@ def _structure(graph: ModelGraph) -> KernelGraph:
     for operator in graph.operators:
         nodes.append(KernelNode(operator.name, operator.op, operator.args, operator.kwargs))
         nodes.extend(
-            KernelNode(name, "getitem", (Ref(operator.name), position)) for position, name in enumerate(operator.outputs)
+            KernelNode(name, "getitem", (Ref(operator.name), position))
+            for position, name in enumerate(operator.outputs)
         )
     inputs = tuple(
         TensorSpec(value.name, value.dtype, value.shape, ())

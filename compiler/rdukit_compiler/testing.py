@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from rdukit.pef.kernel import Argument, Ref
-
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind, check_graph
 
 

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 
 import click
@@ -66,13 +68,26 @@ def run_command(command: click.Command) -> None:
 
     With ``--json`` among the arguments the error is printed as JSON on stdout too.
     """
+    with exit_on_error():
+        status = _run_click(command)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Around a program's main: an ``RdukitError`` becomes one line on stderr and its own exit status."""
     try:
-        status = command.main(standalone_mode=False)
+        yield
     except RdukitError as error:
         if "--json" in sys.argv:
             click.echo(json.dumps(error.body(), sort_keys=True))
         click.echo(f"error [{error.code}]: {error.message}", err=True)
         sys.exit(error.exit_status)
+
+
+def _run_click(command: click.Command) -> object:
+    try:
+        return command.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -84,4 +99,3 @@ def run_command(command: click.Command) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
-    sys.exit(status if isinstance(status, int) else 0)

@@ -1,7 +1,6 @@
 """``python -m rdukit_modelbox``: the same as ``rdukit box``."""
 
 from rdukit.cli import run_command
-
 from rdukit_modelbox.cli import box
 
 if __name__ == "__main__":

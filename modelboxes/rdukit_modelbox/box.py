@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound
-
 from rdukit_modelbox.legal import Legal, ParameterType, ParameterValue, find_objection
 
 API_VERSION: Final = "rdukit.dev/v1"

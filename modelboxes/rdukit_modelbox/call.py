@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from rdukit.errors import Cancelled, RdukitError, error_from_body
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rdukit.errors import Cancelled, RdukitError, error_from_body
 from rdukit_modelbox.client import BoxClient
 
 

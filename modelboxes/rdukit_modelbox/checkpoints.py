@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
 
 FORMAT: Final = 1
 LATEST: Final = "latest.json"

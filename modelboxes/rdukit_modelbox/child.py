@@ -104,7 +104,6 @@ def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
 
 def _serve_rows(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit.errors import InvalidArgument
-
     from rdukit_modelbox.box import load_box
     from rdukit_modelbox.rows import RowsProgram
 

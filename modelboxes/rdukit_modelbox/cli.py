@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
 from rdukit.errors import InvalidArgument
 from rdukit.settings import home_folder
-
 from rdukit_modelbox.box import Box, Verb, box_names, check_compiler_version, find_box_file, load_box
 from rdukit_modelbox.describe import describe as describe_box
 

@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from rdukit.errors import Unavailable, error_from_body
 
+from rdukit.errors import Unavailable, error_from_body
 from rdukit_modelbox.sse import read_events
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files import atomic_target, sha256_of, write_json_atomic
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Struct
-from rdukit.proto import modelbox_pb2 as pb
 
+from rdukit.proto import modelbox_pb2 as pb
 from rdukit_modelbox.operations import Operation, OperationEvent
 from rdukit_modelbox.service import VerbCall
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NoReturn
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+
 from rdukit.errors import RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.grpc_messages import call_from, description_message, event_message, operation_message
 from rdukit_modelbox.service import BoxService

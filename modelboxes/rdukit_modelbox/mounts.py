@@ -5,7 +5,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rdukit.errors import InvalidArgument, NotFound
-
 from rdukit_modelbox.box import Box, Verb
 
 

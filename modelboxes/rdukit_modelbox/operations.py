@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 from rdukit.clock import Clock
 from rdukit.errors import Conflict, NotFound
-
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.states import Event, OperationState, next_state

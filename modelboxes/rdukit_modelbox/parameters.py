@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
-
 from rdukit_modelbox.box import Box, Parameter, Verb
 from rdukit_modelbox.legal import ParameterValue, find_objection, legal_in_words, normalise
 

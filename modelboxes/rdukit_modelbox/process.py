@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -15,26 +15,34 @@ _MAX_LINE: Final = 64 << 20
 
 
 class Child:
-    """One running ``rdukit_modelbox.child``. Its stdout and stderr go to a log file."""
+    """One running ``rdukit_modelbox.child``. What it prints goes to a log file, and line by line to a listener."""
 
-    def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, log_file: Path) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        log_file: Path,
+        on_line: Callable[[str], object] | None,
+    ) -> None:
         self._process = process
         self._reader = reader
         self.log_file = log_file
+        self._copying = asyncio.create_task(self._copy_output(on_line))
 
     @classmethod
-    async def start(cls, request: Mapping[str, object], log_file: Path) -> "Child":
+    async def start(
+        cls, request: Mapping[str, object], log_file: Path, on_line: Callable[[str], object] | None = None
+    ) -> "Child":
         """Start one and hand it ``request``. Call from the main thread: the child dies with the thread."""
         log_file.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
         try:
-            with log_file.open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "rdukit_modelbox.child",
-                    "--events-fd", str(write_end), "--parent", str(os.getpid()),
-                    stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log,
-                    pass_fds=(write_end,), start_new_session=True,
-                )  # fmt: skip
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-u", "-m", "rdukit_modelbox.child",
+                "--events-fd", str(write_end), "--parent", str(os.getpid()),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(write_end,), start_new_session=True,
+            )  # fmt: skip
         except BaseException:
             os.close(read_end)
             raise
@@ -44,7 +52,7 @@ class Child:
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb")
         )
-        child = cls(process, reader, log_file)
+        child = cls(process, reader, log_file, on_line)
         await child.send(request)
         return child
 
@@ -79,8 +87,11 @@ class Child:
             yield message
 
     async def wait(self) -> int:
-        """Its exit status once it has ended; negative: the signal that killed it."""
-        return await self._process.wait()
+        """Its exit status once it has ended and its output is kept; negative: the signal that killed it."""
+        status = await self._process.wait()
+        # What it started may hold the pipe open for longer.
+        await asyncio.wait({self._copying}, timeout=1.0)
+        return status
 
     async def stop(self, grace_s: float) -> None:
         """SIGTERM, and SIGKILL to it and what it started if it still runs after ``grace_s`` seconds."""
@@ -99,6 +110,16 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
+    async def _copy_output(self, on_line: Callable[[str], object] | None) -> None:
+        assert self._process.stdout is not None
+        with self.log_file.open("ab") as log:
+            while block := await _read_line(self._process.stdout):
+                log.write(block)
+                log.flush()
+                text = block.decode(errors="replace").strip()
+                if on_line is not None and text:
+                    on_line(text)
+
     def last_words(self, lines: int = 3) -> str:
         """The last lines of its log, for a message."""
         try:
@@ -106,6 +127,16 @@ class Child:
         except OSError:
             return ""
         return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+
+
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, or a piece of one that is too long; empty at the end."""
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    except asyncio.LimitOverrunError:
+        return await stream.read(1 << 16)
 
 
 def describe_exit(status: int) -> str:

@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import read_pef
+from rdukit_modelbox.box import Box
 from rdukit_zoo.registry import get_model
 from sambaflow import samba
 from sambaflow.samba import utils
-
-from rdukit_modelbox.box import Box
 
 #: Key of the PEF's metadata that holds what a box needs to know.
 METADATA_KEY: Final = "modelbox"
@@ -184,6 +184,5 @@ class Program:
 
 def plain_tensor(value: Any) -> torch.Tensor:
     """A torch tensor from what a converted model's ``state_dict`` holds."""
-    tensor = samba.to_torch(value) if isinstance(value, samba.SambaTensor) else value
-    plain: torch.Tensor = tensor.detach().clone()
-    return plain
+    tensor: torch.Tensor = samba.to_torch(value)
+    return tensor.detach().clone()

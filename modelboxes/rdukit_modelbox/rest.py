@@ -11,10 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
-from rdukit import __version__
-from rdukit.errors import RdukitError
 from starlette.exceptions import HTTPException
 
+from rdukit import __version__
+from rdukit.errors import RdukitError
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.service import BoxService, VerbCall
 from rdukit_modelbox.sse import KEEP_ALIVE, frame_event

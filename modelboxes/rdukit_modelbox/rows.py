@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rdukit.errors import InvalidArgument
 
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import Box
 from rdukit_modelbox.checkpoints import load_checkpoint
 from rdukit_modelbox.program import Program, read_shape

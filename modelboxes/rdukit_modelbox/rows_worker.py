@@ -9,7 +9,6 @@ from typing import Any
 from rdukit.errors import RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.files import sha256_of
 from rdukit.settings import resolve
-
 from rdukit_modelbox.process import Child, describe_exit
 from rdukit_modelbox.settings import CHILD_START_S, ROWS_IDLE_S, ROWS_TIMEOUT_S
 

@@ -15,9 +15,9 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import uvicorn
 import uvloop
+
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
-
 from rdukit_modelbox.grpc_server import start_grpc
 from rdukit_modelbox.lifeline import signal_on_parent_death
 from rdukit_modelbox.rest import make_app

@@ -17,7 +17,6 @@ from pathlib import Path
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.settings import resolve
-
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.describe import describe
 from rdukit_modelbox.metrics import Metrics

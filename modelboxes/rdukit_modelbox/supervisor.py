@@ -37,7 +37,7 @@ async def run_child(
 ) -> Outcome:
     """Start a child for ``request``, pass its talk on, stop it when ``cancel`` is set, and say how it ended."""
     try:
-        child = await Child.start(request, log_file)
+        child = await Child.start(request, log_file, listener.log)
     except OSError as cause:
         return Outcome(failed=Failure("unavailable", f"no process could be started: {cause}"), has_started=False)
     logger.info("child started pid=%s verb=%s", child.pid, request.get("verb"))

@@ -10,7 +10,6 @@ from typing import Final, NewType
 from rdukit.errors import InvalidArgument, LeaseLost, NoResources, NotFound, OutOfDeviceMemory
 from rdukit.hardware import NodeSpec
 from rdukit.units import format_bytes
-
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.placement import (
     Placement,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rdukit.errors import NoResources, PermissionDenied, RdukitError, Unauthenticated
-
 from rdukit_runtime.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
 from rdukit_runtime.events import EventKind, EventLog
 from rdukit_runtime.inventory import node_tiles

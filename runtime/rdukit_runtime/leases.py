@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol, Self
 from rdukit.errors import InvalidArgument, LeaseLost, RdukitError, RuntimeFault, Unavailable
 from rdukit.hardware import ChipSpec, NodeSpec
 from rdukit.snd import SndClient
-
 from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region

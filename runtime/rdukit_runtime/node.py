@@ -11,7 +11,6 @@ from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_no
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes
-
 from rdukit_runtime.allocator import Allocator, LeaseId, Request
 from rdukit_runtime.leases import DaemonLease, NodeLease, PrivateLease, Region
 from rdukit_runtime.settings import LEASE, NODE, PLATFORM, socket_path, tile_affinity

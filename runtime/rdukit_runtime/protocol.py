@@ -11,7 +11,6 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.snd import PROTOCOL_VERSION
-
 from rdukit_runtime.states import Phase
 
 #: Longest request line in bytes; requests carry names and numbers only.

@@ -23,7 +23,6 @@ from typing import Final
 
 from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-
 from rdukit_runtime.daemon import Answer, NodeDaemon
 from rdukit_runtime.memory import create_region
 from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body

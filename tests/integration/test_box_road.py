@@ -11,13 +11,14 @@ from typing import Any
 import grpc
 import pytest
 import torch
+from safetensors.torch import load_file
+
 from rdukit.errors import Conflict, InvalidArgument, PefMismatch
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
-from safetensors.torch import load_file
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2"}
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import LeaseLost, Unavailable
 from rdukit.snd import SndClient
 from rdukit_runtime.node import open_lease

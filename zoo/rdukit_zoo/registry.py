@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from rdukit.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from sambaflow.samba import SambaTensor
     from torch import nn
+
+    from sambaflow.samba import SambaTensor
 
 #: Modules of the zoo that register a model; one line per file.
 MODULES: Final = ("ffn", "logreg")

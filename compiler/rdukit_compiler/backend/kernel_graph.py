@@ -59,6 +59,5 @@ def fx_from_kernel(kernel: KernelGraph) -> fx.GraphModule:
 def example_inputs(kernel: KernelGraph) -> list[torch.Tensor]:
     """Tensors of zeros with the kernel's input shapes, dtypes and strides."""
     return [
-        torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype)).zero_()
-        for spec in kernel.inputs
+        torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype)).zero_() for spec in kernel.inputs
     ]

@@ -42,9 +42,7 @@ def has_native_form(kernel: KernelGraph) -> bool:
     return bool(kernel.nodes) and not any(node.op.startswith("rdukit.") for node in kernel.nodes)
 
 
-def build_natives(
-    kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None]
-) -> dict[str, bytes]:
+def build_natives(kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None]) -> dict[str, bytes]:
     """Native libraries by kernel digest; kernels that could not be built are left out, and run portably.
 
     Args:
@@ -57,9 +55,7 @@ def build_natives(
         on_built(digest, None)
     if missing:
         _build_missing(missing, folder, on_built)
-    return {
-        digest: (folder / f"{digest}.so").read_bytes() for digest in wanted if (folder / f"{digest}.so").exists()
-    }
+    return {digest: (folder / f"{digest}.so").read_bytes() for digest in wanted if (folder / f"{digest}.so").exists()}
 
 
 def _build_missing(

@@ -9,7 +9,6 @@ from math import ceil
 
 from rdukit.hardware import ChipSpec
 from rdukit.pef.model import Cost, Resources
-
 from rdukit_compiler.cost.balance import balance_units
 from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.cost.work import OpWork, WorkKind
@@ -56,15 +55,17 @@ def project(
         stage_pmus = max(1.0, pmus * stage.bytes / total_bytes)
         memory = stage.bytes / (stage_pmus * constants.pmu_port_bytes * constants.u_pmu)
         slowest = max(slowest, compute, memory)
-    pipeline = (iterations + len(stages) - 1) / iterations * slowest / constants.balance if stages else 0.0
-    device_bytes = bytes_in + bytes_out + bytes_weights
+    fill = (iterations + len(stages) - 1) / iterations / constants.balance if stages else 1.0
     clock = chip.clock_hz
-    longest = max(
-        pipeline,
-        device_bytes / memory_bandwidth(chip, tiles) * clock,
+    links = max(
+        (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles) * clock,
         bytes_peer / constants.peer_bandwidth * clock,
         bytes_host / chip.pcie_bandwidth * clock,
     )
+    if slowest * fill < links:
+        # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
+        shares = [min(share, float(ceil(load * fill / links))) for share, load in zip(shares, loads, strict=True)]
+    longest = max(slowest * fill, links)
     seconds = longest / clock + chip.launch_s
     sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)
     resources = Resources(

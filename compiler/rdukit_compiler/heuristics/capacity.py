@@ -14,7 +14,6 @@ from math import ceil, prod
 from rdukit.errors import DoesNotFit
 from rdukit.hardware import ChipSpec
 from rdukit.pef.model import ITEM_BYTES
-
 from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.patterns.vocabulary import is_gemm, is_rider, is_view

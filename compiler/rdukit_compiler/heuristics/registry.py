@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rdukit.hardware import ChipSpec
-
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.patterns.syntax import Scalar
 

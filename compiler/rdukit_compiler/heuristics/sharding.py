@@ -10,7 +10,6 @@ from math import ceil, prod
 from typing import Final
 
 from rdukit.pef.kernel import references
-
 from rdukit_compiler.cost.work import Shape
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.patterns.syntax import Scalar

@@ -4,9 +4,9 @@ O0: one per operator. O1: what fusion rules group, each by its heuristic; what i
 cut only by capacity. In all modes every operator is in exactly one plan, no path leaves a plan and comes back, and
 plans are in an order that can be run.
 
-Views, casts and makers of constants get no section of their own: they go with the operators that read them. Where
-several sections read one, it goes with its producer, or, without one, with the section that runs first (ours: so the
-plans stay a partition, and the value is made once).
+Views, casts and whatever is computed from constants alone get no section of their own: they go with the operators
+that read them. Where several sections read one, it goes with its producer, or, without one, with the section that
+runs first (ours: so the plans stay a partition, and the value is made once).
 
 Source: compiler reference 2 (modes), 5.4 items 8 to 12, 7.2.
 """
@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import ChipSpec
-
 from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
-from rdukit_compiler.ir import ModelGraph, Operator
+from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
@@ -103,8 +102,16 @@ def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
 
 
 def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matched: frozenset[str]) -> None:
-    """Join each rider that no rule took with what reads it, or, if several do, with what makes its input."""
-    riders = {p for p, o in enumerate(graph.operators) if is_rider(o) and o.name not in matched}
+    """Join each rider that no rule took with what reads it, or, if several do, with what makes its input.
+
+    Riders are views, casts, and whatever is computed from constants alone.
+    """
+    constants: set[int] = set()
+    for position, operator in enumerate(graph.operators):
+        made_here = not any(graph.values[name].kind is not ValueKind.OPERATOR for name in operator.inputs)
+        if made_here and constants.issuperset(topology.producers[position]):
+            constants.add(position)
+    riders = {p for p, o in enumerate(graph.operators) if (is_rider(o) or p in constants) and o.name not in matched}
     for position in sorted(riders, reverse=True):
         own = groups.group_of[position]
         inside = groups.members[own]
@@ -127,7 +134,7 @@ def _why(leads: Operator, match: Match | None, count: int) -> str:
         return f"rule {match.rule} matched {len(match.operators)} operators"
     if is_loss(leads):
         return "the loss has a section of its own: backward starts there and the program reads its output"
-    riders = f", with {count - 1} views, casts or constants that only it needs" if count > 1 else ""
+    riders = f"; views, casts and constants that ride along: {count - 1}" if count > 1 else ""
     return f"operator {leads.op_type} by itself{riders}"
 
 

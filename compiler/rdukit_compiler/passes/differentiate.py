@@ -18,7 +18,6 @@ from rdukit_compiler.backend.torch_private import split_joint, trace_aten
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, run_operator
 
-
 #: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
 TensorShape = tuple[tuple[int, ...], str]
 
@@ -103,9 +102,7 @@ def build_kernels(
                 traced = trace_aten(lambda *tensors: function(tensors), primals)
             kernel = kernel_from_fx(_cleaned(traced.graph))
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
-        incoming = [
-            _example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])
-        ]
+        incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
         present: list[bool] = []
         joint = trace_aten(
             _joint_function(function, outputs, inputs, tangents, wanted, contributions, present), primals + incoming
@@ -193,7 +190,9 @@ def _bind(
             extras.append(source)
         value = node.meta["val"]
         saved.append(
-            SavedValue(None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape)))
+            SavedValue(
+                None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape))
+            )
         )
     result.args = (tuple([*leaving[: len(outputs)], *extras]),)
     _restore_placeholders(forward, len(inputs))
@@ -231,7 +230,11 @@ def _cleaned(graph: fx.Graph) -> fx.Graph:
 def _work(graph: fx.Graph) -> tuple[OperatorShape, ...]:
     """What each call reads and makes."""
     return tuple(
-        OperatorShape(str(node.target), _shapes([n.meta.get("val") for n in node.all_input_nodes]), _shapes([node.meta.get("val")]))
+        OperatorShape(
+            str(node.target),
+            _shapes([n.meta.get("val") for n in node.all_input_nodes]),
+            _shapes([node.meta.get("val")]),
+        )
         for node in graph.nodes
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import yaml
+
 from rdukit.errors import RuleError
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from typing import Final
 
 from rdukit.pef.kernel import Argument, Ref
-
 from rdukit_compiler.ir import Operator
 
 #: Traced name -> the rule word it also answers to. Source: compiler reference 5.2 (aliases to fold).

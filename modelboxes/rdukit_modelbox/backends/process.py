@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Unavailable
-
 from rdukit_modelbox.backends.base import BoxSpec
 
 POLL_S = 0.02

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdukit.pef import Pef, SectionType, read_pef
-
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.program import Program, Shape

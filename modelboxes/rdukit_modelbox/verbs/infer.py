@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdukit.files import write_atomic, write_json_atomic
-
 from rdukit_modelbox.checkpoints import load_checkpoint
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, check_dataset_fits, load_dataset

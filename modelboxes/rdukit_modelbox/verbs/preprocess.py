@@ -9,12 +9,12 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rdukit_zoo.datasets.digits import CLASSES, load_bundled, load_folder
-from rdukit_zoo.datasets.idx import Bytes
 
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, save_dataset
 from rdukit_modelbox.legal import ParameterValue
+from rdukit_zoo.datasets.digits import CLASSES, load_bundled, load_folder
+from rdukit_zoo.datasets.idx import Bytes
 
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
 MEAN: Final = np.float32(0.1307)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rdukit.errors import Conflict, InvalidArgument, RuntimeFault
 
+from rdukit.errors import Conflict, InvalidArgument, RuntimeFault
 from rdukit_modelbox.checkpoints import (
     Checkpoint,
     Identity,

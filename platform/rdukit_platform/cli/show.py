@@ -1,6 +1,7 @@
 """How the command line shows things to people."""
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,10 +32,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(Text(str(cell), style=COLOURS.get(str(cell), "")) for cell in row))
-    console = Console(highlight=False)
     # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
-    wide = None if console.is_terminal else _width_of(table, console)
-    console.print(table, width=wide, no_wrap=not console.is_terminal)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    console.print(table)
 
 
 def ago(at: float | None) -> str:
@@ -84,7 +84,3 @@ def describe_progress(progress: Mapping[str, Any] | None) -> str:
     if progress.get("throughput"):
         words.append(f"{progress['throughput']:.0f}/s")
     return " ".join(words)
-
-
-def _width_of(table: Table, console: Console) -> int:
-    return max(console.measure(table, options=console.options.update(width=10_000)).maximum, 1)

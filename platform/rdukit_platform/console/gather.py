@@ -192,7 +192,7 @@ def submit_commands(box: Box) -> dict[str, str]:
     for verb in box.verbs:
         words = [f"rdukit job submit --box {box.name} --verb {verb.name}"]
         words += [f"--input {slot.name}=ARTIFACT" for slot in verb.inputs if slot.is_required]
-        words += [f"--param {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
+        words += [f"--set {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
         commands[verb.name] = " ".join(words)
     return commands
 

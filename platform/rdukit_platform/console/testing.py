@@ -88,8 +88,10 @@ class Example:
             _, jobs = submit_pipeline(session, Boxes({"logreg": example_box()}), self.tenant_id, request, at)
             ids = [job.id for job in jobs]
         self._succeed(ids[0], "pef", at, {"sections": 3, "mode": "O3", "projected_step_seconds": 0.000312})
-        result: dict[str, object] = {"steps": 1250, "accuracy": 0.9145, "loss": 0.31, "host_seconds": 14.2, "emulated_seconds": 0.39,
-                  "emulated_cycles": 546_000_000}  # fmt: skip
+        result: dict[str, object] = {
+            "steps": 1250, "accuracy": 0.9145, "loss": 0.31, "host_seconds": 14.2, "emulated_seconds": 0.39,
+            "emulated_cycles": 546_000_000,
+        }  # fmt: skip
         self._succeed(ids[1], "checkpoint", at + 9, result, steps=1250)
         return ids[0], ids[1]
 

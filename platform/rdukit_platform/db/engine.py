@@ -43,10 +43,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database; it commits nothing."""
+        """A session that sees one state of the database; it commits nothing, and its rows can be used afterwards."""
         with Session(self.engine, expire_on_commit=False) as session:
             yield session
-            session.rollback()
 
     @contextmanager
     def write(self) -> Iterator[Session]:

@@ -9,7 +9,7 @@ from typing import Final
 from celery.signals import worker_shutting_down
 
 from rdukit.clock import SystemClock
-from rdukit.settings import resolve
+from rdukit.settings import LOG_LEVEL, resolve
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -99,7 +99,7 @@ def serve(home: Home) -> None:
     hearts.start()
     logger.info("worker up name=%s slots=%d", name, slots)
     try:
-        app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", "--loglevel=WARNING"])
+        app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
     finally:
         hearts.stop()
         database.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+
 from rdukit import __version__
 from rdukit.clock import SystemClock
 from rdukit.files import write_json_atomic
@@ -17,7 +18,6 @@ from rdukit.hardware import NODES, find_node
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
-
 from rdukit_runtime.allocator import Allocator
 from rdukit_runtime.daemon import NodeDaemon
 from rdukit_runtime.server import SndServer, listening, new_identity

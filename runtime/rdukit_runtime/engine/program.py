@@ -202,7 +202,9 @@ class Program:
         if ids is not None:
             chosen = set(ids)
             if unknown := chosen - set(graph.schedule):
-                raise InvalidArgument(f"graph {graph.name!r} has no section {min(unknown)}; legal: {list(graph.schedule)}")
+                raise InvalidArgument(
+                    f"graph {graph.name!r} has no section {min(unknown)}; legal: {list(graph.schedule)}"
+                )
             return tuple(i for i in graph.schedule if i in chosen)
         if types is None:
             return graph.schedule
@@ -306,5 +308,3 @@ class Program:
             counters.flops += cost.flops
             counters.bytes += cost.bytes_in + cost.bytes_out + cost.bytes_weights
             counters.section_runs[step.section.id] = counters.section_runs.get(step.section.id, 0) + 1
-
-

@@ -67,7 +67,9 @@ def optimization_mode(config: Mapping[str, Any]) -> str:
     if text == "o1hd":
         return "o1"
     if text not in {"o0", "o1", "o3"}:
-        raise InvalidArgument(f"optimisation level {text!r} is not legal; legal: o0, o1, o3 (--o0, -o1, --optim-level o1)")
+        raise InvalidArgument(
+            f"optimisation level {text!r} is not legal; legal: o0, o1, o3 (--o0, -o1, --optim-level o1)"
+        )
     return text
 
 

@@ -47,7 +47,9 @@ from_torch = from_torch_tensor
 
 def from_named_dict(tensors: Mapping[str, Any]) -> SambaTensors:
     """SambaTensors named by key, usable as ``input_tensors``."""
-    return SambaTensors({name: SambaTensor(tensor, name=name) for name, tensor in tensors.items() if tensor is not None})
+    return SambaTensors(
+        {name: SambaTensor(tensor, name=name) for name, tensor in tensors.items() if tensor is not None}
+    )
 
 
 def to_torch(value: Any) -> Any:

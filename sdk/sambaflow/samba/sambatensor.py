@@ -16,7 +16,9 @@ from rdukit.errors import InvalidArgument
 _anonymous = itertools.count()
 
 #: Methods that change the dtype: the result keeps name, batch_dim and dims.
-_CASTS = frozenset({"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"})
+_CASTS = frozenset(
+    {"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"}
+)
 
 
 class SambaTensor:

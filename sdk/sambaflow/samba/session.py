@@ -82,7 +82,9 @@ class SambaSession:
         traced = self._trace(model, inputs, name)
         groups = () if inference else compiler_groups(chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
-        path = compile_traced([TracedGraph(traced.graph, groups)], name or traced.graph.name, config, inference, embedded)
+        path = compile_traced(
+            [TracedGraph(traced.graph, groups)], name or traced.graph.name, config, inference, embedded
+        )
         self.pef_path = path
         return path
 
@@ -128,7 +130,9 @@ class SambaSession:
                 compiled = ", ".join(application.pef.signature)
                 from rdukit.errors import PefMismatch
 
-                raise PefMismatch(f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program")
+                raise PefMismatch(
+                    f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program"
+                )
             chosen = optimizer_list(optim)
             traced_groups = compiler_groups(chosen)
             from rdukit_compiler.signature import graph_signature
@@ -140,7 +144,9 @@ class SambaSession:
         self._application, self._optimizers = application, chosen
         self._scalars = dict(application.pef.hyperparameters)
         self._state.update(traced.state)
-        self.buffer_dict.update({n: SambaTensor(b, name=n) for n, b in traced.state.items() if not isinstance(b, nn.Parameter)})
+        self.buffer_dict.update(
+            {n: SambaTensor(b, name=n) for n, b in traced.state.items() if not isinstance(b, nn.Parameter)}
+        )
         self._connect_outputs(traced, init_output_grads, loss_indices)
         if transfer_device:
             self.to_device()
@@ -200,7 +206,9 @@ class SambaSession:
         program = application.program
         for tensor in flatten_tensors(input_tensors):
             if not isinstance(tensor, SambaTensor):
-                raise InvalidArgument("input_tensors holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')")
+                raise InvalidArgument(
+                    "input_tensors holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')"
+                )
             program.write(tensor.sn_name, tensor.torch_tensor())
         graph = program.find_graph(graph_name)
         requested = [t.sn_name for t in flatten_tensors(output_tensors)]
@@ -209,7 +217,9 @@ class SambaSession:
                 program.seed(name, unwrap(gradient))
         key = (
             graph.name,
-            None if section_types is None else tuple([section_types] if isinstance(section_types, str) else section_types),
+            None
+            if section_types is None
+            else tuple([section_types] if isinstance(section_types, str) else section_types),
             None if section_ids is None else tuple(section_ids),
         )
         sections = self._sections.get(key)
@@ -313,7 +323,9 @@ class SambaSession:
         for known, first in self._numbered_optimizers():
             if known is optimizer:
                 return first
-        raise InvalidArgument("this optimizer was not passed to trace_graph; pass it there to keep its state on the device")
+        raise InvalidArgument(
+            "this optimizer was not passed to trace_graph; pass it there to keep its state on the device"
+        )
 
     def _upload_optimizer(self, optimizer: DeviceOptimizer, first: int) -> None:
         program = self._loaded().program

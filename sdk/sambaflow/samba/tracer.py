@@ -104,7 +104,9 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
                 f"input {position} is a torch tensor without a name; make it with samba.from_torch_tensor(t, name='…')"
             )
         if not tensor.has_name:
-            raise TraceError(f"input {position} of shape {list(tensor.shape)} has no name; pass name='…' when making it")
+            raise TraceError(
+                f"input {position} of shape {list(tensor.shape)} has no name; pass name='…' when making it"
+            )
         if named.setdefault(tensor.sn_name, tensor) is not tensor:
             raise TraceError(f"two inputs are called {tensor.sn_name!r}; names of a graph's inputs must differ")
     return named

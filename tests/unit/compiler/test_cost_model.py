@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.cost import OpWork, WorkKind, memory_bandwidth, project
 from rdukit_compiler.cost.balance import balance_units
@@ -80,6 +81,13 @@ def test_decisions_limit_units_and_set_the_tiling() -> None:
     assert tight.pcus <= 100 < free.pcus
     _, serial = project(gemms(1e12), 0, 0, 0, SN30, 8, {"pcu_limit": 100, "stream_iterations": 1})
     assert serial.seconds > slower.seconds * 2
+
+
+def test_a_section_that_waits_for_memory_occupies_only_the_units_that_keep_up() -> None:
+    bound, _ = project(gemms(1e9), 10**9, 0, 0, SN30, 8)
+    busy, _ = project(gemms(1e13), 10**6, 0, 0, SN30, 8)
+    assert bound.pcus == 4
+    assert busy.pcus > 1200
 
 
 def test_more_stages_than_units_share_them() -> None:

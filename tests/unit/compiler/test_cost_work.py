@@ -1,6 +1,7 @@
 """FLOPs of ATen operators by name and shape."""
 
 import pytest
+
 from rdukit_compiler.cost import OpWork, Shape, WorkKind, operator_work
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.ir import ModelGraph
@@ -86,6 +87,11 @@ def test_a_view_that_several_sections_read_goes_with_its_producer() -> None:
 def test_a_constant_that_several_sections_read_goes_with_the_first() -> None:
     graph = graph_of("c = full; r = relu x; a = add r c; b = mul a c")
     assert members(cut(graph, "o0")) == [{"r"}, {"c", "a"}, {"b"}]
+
+
+def test_what_is_computed_from_constants_alone_rides_too() -> None:
+    graph = graph_of("o = ones; t = tril o; m = eq t; r = relu x; a = add r m")
+    assert members(cut(graph, "o0")) == [{"r"}, {"o", "t", "m", "a"}]
 
 
 def test_a_view_of_an_input_that_several_sections_read_goes_with_the_first() -> None:
@@ -250,9 +256,18 @@ def random_graphs(draw: st.DrawFn) -> ModelGraph:
 def test_plans_of_random_graphs_are_a_partition_that_can_be_run(graph: ModelGraph, mode: str) -> None:
     plans = cut(graph, mode)
     if mode == "o0":
-        operators = {operator.name: operator for operator in graph.operators}
+        riders = {name for name, value in constants_of(graph).items() if value}
+        riders |= {operator.name for operator in graph.operators if is_rider(operator)}
         for plan in plans:
-            assert sum(not is_rider(operators[name]) for name in plan.operators) <= 1
+            assert sum(name not in riders for name in plan.operators) <= 1
+
+
+def constants_of(graph: ModelGraph) -> dict[str, bool]:
+    """Operator name, which is its value's name here, -> whether it depends on no input."""
+    found: dict[str, bool] = {}
+    for operator in graph.operators:
+        found[operator.name] = all(found.get(name, False) for name in operator.inputs)
+    return found
 
 
 def test_cutting_needs_no_torch() -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from rdukit.hardware import CHIPS
 from rdukit_compiler.heuristics import DEFAULT, Request, find_heuristic, heuristic, heuristic_names
 from rdukit_compiler.heuristics.capacity import pack, section_limits

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rdukit.pef.kernel import Ref
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match, match_rules

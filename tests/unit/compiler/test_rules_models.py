@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import parse_rules

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import RuleError
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
 from rdukit_compiler.rules import load_default_rules, load_rules

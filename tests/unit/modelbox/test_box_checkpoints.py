@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, save_checkpoint
 

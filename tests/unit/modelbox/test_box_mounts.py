@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.mounts import Mounts, resolve_inputs

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from rdukit.errors import Conflict, InvalidTransition, NotFound
 from rdukit.testing import FakeClock
 from rdukit_modelbox import operations as module

@@ -1,6 +1,7 @@
 """Parameters as given, checked against the legal values."""
 
 import pytest
+
 from rdukit.errors import IllegalValue, UnknownParameter
 from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
 from rdukit_modelbox.legal import Legal, ParameterType, find_objection, legal_in_words

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rdukit.errors import Cancelled, InvalidArgument, NotFound
 from rdukit_modelbox.box import Box, find_box_file, load_box
 from rdukit_modelbox.context import Progress

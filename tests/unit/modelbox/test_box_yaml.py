@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.box import Verb, box_names, check_compiler_version, find_box_file, load_box
 

@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory
 from rdukit.hardware import GIB, ChipSpec, NodeSpec
 from rdukit_runtime.allocator import Allocator, LeaseId, RegionId, Request

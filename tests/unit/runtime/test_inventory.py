@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+
 from rdukit.errors import NotFound
 from rdukit.hardware import NODES, NodeSpec, find_node
 from rdukit_runtime.inventory import ComponentKind, components, node_tiles, tile_of_path

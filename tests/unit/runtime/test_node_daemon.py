@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from rdukit.hardware import GIB, find_node
 from rdukit.testing import FakeClock
 from rdukit_runtime.allocator import Allocator

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault, Unavailable
 from rdukit_runtime.node import open_lease
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
 from rdukit_runtime.memory import create_region, map_private, map_region
 

@@ -1,6 +1,7 @@
 """The tables of lease and tile states."""
 
 import pytest
+
 from rdukit.errors import InvalidTransition
 from rdukit_runtime.states import (
     LEASE_TRANSITIONS,

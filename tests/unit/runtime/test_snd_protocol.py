@@ -6,6 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.protocol import OPERATIONS, read_message
 

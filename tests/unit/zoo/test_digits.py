@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_zoo.datasets.digits import load_bundled, load_folder
 from rdukit_zoo.datasets.idx import parse_idx

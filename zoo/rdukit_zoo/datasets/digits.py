@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rdukit.errors import InvalidArgument, NotFound
 
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit_zoo.datasets.idx import Bytes, find_idx, read_idx
 
 FOLDER: Final = Path(__file__).with_name("mnist10k")

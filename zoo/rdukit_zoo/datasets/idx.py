@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
 from rdukit.errors import InvalidArgument, NotFound
 
 #: Third byte of an idx file: the item type. Only unsigned bytes occur in image sets.

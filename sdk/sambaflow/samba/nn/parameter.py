@@ -152,4 +152,3 @@ def _detached(parameter: torch.Tensor) -> torch.Tensor:
     made = SambaParameter(plain, requires_grad=False, name=parameter.sn_name)
     made.__dict__["_detached"] = True
     return made
-

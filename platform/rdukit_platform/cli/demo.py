@@ -1,0 +1,128 @@
+"""``rdukit demo``: the whole road once, over the platform's REST API, on real handwritten digits."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rdukit.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rdukit_platform.cli.client import ApiClient
+
+#: Share of the held-out digits that the model must read right.
+ACCURACY_BAR: Final = 0.90
+NOT_GOOD_ENOUGH: Final = 4
+STEPS: Final = ("preprocess", "compile", "train", "infer")
+
+
+@click.command()
+@click.option("--box", default="logreg", show_default=True, help="ModelBox to use.")
+@click.option(
+    "--home", type=click.Path(path_type=Path), default=None, help="Home folder (default: a new temporary one)."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
+    """Run the whole road once on real digits, and stop.
+
+    Starts the platform, runs the pipeline preprocess, compile, train, infer through its REST API, prints the accuracy
+    on digits that the model has not seen, and stops all that it started. Exit status 0 only above 0.90.
+
+    Example: rdukit demo --home /tmp/demo
+    """
+    from rdukit_platform.cli.demo_platform import started_platform
+    from rdukit_platform.cli.demo_progress import follow_pipeline
+
+    folder = (home or Path(tempfile.mkdtemp(prefix="rdukit-demo-"))).expanduser().absolute()
+    with started_platform(folder, port) as (client, running):
+        click.echo(
+            f"platform ready in {running['ready_s']} s at {running['url']}, console {running['console']}", err=True
+        )
+        pipeline = client.post("/v1/pipelines", {"name": f"demo {box}", "steps": demo_steps(box)})
+        pipeline = follow_pipeline(client, pipeline["id"])
+        outcome = gather_outcome(client, pipeline, folder, running)
+    if as_json:
+        from rdukit_platform.cli.show import print_json
+
+        print_json(outcome)
+    else:
+        _print_outcome(outcome)
+    if outcome["state"] != "succeeded" or not outcome["accuracy"] or outcome["accuracy"] <= ACCURACY_BAR:
+        sys.exit(NOT_GOOD_ENOUGH)
+
+
+def demo_steps(box: str) -> list[dict[str, object]]:
+    """The pipeline: each step feeds the next."""
+    built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
+    inputs = {"train": built, "infer": {**built, "checkpoint": "@train.checkpoint"}}
+    return [{"name": verb, "box": box, "verb": verb, "inputs": inputs.get(verb, {})} for verb in STEPS]
+
+
+def gather_outcome(
+    client: "ApiClient", pipeline: dict[str, Any], home: Path, running: dict[str, Any]
+) -> dict[str, Any]:
+    """What there is to tell, read over REST while the platform is up."""
+    jobs = {job["step"]: job for job in pipeline["jobs"]}
+    artifacts = []
+    for job in pipeline["jobs"]:
+        for slot, artifact_id in job["outputs"].items():
+            found = client.get(f"/v1/artifacts/{artifact_id}")
+            blob = home / "artifacts" / "blobs" / found["digest"][:2] / found["digest"]
+            artifacts.append(
+                {"step": job["step"], "slot": slot, "id": artifact_id, "bytes": found["bytes"], "path": str(blob)}
+            )
+    return {
+        "state": pipeline["state"],
+        "pipeline": pipeline["id"],
+        "accuracy": (jobs["infer"]["result"] or {}).get("accuracy"),
+        "results": {step: job["result"] for step, job in jobs.items()},
+        "seconds": {step: _took(job) for step, job in jobs.items()},
+        "errors": {step: job["error"] for step, job in jobs.items() if job["error"]},
+        "artifacts": artifacts,
+        "home": str(home),
+        "console": running["console"],
+    }
+
+
+def _took(job: dict[str, Any]) -> float | None:
+    return round(job["ended_at"] - job["started_at"], 3) if job["ended_at"] and job["started_at"] else None
+
+
+def _print_outcome(outcome: dict[str, Any]) -> None:
+    from rdukit_platform.cli.show import print_table
+
+    for step, error in outcome["errors"].items():
+        click.echo(f"{step} failed: {error['message']} [{error['code']}]", err=True)
+    rows = []
+    for step in ("train", "infer"):
+        result = outcome["results"][step] or {}
+        emulated, host = result.get("emulated_seconds"), result.get("host_seconds")
+        rows.append((f"{step}, time", _seconds(emulated), _seconds(host)))
+        samples = result.get("samples")
+        if samples and emulated and host:
+            rows.append((f"{step}, samples/s", format_count(samples / emulated), format_count(samples / host)))
+        if result.get("emulated_cycles"):
+            rows.append((f"{step}, cycles", format_count(result["emulated_cycles"]), ""))
+    rows += [(f"{step}, whole job", "", _seconds(took)) for step, took in outcome["seconds"].items()]
+    click.echo()
+    print_table(("FIGURE", "EMULATED RDU", "THIS HOST"), rows)
+    click.echo()
+    print_table(
+        ("ARTIFACT", "ID", "CONTENT"),
+        [(f"{a['step']}.{a['slot']}", a["id"], a["path"]) for a in outcome["artifacts"]],
+    )
+    click.echo(
+        f"\nhome      {outcome['home']}  (all is stopped; start it again with: RDUKIT_HOME={outcome['home']} rdukit up)"
+    )
+    click.echo(f"console   {outcome['console']}  (while the platform runs)")
+    if outcome["accuracy"] is not None:
+        click.echo(f"accuracy  {outcome['accuracy']:.4f} on held-out digits (bar: {ACCURACY_BAR:.2f})")
+    else:
+        click.echo(f"pipeline {outcome['pipeline']} is {outcome['state']}: no accuracy")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)

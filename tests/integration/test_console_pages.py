@@ -1,0 +1,269 @@
+"""The console over a real database: who may see what, and that every page is whole."""
+
+import re
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from shutil import rmtree
+
+import httpx
+import pytest
+import uvicorn
+
+from rdukit_platform.console.routes import STATIC
+from rdukit_platform.console.session import COOKIE
+from rdukit_platform.console.testing import Example, job_state
+from rdukit_platform.context import Platform, open_platform
+from rdukit_platform.db.migrate import migrate
+from rdukit_platform.db.models import TokenRow
+from rdukit_platform.gateway.app import create_app
+from rdukit_platform.settings import Home, checked_home
+from rdukit_platform.tenants.service import READ, create_tenant, create_token, ensure_first_token, find_tenant
+
+VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
+
+
+class Tags(HTMLParser):
+    """Collects what is wrong with a page's tags, its links and anything inline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: set[str] = set()
+        self.wrong: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        self.wrong += [f"<{tag} {name}>" for name in names if name == "style" or name.startswith("on")]
+        if tag in {"script", "link"} and not (names.get("src") or names.get("href") or "").startswith("/console/"):
+            self.wrong.append(f"<{tag}> that is not the console's own file")
+        if tag == "a" and (names.get("href") or "").startswith("/console/"):
+            self.links.add(str(names["href"]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}> closes nothing")
+
+
+def check_page(text: str) -> Tags:
+    tags = Tags()
+    tags.feed(text)
+    assert tags.wrong == []
+    assert tags.open == []
+    return tags
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
+    monkeypatch.setenv("RDUKIT_HOME", folder)
+    home: Home = checked_home()
+    opened = open_platform(home)
+    migrate(opened.database)
+    ensure_first_token(opened.database, home, time.time())
+    yield opened
+    opened.database.close()
+    rmtree(folder)
+
+
+@pytest.fixture
+def jobs(platform: Platform) -> dict[str, str]:
+    with platform.database.read() as session:
+        tenant = find_tenant(session, "default")
+        assert tenant is not None
+        tenant_id = tenant.id
+    return Example(platform.database, platform.store, tenant_id, time.time()).fill()
+
+
+@pytest.fixture
+def client(platform: Platform) -> Iterator[httpx.Client]:
+    """A browser without JavaScript, at the gateway's real socket."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(platform), log_config=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    port = listener.getsockname()[1]
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", follow_redirects=True, timeout=30.0) as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+
+
+def log_in(client: httpx.Client, token: str) -> None:
+    answer = client.post("/console/login", data={"token": token, "next": "/console/nodes"}, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/console/nodes"
+
+
+def first_token(platform: Platform) -> str:
+    return platform.home.token_file.read_text().strip()
+
+
+def other_token(platform: Platform, scopes: list[str]) -> str:
+    with platform.database.write() as session:
+        tenant = find_tenant(session, "other") or create_tenant(session, "other", time.time())
+        return create_token(session, tenant.id, "t", scopes, time.time())[1]
+
+
+def test_without_a_session_every_page_leads_to_the_login_and_back(client: httpx.Client, platform: Platform) -> None:
+    for path in ("/console/", "/console/nodes", "/console/jobs/job-1", "/console/artifacts"):
+        answer = client.get(path, follow_redirects=False)
+        assert answer.status_code == 303
+        assert answer.headers["location"] == f"/console/login?next={path}"
+    renewed = client.get("/console/parts/jobs", headers={"HX-Request": "true"})
+    assert (renewed.status_code, renewed.headers["HX-Redirect"]) == (401, "/console/login")
+
+
+def test_a_wrong_token_is_refused_and_the_right_one_gives_a_safe_cookie(
+    client: httpx.Client, platform: Platform
+) -> None:
+    refused = client.post("/console/login", data={"token": "rdk_wrong"})
+    assert refused.status_code == 401
+    assert "This token is not valid" in refused.text
+    answer = client.post("/console/login", data={"token": f" {first_token(platform)}\n"}, follow_redirects=False)
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert first_token(platform).lower() not in cookie
+    assert (platform.home.folder / "console.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_logging_out_and_revoking_the_token_end_the_session(client: httpx.Client, platform: Platform) -> None:
+    log_in(client, first_token(platform))
+    assert client.get("/console/", follow_redirects=False).status_code == 200
+    client.post("/console/logout")
+    assert client.get("/console/", follow_redirects=False).status_code == 303
+    log_in(client, first_token(platform))
+    with platform.database.write() as session:
+        for row in session.query(TokenRow):
+            row.revoked_at = time.time()
+    assert client.get("/console/", follow_redirects=False).status_code == 303
+
+
+def test_a_forged_cookie_is_no_session(client: httpx.Client, platform: Platform) -> None:
+    log_in(client, first_token(platform))
+    genuine = client.cookies[COOKIE]
+    client.cookies.clear()
+    for cookie, status in ((genuine[:-4] + "0000", 303), (genuine, 200)):
+        answer = client.get("/console/", headers={"Cookie": f"{COOKIE}={cookie}"}, follow_redirects=False)
+        assert answer.status_code == status
+
+
+def test_every_link_leads_to_a_whole_page_with_strict_headers(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+) -> None:
+    log_in(client, first_token(platform))
+    seen: set[str] = set()
+    pending = {"/console/", *(f"/console/jobs/{job}" for job in jobs.values())}
+    while pending:
+        path = pending.pop()
+        seen.add(path)
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        pending |= check_page(answer.text).links - seen
+    assert any(path.startswith("/console/artifacts/art-") for path in seen)
+    assert any(path.startswith("/console/pipelines/pipe-") for path in seen)
+    assert any(path.startswith("/console/catalog/") for path in seen)
+
+
+def test_an_empty_platform_says_what_to_do_next(client: httpx.Client, platform: Platform) -> None:
+    log_in(client, first_token(platform))
+    assert "No jobs yet" in client.get("/console/").text
+    assert "No artifacts yet" in client.get("/console/artifacts").text
+    assert "No pipelines yet" in client.get("/console/pipelines").text
+    assert "node daemon does not answer" in client.get("/console/nodes").text
+
+
+def test_the_job_page_tells_the_whole_story(client: httpx.Client, platform: Platform, jobs: dict[str, str]) -> None:
+    log_in(client, first_token(platform))
+    done = client.get(f"/console/jobs/{jobs['succeeded']}").text
+    for word in (
+        "91.4 %",
+        "projected",
+        "Training loss",
+        "checkpoint",
+        "XRDU_0/RDU_1 tiles 0–1",
+        "worker-1",
+        "Completed",
+    ):
+        assert word in done
+    assert "hx-get" not in done
+    running = client.get(f"/console/jobs/{jobs['running']}").text
+    assert "640 of 1250" in running
+    assert "checkpoint &lt;step-500&gt; written" in running
+    assert "Cancel" in running
+    assert "2 tiles, of which 0 are free" in client.get(f"/console/jobs/{jobs['queued']}").text
+    assert "batch_size is 33; legal: one of 16, 32, 64" in client.get(f"/console/jobs/{jobs['failed']}").text
+
+
+def test_filters_show_jobs_of_one_state_and_refuse_states_that_are_none(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+) -> None:
+    log_in(client, first_token(platform))
+    failed = client.get("/console/?state=failed").text
+    assert jobs["failed"] in failed
+    assert jobs["running"] not in failed
+    refused = client.get("/console/?state=flying")
+    assert refused.status_code == 400
+    assert "no job state is called" in refused.text
+
+
+def test_a_part_that_has_not_changed_is_not_sent_again(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+) -> None:
+    log_in(client, first_token(platform))
+    page = client.get(f"/console/jobs/{jobs['running']}").text
+    found = re.search(r'hx-get="(/console/jobs/[^"]+/log\?seen=[0-9a-f]+)"', page)
+    assert found is not None
+    assert client.get(found[1]).status_code == 204
+    assert client.get(found[1].split("?")[0]).status_code == 200
+
+
+def test_another_tenants_things_are_not_found(client: httpx.Client, platform: Platform, jobs: dict[str, str]) -> None:
+    log_in(client, first_token(platform))
+    artifact = re.search(r"/console/artifacts/art-\w+", client.get(f"/console/jobs/{jobs['succeeded']}").text)
+    assert artifact is not None
+    client.post("/console/logout")
+    log_in(client, other_token(platform, [READ]))
+    assert "No jobs yet" in client.get("/console/").text
+    for path in (f"/console/jobs/{jobs['running']}", f"/console/jobs/{jobs['running']}/log", artifact[0]):
+        assert client.get(path).status_code == 404
+
+
+def test_cancelling_ends_the_job_and_needs_scope_and_our_own_form(
+    client: httpx.Client, platform: Platform, jobs: dict[str, str]
+) -> None:
+    path = f"/console/jobs/{jobs['running']}/cancel"
+    log_in(client, first_token(platform))
+    for headers in ({"Origin": "http://elsewhere"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert client.post(path, headers=headers).status_code == 403
+    assert job_state(platform.database, jobs["running"]) == "running"
+    answer = client.post(path, headers={"Origin": str(client.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"})
+    assert answer.status_code == 200
+    assert "Cancelled by a user" in answer.text
+    assert job_state(platform.database, jobs["running"]) == "cancelled"
+    assert client.post(f"/console/jobs/{jobs['succeeded']}/cancel").status_code == 409
+    with platform.database.write() as session:
+        tenant = find_tenant(session, "default")
+        assert tenant is not None
+        reader = create_token(session, tenant.id, "reader", [READ], time.time())[1]
+    client.post("/console/logout")
+    log_in(client, reader)
+    assert client.post(f"/console/jobs/{jobs['queued']}/cancel").status_code == 403
+    assert "Cancel</button>" not in client.get(f"/console/jobs/{jobs['queued']}").text
+
+
+def test_only_the_consoles_own_files_are_served(client: httpx.Client) -> None:
+    for name in STATIC.iterdir():
+        assert client.get(f"/console/static/{name.name}").status_code == 200
+    for path in ("/console/static/../access.py", "/console/static/%2e%2e%2faccess.py", "/console/static/none.css"):
+        assert client.get(path).status_code == 404
