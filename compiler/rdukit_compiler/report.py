@@ -76,6 +76,7 @@ def projection_line(sections: Sequence[Section]) -> str:
 def describe_plans(plans: Sequence[SectionPlan]) -> str:
     """One line a section: its operators, the rule or heuristic that made it, and why it ends there."""
     return "".join(
-        f"{plan.name}\trule={plan.rule or '-'}\theuristic={plan.heuristic}\toperators={','.join(plan.operators)}\t{plan.why}\n"
+        f"{plan.name}\trule={plan.rule or '-'}\theuristic={plan.heuristic}\t"
+        f"operators={','.join(plan.operators)}\t{plan.why}\n"
         for plan in plans
     )

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-import yaml
-
 from rdukit.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -87,6 +85,8 @@ def _file_values(env: Mapping[str, str]) -> object:
             message = f"settings file {path} does not exist; unset ${CONFIG.variable} or create it"
             raise InvalidArgument(message) from None
         return {}
+    import yaml  # costs more than the rest of this module, and most processes have no settings file
+
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as cause:

@@ -26,6 +26,8 @@ class RowsWorker:
         #: Set between a start that succeeded and the stop; ``_key`` says which model it has loaded.
         self._child: Child | None = None
         self._key = ""
+        #: How the last child that died did.
+        self._ending = ""
         self._lock = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
         self._stopping: set[asyncio.Task[None]] = set()
@@ -40,9 +42,12 @@ class RowsWorker:
         async with self._lock:
             self._disarm()
             try:
-                child = await self._ready_child(pef, checkpoint)
-                await child.send({"rows": rows})
-                message = await self._answer(child, resolve(ROWS_TIMEOUT_S))
+                message = await self._ask(await self._ready_child(pef, checkpoint), rows)
+                if message is None:
+                    # It may have died while it was idle; a fresh one decides.
+                    message = await self._ask(await self._ready_child(pef, checkpoint), rows)
+                if message is None:
+                    raise Unavailable(f"the inference process {self._ending}")
             except asyncio.CancelledError:
                 # The answer would be taken for the next request's.
                 await self._drop()
@@ -66,29 +71,34 @@ class RowsWorker:
             "kind": "rows", "box_file": str(self._box_file), "pef": str(pef), "checkpoint": str(checkpoint),
         }  # fmt: skip
         try:
-            self._child = await Child.start(request, self._log_file)
+            child = self._child = await Child.start(request, self._log_file)
         except OSError as cause:
             raise Unavailable(f"no process could be started: {cause}") from cause
-        message = await self._answer(self._child, resolve(CHILD_START_S))
-        while message["kind"] not in {"ready", "error"}:
-            message = await self._answer(self._child, resolve(CHILD_START_S))
+        message = await self._receive(child, resolve(CHILD_START_S))
+        while message is not None and message["kind"] not in {"ready", "error"}:
+            message = await self._receive(child, resolve(CHILD_START_S))
+        if message is None:
+            raise Unavailable(f"the inference process {self._ending}")
         if message["kind"] == "error":
             await self._drop()
             raise error_from_body(message, RdukitError)
         self._key = key
-        return self._child
+        return child
 
-    async def _answer(self, child: Child, timeout_s: float) -> dict[str, Any]:
+    async def _ask(self, child: Child, rows: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+        await child.send({"rows": rows})
+        return await self._receive(child, resolve(ROWS_TIMEOUT_S))
+
+    async def _receive(self, child: Child, timeout_s: float) -> dict[str, Any] | None:
+        """Its next message; None when it has ended, with ``_ending`` set."""
         try:
             message = await asyncio.wait_for(child.receive(), timeout_s)
         except TimeoutError as cause:
             await self._drop()
             raise Unavailable(f"the inference process did not answer within {timeout_s:g} s; try again") from cause
         if message is None:
-            status = await child.wait()
-            words = child.last_words()
+            self._ending = f"{describe_exit(await child.wait())}; try again. Last words: {child.last_words()}"
             await self._drop()
-            raise Unavailable(f"the inference process {describe_exit(status)}; try again. Last words: {words}")
         return message
 
     async def _drop(self) -> None:

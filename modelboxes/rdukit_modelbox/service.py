@@ -230,7 +230,7 @@ class BoxService:
             log = self.operations.log_of(operation_id)
             listener = Listener(
                 progress=lambda progress: log.add("progress", progress=progress),
-                log=lambda line: log.add("log", log=line),
+                log=lambda line: log.is_closed or log.add("log", log=line),
             )
             log_file = self._state / "logs" / f"{operation_id}.log"
             outcome = await run_child(request, log_file, listener, cancel, resolve(CANCEL_GRACE_S))

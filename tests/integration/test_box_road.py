@@ -219,8 +219,8 @@ def test_a_pef_of_another_box_is_refused(client: BoxClient, made: dict[str, str]
             ended = ffn.wait(ffn.submit("train", {}, made, str(state / "wrong"))["id"])
             assert (ended["state"], ended["error"]["code"]) == ("failed", PefMismatch.code)
             assert "'logreg'" in ended["error"]["message"]
-            compiled = succeed(ffn, "compile", {"hidden_size": 64, "mode": "o1", "target": "sn10"})
-            assert (compiled["result"]["mode"].lower(), compiled["result"]["target"]) == ("o1", "sn10")
+            compiled = succeed(ffn, "compile", {"hidden_size": 64, "mode": "o0", "target": "sn10"})
+            assert (compiled["result"]["mode"].lower(), compiled["result"]["target"]) == ("o0", "sn10")
             inputs = {**made, "pef": compiled["outputs"]["pef"]}
             done = succeed(ffn, "train", {"epochs": 1}, inputs)
             assert done["result"]["accuracy"] > 0.85

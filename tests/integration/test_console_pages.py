@@ -1,9 +1,7 @@
 """The console over a real database: who may see what, and that every page is whole."""
 
 import re
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -11,15 +9,14 @@ from shutil import rmtree
 
 import httpx
 import pytest
-import uvicorn
+from sqlalchemy import select
 
 from rdukit_platform.console.routes import STATIC
 from rdukit_platform.console.session import COOKIE
-from rdukit_platform.console.testing import Example, job_state
+from rdukit_platform.console.testing import Example, job_state, serving
 from rdukit_platform.context import Platform, open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import TokenRow
-from rdukit_platform.gateway.app import create_app
 from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.service import READ, create_tenant, create_token, ensure_first_token, find_tenant
 
@@ -85,15 +82,11 @@ def jobs(platform: Platform) -> dict[str, str]:
 @pytest.fixture
 def client(platform: Platform) -> Iterator[httpx.Client]:
     """A browser without JavaScript, at the gateway's real socket."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(platform), log_config=None))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    port = listener.getsockname()[1]
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", follow_redirects=True, timeout=30.0) as client:
+    with (
+        serving(platform) as address,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=30.0) as client,
+    ):
         yield client
-    server.should_exit = True
-    thread.join()
 
 
 def log_in(client: httpx.Client, token: str) -> None:
@@ -142,7 +135,7 @@ def test_logging_out_and_revoking_the_token_end_the_session(client: httpx.Client
     assert client.get("/console/", follow_redirects=False).status_code == 303
     log_in(client, first_token(platform))
     with platform.database.write() as session:
-        for row in session.query(TokenRow):
+        for row in session.scalars(select(TokenRow)):
             row.revoked_at = time.time()
     assert client.get("/console/", follow_redirects=False).status_code == 303
 
@@ -187,7 +180,7 @@ def test_the_job_page_tells_the_whole_story(client: httpx.Client, platform: Plat
     log_in(client, first_token(platform))
     done = client.get(f"/console/jobs/{jobs['succeeded']}").text
     for word in (
-        "91.4 %",
+        "91.5 %",
         "projected",
         "Training loss",
         "checkpoint",

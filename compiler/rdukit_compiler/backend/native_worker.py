@@ -16,7 +16,7 @@ from rdukit.pef.kernel import kernel_from_json
 
 
 def main() -> None:
-    """Serve until stdin closes. Request: ``<kernel file>\\t<library to write>``; answer: JSON with ``error`` or null."""
+    """Serve until stdin closes. Request: ``<kernel file>\\t<library to write>``; answer: JSON, ``error`` or null."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever inductor prints goes to stderr
     warnings.filterwarnings("ignore")

@@ -169,7 +169,7 @@ def _bind(
     """Find what each saved value is, and drop from the forward's outputs those that exist already."""
     (result,) = [node for node in forward.graph.nodes if node.op == "output"]
     leaving: list[Any] = list(result.args[0])
-    known = {node: name for node, name in zip(leaving[: len(outputs)], outputs, strict=True)}
+    known = dict(zip(leaving[: len(outputs)], outputs, strict=True))
     known |= dict(zip([n for n in forward.graph.nodes if n.op == "placeholder"], inputs, strict=False))
     # The forward may lack placeholders that only the backward reads: match those by their position in the name.
     by_placeholder = {f"primals_{i + 1}": name for i, name in enumerate(inputs)}
@@ -194,7 +194,7 @@ def _bind(
                 None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape))
             )
         )
-    result.args = (tuple([*leaving[: len(outputs)], *extras]),)
+    result.args = ((*leaving[: len(outputs)], *extras),)
     _restore_placeholders(forward, len(inputs))
     return SectionKernels(
         inputs, outputs, kernel_from_fx(_cleaned(forward.graph)), tuple(saved), tangents, gradients,

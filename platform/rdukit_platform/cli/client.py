@@ -53,7 +53,7 @@ class ApiClient:
                 ) from cause
         return cls(url, token)
 
-    def get(self, path: str, **parameters: str | int | None) -> dict[str, Any]:
+    def get(self, path: str, /, **parameters: str | int | None) -> dict[str, Any]:
         """``GET``; parameters that are ``None`` are left out.
 
         Raises:
@@ -70,13 +70,13 @@ class ApiClient:
         """Add an artifact. Raises as ``get``."""
         return self._call("POST", "/v1/artifacts", files=[("files", file) for file in files], data=dict(form))
 
-    def download(self, path: str, target: BinaryIO, **parameters: str) -> None:
+    def download(self, path: str, target: BinaryIO, /, **parameters: str) -> None:
         """Write the answer's bytes to ``target``. Raises as ``get``."""
         with self._stream(path, parameters, {}) as answer:
             for block in answer.iter_bytes():
                 target.write(block)
 
-    def lines(self, path: str, **parameters: str) -> Iterator[str]:
+    def lines(self, path: str, /, **parameters: str) -> Iterator[str]:
         """The answer's lines as they come. Raises as ``get``."""
         with self._stream(path, parameters, {}) as answer:
             yield from answer.iter_lines()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rdukit.units import format_count, format_seconds
+from rdukit.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
@@ -20,9 +20,7 @@ STEPS: Final = ("preprocess", "compile", "train", "infer")
 
 @click.command()
 @click.option("--box", default="logreg", show_default=True, help="ModelBox to use.")
-@click.option(
-    "--home", type=click.Path(path_type=Path), default=None, help="Home folder (default: a new temporary one)."
-)
+@click.option("--home", type=click.Path(path_type=Path), default=None, help="Home folder (default: a new one).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
@@ -38,9 +36,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
 
     folder = (home or Path(tempfile.mkdtemp(prefix="rdukit-demo-"))).expanduser().absolute()
     with started_platform(folder, port) as (client, running):
-        click.echo(
-            f"platform ready in {running['ready_s']} s at {running['url']}, console {running['console']}", err=True
-        )
+        click.echo(f"platform ready in {running['ready_s']} s, console {running['console']}", err=True)
         pipeline = client.post("/v1/pipelines", {"name": f"demo {box}", "steps": demo_steps(box)})
         pipeline = follow_pipeline(client, pipeline["id"])
         outcome = gather_outcome(client, pipeline, folder, running)
@@ -71,9 +67,7 @@ def gather_outcome(
         for slot, artifact_id in job["outputs"].items():
             found = client.get(f"/v1/artifacts/{artifact_id}")
             blob = home / "artifacts" / "blobs" / found["digest"][:2] / found["digest"]
-            artifacts.append(
-                {"step": job["step"], "slot": slot, "id": artifact_id, "bytes": found["bytes"], "path": str(blob)}
-            )
+            artifacts.append({"name": f"{job['step']}.{slot}", **found, "path": str(blob)})
     return {
         "state": pipeline["state"],
         "pipeline": pipeline["id"],
@@ -111,13 +105,12 @@ def _print_outcome(outcome: dict[str, Any]) -> None:
     print_table(("FIGURE", "EMULATED RDU", "THIS HOST"), rows)
     click.echo()
     print_table(
-        ("ARTIFACT", "ID", "CONTENT"),
-        [(f"{a['step']}.{a['slot']}", a["id"], a["path"]) for a in outcome["artifacts"]],
+        ("ARTIFACT", "ID", "SIZE", "CONTENT"),
+        [(a["name"], a["id"], format_bytes(a["bytes"]), a["path"]) for a in outcome["artifacts"]],
     )
-    click.echo(
-        f"\nhome      {outcome['home']}  (all is stopped; start it again with: RDUKIT_HOME={outcome['home']} rdukit up)"
-    )
-    click.echo(f"console   {outcome['console']}  (while the platform runs)")
+    click.echo(f"\nhome      {outcome['home']}; the platform is stopped, start it again with:")
+    click.echo(f"          RDUKIT_HOME={outcome['home']} rdukit up")
+    click.echo(f"console   {outcome['console']} (while it ran)")
     if outcome["accuracy"] is not None:
         click.echo(f"accuracy  {outcome['accuracy']:.4f} on held-out digits (bar: {ACCURACY_BAR:.2f})")
     else:

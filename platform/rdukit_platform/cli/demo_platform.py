@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,13 @@ _LIBC: Final = ctypes.CDLL(None)
 
 
 @contextmanager
-def started_platform(home: Path, port: int) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
+def started_platform(
+    home: Path, port: int = 0, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
     """``rdukit up`` in ``home``; gives a client of it and what it said when it was ready. Stopped at the end.
+
+    Args:
+        environment: variables besides this process's own.
 
     Raises:
         Unavailable: it does not come up; the message has what it said.
@@ -39,7 +44,7 @@ def started_platform(home: Path, port: int) -> Iterator[tuple[ApiClient, dict[st
         [sys.executable, "-c", program, "up", "--json", "--port", str(port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        env={**os.environ, HOME.variable: str(home)},
+        env={**os.environ, **(environment or {}), HOME.variable: str(home)},
         start_new_session=True,
         preexec_fn=tie_to_parent,  # noqa: PLW1509 - this process has one thread
     )

@@ -94,7 +94,7 @@ def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
     """The tenant's jobs by the tone of their state."""
     query = select(JobRow.state, func.count()).where(JobRow.tenant_id == tenant_id).group_by(JobRow.state)
     counts = dict.fromkeys(TONES.values(), 0)
-    for state, count in session.execute(query).tuples():
+    for state, count in session.execute(query):
         counts[TONES[JobState(state)]] += count
     return counts
 

@@ -3,24 +3,45 @@
 The rows are written by the platform's own functions, as a scheduler and a worker would call them.
 """
 
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import exp, sin
 
+import uvicorn
 from sqlalchemy.orm import Session
 
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.catalog.model import Box, Boxes, read_box
+from rdukit_platform.context import Platform
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
+from rdukit_platform.gateway.app import create_app
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
-from rdukit_platform.jobs.changes import apply_event, lock_job
+from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_job
 from rdukit_platform.jobs.pipelines import promote_jobs, submit_pipeline
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import cancel_job, record_job
 from rdukit_platform.jobs.states import JobEvent
 
+#: What the examples' attempts hold.
 TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
+
+
+@contextmanager
+def serving(platform: Platform) -> Iterator[str]:
+    """The gateway at a free loopback port, as a thread of this process. Yields its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(platform), log_config=None, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def example_box() -> Box:
@@ -137,6 +158,16 @@ class Example:
         with self.database.write() as session:
             cancel_job(session, lock_job(session, job_id), self.now - 5)
         return job_id
+
+    def advance(self, job_id: str, step: int, loss: float) -> None:
+        """Progress of a job that is at work, as its worker would report it."""
+        with self.database.write() as session:
+            attempt = find_open_attempt(session, lock_job(session, job_id))
+            assert attempt is not None
+            ticket = execution.Ticket(job_id, attempt.id, attempt.token)
+            progress = {"stage": "train", "step": step, "total": 1250, "loss": loss}
+            execution.record_progress(session, ticket, progress, self.now)
+            execution.record_logs(session, ticket, [f"step {step} of 1250"], self.now)
 
     def _succeed(self, job_id: str, slot: str, at: float, result: dict[str, object], steps: int = 0) -> None:
         self._transact(lambda session: promote_jobs(session, at))

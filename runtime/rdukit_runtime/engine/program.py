@@ -1,7 +1,7 @@
 """A loaded PEF that can run: symbols as slots, sections as steps over them."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 

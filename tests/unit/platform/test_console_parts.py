@@ -197,7 +197,7 @@ def test_loss_and_log_are_picked_from_their_events() -> None:
 
 
 def test_figures_have_units_and_emulated_ones_say_so() -> None:
-    figures = result_figures({"emulated_seconds": 0.39, "accuracy": 0.9145, "steps": 1250, "confusion": [[1]]})
+    figures = result_figures({"emulated_seconds": 0.39, "accuracy": 0.9142, "steps": 1250, "confusion": [[1]]})
     assert [(f.name, f.value, f.is_projected) for f in figures] == [
         ("accuracy", "91.4 %", False), ("steps", "1250", False), ("emulated seconds", "390 ms", True),
     ]  # fmt: skip

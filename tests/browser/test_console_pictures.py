@@ -1,0 +1,170 @@
+"""The console in a real Chromium: it loads nothing foreign, renews itself, fits its window, looks as it should.
+
+Pictures are written to the folder that ``RDUKIT_PICTURES`` names, for people to look at.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit.snd import SndClient
+from rdukit_platform.console.testing import Example, serving
+from rdukit_platform.context import Platform, open_platform
+from rdukit_platform.db.migrate import migrate
+from rdukit_platform.settings import checked_home
+from rdukit_platform.tenants.service import ensure_first_token, find_tenant
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright, of the test extra")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+
+WINDOWS = {"desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light")}
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    """A platform with a node daemon, jobs in every state, and tiles that are held."""
+    folder = tempfile.mkdtemp(prefix="rdk", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_HOME", folder)
+        home = checked_home()
+        opened = open_platform(home)
+        migrate(opened.database)
+        ensure_first_token(opened.database, home, time.time())
+        command = [str(Path(sys.executable).with_name("rdukit")), "node", "start", "--platform", "SN30-8"]
+        node = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert node.stdout is not None
+        node.stdout.readline()
+        yield opened
+        node.terminate()
+        node.communicate()
+        opened.database.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def example(platform: Platform) -> Example:
+    with platform.database.read() as session:
+        tenant = find_tenant(session, "default")
+        assert tenant is not None
+        tenant_id = tenant.id
+    return Example(platform.database, platform.store, tenant_id, time.time())
+
+
+@pytest.fixture(scope="module")
+def jobs(example: Example) -> dict[str, str]:
+    return example.fill()
+
+
+@pytest.fixture(scope="module")
+def address(platform: Platform) -> Iterator[str]:
+    with serving(platform) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A logged-in browser window that remembers what went wrong in it."""
+
+    def __init__(self, browser: object, address: str, platform: Platform, window: str) -> None:
+        width, height, scheme = WINDOWS[window]
+        self.window, self.address = window, address
+        self.context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[attr-defined]
+        self.page = self.context.new_page()
+        self.problems: list[str] = []
+        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in {"error", "warning"} else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda r: None if r.url.startswith(address) else self.problems.append(r.url))
+        self.page.goto(f"{address}/console/")
+        self.page.fill("#token", platform.home.token_file.read_text().strip())
+        self.page.click("button.primary")
+        self.page.wait_for_selector("nav")
+
+    def open(self, path: str, picture: str) -> None:
+        """Open a page, look that it fits the window, and take its picture."""
+        self.page.goto(self.address + path)
+        spare = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert spare == 0, f"{path} is {spare} pixels wider than the {self.window} window"
+        if folder := os.environ.get("RDUKIT_PICTURES"):
+            self.page.screenshot(path=f"{folder}/{picture}-{self.window}.png", full_page=True)
+
+    def colour(self, selector: str) -> str:
+        """Background colour of an element, as the browser paints it."""
+        return str(self.page.eval_on_selector(selector, "e => getComputedStyle(e).backgroundColor"))
+
+
+@pytest.fixture(params=list(WINDOWS))
+def visit(
+    request: pytest.FixtureRequest, browser: object, address: str, platform: Platform, jobs: dict[str, str]
+) -> Iterator[Visit]:
+    visit = Visit(browser, address, platform, request.param)
+    yield visit
+    visit.context.close()
+    assert visit.problems == []
+
+
+def test_every_page_fits_the_window_and_loads_nothing_foreign(visit: Visit, jobs: dict[str, str]) -> None:
+    for name in ("", "pipelines", "artifacts", "nodes", "catalog", "catalog/logreg"):
+        visit.open(f"/console/{name}", name.replace("/", "-") or "jobs")
+    for state, job in jobs.items():
+        visit.open(f"/console/jobs/{job}", f"job-{state}")
+        assert visit.page.inner_text(".head .pill") == state
+
+
+def test_light_and_dark_follow_the_system(visit: Visit) -> None:
+    visit.open("/console/", "jobs")
+    red, green, blue = (int(n) for n in visit.colour("body").removeprefix("rgb(").removesuffix(")").split(","))
+    assert (red + green + blue > 600) == (visit.window != "night")
+
+
+def test_tiles_have_the_colour_of_their_holder(visit: Visit, platform: Platform) -> None:
+    with (
+        SndClient(platform.home.snd_socket) as one,
+        SndClient(platform.home.snd_socket) as two,
+    ):
+        one.acquire("train", 3, 1 << 30, tenant="default")
+        two.acquire("serve", 8, 8 << 30, tenant="lab")
+        visit.open("/console/nodes", "nodes")
+        assert visit.page.locator(".tile").count() == 64
+        assert visit.page.locator(".tile.free").count() == 64 - 11
+        colours = {visit.colour(f".swatch.c{i}"): visit.page.locator(f".tile.c{i}").count() for i in (0, 1)}
+        assert sorted(colours.values()) == [3, 8]
+        box = visit.page.locator(".tile").first.bounding_box()
+        assert box is not None
+        assert abs(box["width"] - box["height"]) < 1
+    playwright.expect(visit.page.locator(".tile.free")).to_have_count(64, timeout=8000)
+
+
+def test_a_running_job_renews_itself_without_a_reload(visit: Visit, jobs: dict[str, str], example: Example) -> None:
+    job = example.start_training(steps=100)
+    visit.open(f"/console/jobs/{job}", "job-live")
+    visit.page.evaluate("window.same = true")
+    example.advance(job, step=1111, loss=0.125)
+    visit.page.wait_for_selector("text=1111 of 1250", timeout=8000)
+    visit.page.wait_for_selector("pre.log >> text=step 1111 of 1250", timeout=8000)
+    assert visit.page.evaluate("window.same") is True
+    visit.page.on("dialog", lambda dialog: dialog.accept())
+    visit.page.click("text=Cancel")
+    visit.page.wait_for_selector(".pill.off >> text=cancelled", timeout=8000)
+
+
+def test_a_platform_that_is_away_is_said_so(browser: object, platform: Platform, jobs: dict[str, str]) -> None:
+    with serving(platform) as address:
+        visit = Visit(browser, address, platform, "desk")
+        visit.open("/console/", "jobs")
+    visit.page.wait_for_selector("#lost:not([hidden])", timeout=10_000)
+    visit.context.close()

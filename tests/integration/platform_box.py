@@ -1,0 +1,204 @@
+"""A real ModelBox program for the platform's tests: speaks ``docs/design/wire.md`` section 2, computes nothing.
+
+``train`` counts steps, one every ``step_s`` seconds, and keeps its count in ``checkpoint/latest.json`` as a real box
+does. ``mood`` makes it fail: ``refuse`` (its own error) or ``crash`` (ends without an answer, half-way). Its first event
+stream always breaks once, after three events, so that whoever follows must attach again.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlparse
+
+MOODS = ["good", "refuse", "crash"]
+DESCRIPTION = {
+    "name": "counter",
+    "title": "Counts",
+    "description": "A box for tests",
+    "model": "none",
+    "compiler_version": "0",
+    "mode": "o0",
+    "target": "sn10",
+    "verbs": [
+        {
+            "name": "preprocess",
+            "parameters": [
+                {"name": "mood", "type": "string", "default": "good", "legal": f"one of {', '.join(MOODS)}", "help": ""}
+            ],
+            "inputs": [{"name": "data", "kind": "folder", "required": False}],
+            "outputs": [{"name": "dataset", "kind": "folder", "required": True}],
+        },
+        {
+            "name": "train",
+            "parameters": [
+                {"name": "steps", "type": "int", "default": 5, "legal": "1 <= x <= 1000", "help": "How far to count."},
+                {
+                    "name": "step_s",
+                    "type": "float",
+                    "default": 0.01,
+                    "legal": "0 <= x <= 10",
+                    "help": "Seconds a step.",
+                },
+                {
+                    "name": "mood",
+                    "type": "string",
+                    "default": "good",
+                    "legal": f"one of {', '.join(MOODS)}",
+                    "help": "",
+                },
+            ],
+            "inputs": [{"name": "dataset", "kind": "folder", "required": True}],
+            "outputs": [{"name": "checkpoint", "kind": "folder", "required": True}],
+        },
+    ],
+}
+
+
+class Box:
+    """The operations of one process and their events."""
+
+    def __init__(self) -> None:
+        self.operations: dict[str, dict[str, object]] = {}
+        self.events: dict[str, list[dict[str, object]]] = {}
+        self.changed = threading.Condition()
+        self.has_cut = False
+
+    def add(self, operation_id: str, kind: str, **more: object) -> None:
+        with self.changed:
+            events = self.events[operation_id]
+            events.append({"sequence": len(events) + 1, "kind": kind, "at": time.time(), **more})
+            self.changed.notify_all()
+
+    def start(self, verb: str, body: dict[str, object]) -> dict[str, object]:
+        operation_id = f"op-{len(self.operations) + 1}"
+        operation = {"id": operation_id, "verb": verb, "state": "running", "created_at": time.time()}
+        self.operations[operation_id] = operation
+        self.events[operation_id] = []
+        self.add(operation_id, "state", operation=operation)
+        threading.Thread(target=self.work, args=(operation_id, verb, body), daemon=True).start()
+        return operation
+
+    def end(self, operation_id: str, state: str, **more: object) -> None:
+        operation = {**self.operations[operation_id], "state": state, "ended_at": time.time(), **more}
+        self.operations[operation_id] = operation
+        self.add(operation_id, "result", operation=operation)
+
+    def work(self, operation_id: str, verb: str, body: dict[str, object]) -> None:
+        parameters, output = body["parameters"], Path(body["output"])
+        mood = parameters.get("mood", "good")
+        if mood == "refuse":
+            self.end(operation_id, "failed", error={"code": "pef-mismatch", "message": "this box refuses"})
+            return
+        if verb == "preprocess":
+            folder = output / "dataset"
+            folder.mkdir(exist_ok=True)
+            (folder / "manifest.json").write_text(json.dumps({"inputs": sorted(body["inputs"])}))
+            self.end(operation_id, "succeeded", result={"samples": 3}, outputs={"dataset": str(folder)})
+            return
+        assert (Path(body["inputs"]["dataset"]) / "manifest.json").exists()
+        folder = output / "checkpoint"
+        folder.mkdir(exist_ok=True)
+        latest = folder / "latest.json"
+        first = json.loads(latest.read_text())["step"] if latest.exists() else 0
+        steps = parameters.get("steps", 5)
+        self.add(
+            operation_id, "log", log=f"counting from {first} to {steps}, lease {os.environ.get('RDUKIT_LEASE', '-')}"
+        )
+        for step in range(first + 1, steps + 1):
+            time.sleep(parameters.get("step_s", 0.01))
+            (folder / "part").write_text(json.dumps({"step": step}))
+            (folder / "part").replace(latest)
+            if mood == "crash" and step > steps // 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.add(
+                operation_id, "progress", progress={"stage": "train", "step": step, "total": steps, "loss": 1 / step}
+            )
+        result = {"steps": steps, "resumed_from_step": first}
+        self.end(operation_id, "succeeded", result=result, outputs={"checkpoint": str(folder)})
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The routes."""
+
+    protocol_version = "HTTP/1.1"
+    box: Box
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        parts = self.path.strip("/").split("/")
+        if parts[:2] == ["v1", "operations"]:
+            self.answer(200, self.box.operations[parts[2]])
+        else:
+            self.answer(202, self.box.start(parts[1], body))
+
+    def do_GET(self) -> None:
+        url = urlparse(self.path)
+        parts = url.path.strip("/").split("/")
+        if parts[:2] != ["v1", "operations"]:
+            self.answer(200, {"status": "ok"})
+            return
+        self.stream(parts[2], int(parse_qs(url.query).get("after", ["0"])[0]))
+
+    def stream(self, operation_id: str, after: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        events = self.box.events[operation_id]
+        while True:
+            with self.box.changed:
+                self.box.changed.wait_for(lambda: len(events) > after)
+                event = events[after]
+            after += 1
+            data = json.dumps(event)
+            self.wfile.write(f"event: {event['kind']}\nid: {after}\ndata: {data}\n\n".encode())
+            if event["kind"] == "result":
+                break
+            if after == 3 and not self.box.has_cut:
+                self.box.has_cut = True
+                break
+        self.close_connection = True
+
+    def answer(self, status: int, value: object) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        print(format % args, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("command", choices=["list", "describe", "run"])
+    for name in ("--box", "--rest-port", "--grpc-port", "--state", "--announce"):
+        parser.add_argument(name)
+    parser.add_argument("--mount", action="append")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.command == "list":
+        print(json.dumps([DESCRIPTION]))
+        return
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    Handler.box = Box()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    announce = Path(options.announce)
+    part = announce.with_suffix(".part")
+    part.write_text(json.dumps({"rest": f"http://127.0.0.1:{server.server_port}", "grpc": "", "pid": os.getpid()}))
+    part.replace(announce)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

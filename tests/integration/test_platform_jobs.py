@@ -1,0 +1,243 @@
+"""Jobs through the whole platform: real gateway, broker, scheduler, worker, node daemon; a box program of our own."""
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rdukit.errors import (
+    Conflict,
+    IllegalValue,
+    InvalidArgument,
+    InvalidTransition,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    UnknownParameter,
+)
+from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.settings import Home
+from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
+from rdukit_platform.worker.app import TASK, make_app
+
+BOX = Path(__file__).parent / "platform_box.py"
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[PlatformUnderTest]:
+    with short_folder() as home, platform_under_test(home, BOX, {"RDUKIT_JOB_BACKOFF_S": "0.1"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def dataset(platform: PlatformUnderTest) -> str:
+    done = platform.wait_end(platform.submit("preprocess")["id"])
+    assert done["state"] == "succeeded", done
+    artifact: str = done["outputs"]["dataset"]
+    return artifact
+
+
+def test_a_job_runs_to_its_artifact_and_every_step_is_told(platform: PlatformUnderTest, dataset: str) -> None:
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters={"steps": 12}, tiles=2)
+    done = platform.wait_end(job["id"])
+    assert (done["state"], done["reason"], len(done["attempts"])) == ("succeeded", "completed", 1)
+    assert done["result"] == {"steps": 12, "resumed_from_step": 0}
+    assert done["progress"]["step"] == 12
+    assert platform.states(job["id"]) == ["submitted", "queued", "starting", "running", "succeeded"]
+    assert len(done["attempts"][0]["tiles"]) == 2
+    logs = "\n".join(platform.client.lines(f"/v1/jobs/{job['id']}/logs"))
+    assert "counting from 0 to 12" in logs
+    assert "lease -" not in logs
+    content = BytesIO()
+    platform.client.download(f"/v1/artifacts/{done['outputs']['checkpoint']}/content", content, path="latest.json")
+    assert content.getvalue() == b'{"step": 12}'
+    lineage = platform.client.get(f"/v1/artifacts/{done['outputs']['checkpoint']}/lineage")
+    assert [(link["parent"], link["slot"]) for link in lineage["links"]] == [(dataset, "dataset")]
+
+
+def test_tiles_are_free_again_after_a_job(platform: PlatformUnderTest, dataset: str) -> None:
+    platform.wait_end(platform.submit("train", inputs={"dataset": dataset})["id"])
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert node["state"] == "up"
+    assert not [tile for tile in node["tiles"] if tile["lease"]]
+
+
+def test_a_watcher_gets_every_event_once_and_the_stream_ends(platform: PlatformUnderTest, dataset: str) -> None:
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters={"steps": 20, "step_s": 0.05})
+    events = list(platform.client.follow(job["id"]))
+    numbers = [event["sequence"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert events[-1]["data"]["to"] == "succeeded"
+    assert any(event["kind"] == "progress" for event in events)
+
+
+def test_a_pipeline_feeds_its_steps(platform: PlatformUnderTest) -> None:
+    steps = [
+        {"name": "prepare", "box": "counter", "verb": "preprocess"},
+        {"name": "learn", "box": "counter", "verb": "train", "inputs": {"dataset": "@prepare.dataset"}},
+    ]
+    pipeline = platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+    done = [platform.wait_end(job["id"]) for job in pipeline["jobs"]]
+    assert [job["state"] for job in done] == ["succeeded", "succeeded"]
+    assert done[1]["inputs"] == {"dataset": done[0]["outputs"]["dataset"]}
+    assert platform.client.get(f"/v1/pipelines/{pipeline['id']}")["state"] == "succeeded"
+
+
+def test_a_failed_step_ends_what_waits_for_it(platform: PlatformUnderTest) -> None:
+    steps = [
+        {"name": "prepare", "box": "counter", "verb": "preprocess", "parameters": {"mood": "refuse"}},
+        {"name": "learn", "box": "counter", "verb": "train", "inputs": {"dataset": "@prepare.dataset"}},
+    ]
+    pipeline = platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+    done = [platform.wait_end(job["id"]) for job in pipeline["jobs"]]
+    assert [(job["state"], job["reason"]) for job in done] == [
+        ("failed", "box-failed"),
+        ("cancelled", "upstream-ended"),
+    ]
+    assert done[0]["error"]["code"] == "pef-mismatch"
+    assert done[0]["attempts"][0]["outcome"] == "box-failed"
+
+
+def test_a_box_that_crashes_each_time_uses_up_its_attempts(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"steps": 100, "step_s": 0, "mood": "crash"}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body, max_attempts=2)
+    done = platform.wait_end(job["id"])
+    assert (done["state"], done["reason"]) == ("failed", "attempts-exhausted")
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["box-lost", "box-lost"]
+    assert "retrying" in platform.states(job["id"])
+
+
+def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"steps": 1000, "step_s": 0.1}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body)
+    platform.wait_job(job["id"], lambda found: found["state"] == "running" and bool(found["progress"]))
+    cancelled = platform.client.post(f"/v1/jobs/{job['id']}/cancel")
+    assert (cancelled["state"], cancelled["reason"]) == ("cancelled", "cancelled-by-user")
+    again = platform.client.post(f"/v1/jobs/{job['id']}/cancel")
+    assert again["version"] == cancelled["version"]
+    folder = platform.home / "work" / job["id"]
+    platform.wait_job(job["id"], lambda _: not folder.exists(), 10)
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert platform.states(job["id"])[-1] == "cancelled"
+
+
+def test_a_queued_job_is_cancelled_before_it_runs(platform: PlatformUnderTest, dataset: str) -> None:
+    job = platform.submit("train", inputs={"dataset": dataset}, tiles=1000)
+    waiting = platform.wait_job(job["id"], lambda found: bool(found["waits_for"]))
+    assert "needs 1000 tiles" in waiting["waits_for"]
+    assert platform.client.post(f"/v1/jobs/{job['id']}/cancel")["state"] == "cancelled"
+    assert platform.job(job["id"])["attempts"] == []
+
+
+def test_cancelling_an_ended_job_is_refused(platform: PlatformUnderTest, dataset: str) -> None:
+    job = platform.wait_end(platform.submit("train", inputs={"dataset": dataset})["id"])
+    with pytest.raises(InvalidTransition, match="has ended: succeeded"):
+        platform.client.post(f"/v1/jobs/{job['id']}/cancel")
+
+
+def test_the_same_key_gives_the_same_job(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"inputs": {"dataset": dataset}, "idempotency_key": "only-once"}
+    first, second = platform.submit("train", **body), platform.submit("train", **body)
+    assert first["id"] == second["id"]
+    with pytest.raises(Conflict, match="only-once"):
+        platform.submit("train", **body, parameters={"steps": 6})
+
+
+def test_a_message_that_comes_again_does_nothing(platform: PlatformUnderTest, dataset: str) -> None:
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters={"steps": 5})
+    done = platform.wait_end(job["id"])
+    app = make_app(Home(platform.home).broker_url())
+    for _ in range(3):
+        app.send_task(TASK, args=[job["id"], "try-unknown", "token"], queue="rdukit.attempts")
+    app.close()
+    other = platform.wait_end(platform.submit("train", inputs={"dataset": dataset})["id"])
+    assert other["state"] == "succeeded"
+    assert platform.job(job["id"]) == done
+
+
+def test_bad_requests_say_what_is_legal(platform: PlatformUnderTest, dataset: str) -> None:
+    good = {"inputs": {"dataset": dataset}}
+    with pytest.raises(IllegalValue, match="1 <= x <= 1000"):
+        platform.submit("train", **good, parameters={"steps": 0})
+    with pytest.raises(UnknownParameter, match="step_s"):
+        platform.submit("train", **good, parameters={"stepz": 1})
+    with pytest.raises(InvalidArgument, match="'preprocess', 'train'"):
+        platform.submit("infer", **good)
+    with pytest.raises(NotFound, match="counter"):
+        platform.submit("train", box="nothing", **good)
+    with pytest.raises(InvalidArgument, match="dataset"):
+        platform.submit("train")
+    with pytest.raises(NotFound, match="art-none"):
+        platform.submit("train", inputs={"dataset": "art-none"})
+    with pytest.raises(InvalidArgument, match="legal"):
+        platform.client.get("/v1/jobs", state="asleep")
+    with pytest.raises(NotFound, match="job-none"):
+        platform.job("job-none")
+    with pytest.raises(InvalidArgument, match="'nowhere'"):
+        steps = [{"name": "a", "box": "counter", "verb": "train", "inputs": {"dataset": "@nowhere.dataset"}}]
+        platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+
+
+def test_every_error_has_the_one_body_and_a_request_id(platform: PlatformUnderTest) -> None:
+    url = platform.running["url"]
+    for path, status in (("/v1/jobs", 401), ("/v1/nothing", 404), ("/v1/jobs/x/cancel", 405)):
+        answer = httpx.get(url + path, headers={"X-Request-Id": "mine-1"}, trust_env=False)
+        assert answer.status_code == status
+        assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"] == "mine-1"
+        assert set(answer.json()["error"]) == {"code", "message", "detail", "request_id"}
+    metrics = httpx.get(f"{url}/metrics", trust_env=False).text
+    assert 'rdukit_jobs{state="succeeded"}' in metrics
+    assert "rdukit_gateway_requests_total" in metrics
+
+
+def test_a_wrong_token_is_refused(platform: PlatformUnderTest) -> None:
+    with ApiClient(platform.running["url"], "rdk_wrong") as stranger, pytest.raises(Unauthenticated, match="not valid"):
+        stranger.get("/v1/me")
+
+
+def test_the_first_token_is_for_its_owner_only(platform: PlatformUnderTest) -> None:
+    assert (platform.home / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_tenant_sees_nothing_of_this_one(platform: PlatformUnderTest, dataset: str) -> None:
+    tenant = platform.client.post("/v1/tenants", {"name": "lab"})
+    token = platform.client.post(f"/v1/tenants/{tenant['id']}/tokens", {"scopes": ["read"]})["token"]
+    job = platform.submit("train", inputs={"dataset": dataset})
+    with ApiClient(platform.running["url"], token) as other:
+        assert other.get("/v1/jobs")["jobs"] == []
+        for path in (f"/v1/jobs/{job['id']}", f"/v1/jobs/{job['id']}/events", f"/v1/artifacts/{dataset}"):
+            with pytest.raises(NotFound):
+                other.get(path)
+        with pytest.raises(PermissionDenied, match="write"):
+            other.post("/v1/jobs", {"box": "counter", "verb": "preprocess"})
+        with pytest.raises(PermissionDenied, match="admin"):
+            other.get("/v1/tenants")
+
+
+def test_an_uploaded_folder_is_an_input(platform: PlatformUnderTest) -> None:
+    files = [("a.txt", BytesIO(b"1")), ("deep/b.txt", BytesIO(b"22"))]
+    added = platform.client.upload(files, {"kind": "data", "folder": "true", "name": "mine"})
+    assert added["bytes"] == 3
+    shown = platform.client.get(f"/v1/artifacts/{added['id']}")
+    assert [file["path"] for file in shown["files"]] == ["a.txt", "deep/b.txt"]
+    done = platform.wait_end(platform.submit("preprocess", inputs={"data": added["id"]})["id"])
+    assert done["state"] == "succeeded"
+    with pytest.raises(InvalidArgument, match="leaves its folder"):
+        platform.client.upload([("../escape", BytesIO(b"1"))], {"kind": "data", "folder": "true"})
+
+
+def test_pages_hold_every_job_once(platform: PlatformUnderTest, dataset: str) -> None:
+    for _ in range(3):
+        platform.submit("train", inputs={"dataset": dataset})
+    everything = [job["id"] for job in platform.client.get("/v1/jobs", limit=200)["jobs"]]
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = platform.client.get("/v1/jobs", limit=4, cursor=cursor)
+        found += [job["id"] for job in page["jobs"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == everything
