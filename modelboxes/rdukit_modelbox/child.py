@@ -6,6 +6,7 @@ box. For synchronous inference it stays and answers each further line with ``row
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -108,14 +109,17 @@ def _serve_rows(request: dict[str, Any], events: IO[str]) -> None:
     from rdukit_modelbox.rows import RowsProgram
 
     program = RowsProgram(load_box(Path(request["box_file"])), Path(request["pef"]), Path(request["checkpoint"]))
-    _send(events, kind="ready")
-    for line in sys.stdin:
-        try:
-            outputs, labels = program.predict(json.loads(line)["rows"])
-        except InvalidArgument as error:
-            _send(events, kind="refused", **error.body())
-            continue
-        _send(events, kind="rows", outputs=outputs, labels=labels)
+    try:
+        _send(events, kind="ready")
+        for line in sys.stdin:
+            try:
+                outputs, labels = program.predict(json.loads(line)["rows"])
+            except InvalidArgument as error:
+                _send(events, kind="refused", **error.body())
+                continue
+            _send(events, kind="rows", outputs=outputs, labels=labels)
+    finally:
+        program.close()
 
 
 def _send(events: IO[str], **message: object) -> None:
@@ -124,4 +128,9 @@ def _send(events: IO[str], **message: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_status = main(sys.argv[1:])
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is written and released; taking torch's modules apart would only cost a second.
+    os._exit(exit_status)

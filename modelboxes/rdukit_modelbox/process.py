@@ -104,6 +104,16 @@ class Child:
                 self.kill()
         await self._process.wait()
 
+    async def finish(self, grace_s: float) -> None:
+        """Close its stdin, which ends a child that reads from it; SIGKILL if it still runs after ``grace_s``."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
     def kill(self) -> None:
         """SIGKILL to it and what it started."""
         if self.is_running:

@@ -25,6 +25,10 @@ class RowsProgram:
         self._program.load(pef)
         self._program.parameters_to_device(found.parameters)
 
+    def close(self) -> None:
+        """Tear down and release the lease."""
+        self._program.close()
+
     def predict(self, rows: Sequence[Sequence[float]]) -> tuple[list[list[float]], list[int]]:
         """Logits [N][C] and the class [N] with the highest, for rows [N][F] as preprocess makes them.
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.files import sha256_of
@@ -13,6 +13,9 @@ from rdukit_modelbox.process import Child, describe_exit
 from rdukit_modelbox.settings import CHILD_START_S, ROWS_IDLE_S, ROWS_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
+
+#: Seconds a child has to release its tiles in order.
+FINISH_GRACE_S: Final = 3.0
 
 Answer = tuple[list[list[float]], list[int]]
 
@@ -58,15 +61,15 @@ class RowsWorker:
         return message["outputs"], message["labels"]
 
     async def stop(self) -> None:
-        """End the child, after the request that it is busy with; its tiles are free afterwards."""
+        """End the child in order, after the request that it is busy with; its tiles are free afterwards."""
         async with self._lock:
-            await self._drop()
+            await self._drop(FINISH_GRACE_S)
 
     async def _ready_child(self, pef: Path, checkpoint: Path) -> Child:
         key = model_key(pef, checkpoint)
         if self._child is not None and self._child.is_running and key == self._key:
             return self._child
-        await self._drop()
+        await self._drop(FINISH_GRACE_S)
         request: Mapping[str, object] = {
             "kind": "rows", "box_file": str(self._box_file), "pef": str(pef), "checkpoint": str(checkpoint),
         }  # fmt: skip
@@ -101,10 +104,12 @@ class RowsWorker:
             await self._drop()
         return message
 
-    async def _drop(self) -> None:
+    async def _drop(self, grace_s: float = 0.0) -> None:
         self._disarm()
         child, self._child, self._key = self._child, None, ""
         if child is not None:
+            if grace_s:
+                await child.finish(grace_s)
             child.kill()
             await child.wait()
 

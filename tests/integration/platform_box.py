@@ -1,8 +1,8 @@
 """A real ModelBox program for the platform's tests: speaks ``docs/design/wire.md`` section 2, computes nothing.
 
 ``train`` counts steps, one every ``step_s`` seconds, and keeps its count in ``checkpoint/latest.json`` as a real box
-does. ``mood`` makes it fail: ``refuse`` (its own error) or ``crash`` (ends without an answer, half-way). Its first event
-stream always breaks once, after three events, so that whoever follows must attach again.
+does. ``mood`` makes it fail: ``refuse`` (its own error) or ``crash`` (ends without an answer, half-way). Its first
+event stream always breaks, after three events, so that whoever follows must attach again.
 """
 
 import argparse
@@ -154,7 +154,8 @@ class Handler(BaseHTTPRequestHandler):
         events = self.box.events[operation_id]
         while True:
             with self.box.changed:
-                self.box.changed.wait_for(lambda: len(events) > after)
+                while len(events) <= after:
+                    self.box.changed.wait()
                 event = events[after]
             after += 1
             data = json.dumps(event)

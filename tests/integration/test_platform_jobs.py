@@ -120,6 +120,7 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
     folder = platform.home / "work" / job["id"]
     platform.wait_job(job["id"], lambda _: not folder.exists(), 10)
     (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert not [lease for lease in node["leases"] if lease["job"] == job["id"]]
     assert platform.states(job["id"])[-1] == "cancelled"
 
 
@@ -175,8 +176,8 @@ def test_bad_requests_say_what_is_legal(platform: PlatformUnderTest, dataset: st
         platform.client.get("/v1/jobs", state="asleep")
     with pytest.raises(NotFound, match="job-none"):
         platform.job("job-none")
+    steps = [{"name": "a", "box": "counter", "verb": "train", "inputs": {"dataset": "@nowhere.dataset"}}]
     with pytest.raises(InvalidArgument, match="'nowhere'"):
-        steps = [{"name": "a", "box": "counter", "verb": "train", "inputs": {"dataset": "@nowhere.dataset"}}]
         platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
 
 

@@ -28,6 +28,7 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
+from rdukit_platform.jobs.states import JobState
 from rdukit_platform.settings import Home
 from rdukit_platform.worker.box import BoxProcess
 from rdukit_platform.worker.client import BoxClient
@@ -105,12 +106,7 @@ class Attempt:
             self._work(job)
             shutil.rmtree(self._folder, ignore_errors=True)
         except LeaseLost as lost:
-            # Whoever ended it has written why; a cancelled job has no use for its folder.
-            logger.info("attempt ends, not ours any more job=%s why=%s", job.id, lost.message)
-            with self._around.database.read() as session:
-                row = session.get(JobRow, job.id)
-                if row is not None and row.state == "cancelled":
-                    shutil.rmtree(self._folder, ignore_errors=True)
+            self._leave(lost)
         except Failure as failure:
             self._fail(failure.outcome, failure.error)
         except Exception as error:
@@ -126,7 +122,15 @@ class Attempt:
                 state = execution.fail(session, self._ticket, outcome, error, around.backoff_s, around.clock.now())
             logger.info("attempt ends job=%s outcome=%s state=%s", self._ticket.job_id, outcome, state)
         except LeaseLost as lost:
-            logger.info("attempt ends, not ours any more job=%s why=%s", self._ticket.job_id, lost.message)
+            self._leave(lost)
+
+    def _leave(self, lost: LeaseLost) -> None:
+        # Whoever ended the attempt has written why. A cancelled job has no use for its folder.
+        logger.info("attempt ends, not ours any more job=%s why=%s", self._ticket.job_id, lost.message)
+        with self._around.database.read() as session:
+            job = session.get(JobRow, self._ticket.job_id)
+        if job is not None and job.state == JobState.CANCELLED:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _work(self, job: JobRow) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

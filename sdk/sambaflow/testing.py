@@ -1,0 +1,104 @@
+"""For tests of the interface and of programs that use it: the slides' two models, and a compile-and-load in one call.
+
+Source of the models: ModelBox and SDK slides, "Sample Code".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sambaflow import samba
+from sambaflow.samba import utils
+from sambaflow.samba.sambatensor import SambaTensor
+
+
+class LogReg(nn.Module):
+    """Logistic regression with its loss inside: (inputs [B, F], targets [B]) → (loss [], logits [B, C])."""
+
+    def __init__(self, num_features: int = 16, num_classes: int = 4) -> None:
+        super().__init__()
+        self.lin_layer = nn.Linear(num_features, num_classes)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.lin_layer(inputs)
+        return self.criterion(out, targets), out
+
+
+class ResFFNLogReg(nn.Module):
+    """The slides' residual network: (inputs [B, F], targets [B]) → (loss [], logits [B, C])."""
+
+    def __init__(self, num_features: int = 16, hidden_size: int = 32, num_classes: int = 4) -> None:
+        super().__init__()
+        self.gemm1 = nn.Linear(num_features, hidden_size, bias=False)
+        self.gemm2 = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.gemm3 = nn.Linear(hidden_size, num_classes, bias=False)
+        self.norm1 = nn.LayerNorm(hidden_size)
+        self.norm2 = nn.LayerNorm(hidden_size)
+        self.tanh1 = nn.Tanh()
+        self.sigmoid1 = nn.Sigmoid()
+        self.criterion = nn.CrossEntropyLoss()
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.gemm1(inputs)
+        out = self.norm1(out)
+        out = self.tanh1(out)
+        residual = out
+        out = self.gemm2(out)
+        out = self.norm2(out)
+        out = out + residual
+        out = self.sigmoid1(out)
+        out = self.gemm3(out)
+        return self.criterion(out, targets), out
+
+
+def classifier_inputs(batch: int = 8, features: int = 16, classes: int = 4) -> tuple[SambaTensor, SambaTensor]:
+    """``image`` [batch, features] float32 and ``label`` [batch] int64."""
+    return (
+        samba.randn(batch, features, name="image", batch_dim=0),
+        samba.randint(classes, (batch,), name="label", batch_dim=0),
+    )
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A model that is compiled, traced and on the device."""
+
+    model: nn.Module
+    inputs: Any
+    optimizer: Any
+    pef: str
+    outputs: tuple[SambaTensor, ...]
+
+    def run(self, **arguments: Any) -> list[SambaTensor]:
+        """``samba.session.run`` on this model's inputs and all its outputs, unless given."""
+        arguments = {"input_tensors": self.inputs, "output_tensors": self.outputs, **arguments}
+        return samba.session.run(**arguments)
+
+
+def compile_model(model: nn.Module, inputs: Any, optimizer: Any, folder: Path, **config: Any) -> str:
+    """Convert and compile, quietly; returns the PEF's path. ``config`` are options of the command line."""
+    samba.from_torch_model_(model)
+    options = {"output_folder": str(folder / "out"), "pef_name": "model", "log_level": "error", **config}
+    return samba.session.compile(model, inputs, optimizer, config_dict=options)
+
+
+def load_model(
+    model: nn.Module, inputs: Any, folder: Path, optimizer: Callable[[Any], Any] | None = None, *,
+    trace: dict[str, Any] | None = None, **config: Any,
+) -> Loaded:  # fmt: skip
+    """Compile ``model`` and trace it onto the device.
+
+    Args:
+        optimizer: makes the optimizer from the model's parameters; None compiles for inference. trace: keyword
+            arguments of ``trace_graph``. config: options of the command line, such as ``optim_level="o1"``.
+    """
+    samba.from_torch_model_(model)
+    made = optimizer(model.parameters()) if optimizer is not None else None
+    pef = compile_model(model, inputs, made, folder, **config)
+    outputs = utils.trace_graph(model, inputs, made, pef=pef, **(trace or {}))
+    return Loaded(model, inputs, made, pef, outputs)

@@ -1,0 +1,90 @@
+"""Processes of the platform killed in the middle: jobs go on and end once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit_platform.testing import PlatformUnderTest, has_ended, platform_under_test, short_folder
+
+BOX = Path(__file__).parent / "platform_box.py"
+FAST = {"RDUKIT_WORKER_LEASE_S": "3", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_SCHEDULER_REPUBLISH_S": "2"}
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+
+
+def begin_training(platform: PlatformUnderTest, steps: int, step_s: float) -> str:
+    """A train job that has made some steps."""
+    dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
+    body = {"steps": steps, "step_s": step_s}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body)
+    platform.wait_job(job["id"], lambda found: bool(found["progress"]) and found["progress"]["step"] >= 5)
+    return str(job["id"])
+
+
+def check_ended_once(platform: PlatformUnderTest, job_id: str) -> dict[str, object]:
+    """The job has one success and one checkpoint."""
+    done = platform.wait_end(job_id)
+    assert done["state"] == "succeeded", done
+    assert platform.states(job_id).count("succeeded") == 1
+    assert len(platform.client.get("/v1/artifacts", job=job_id)["artifacts"]) == 1
+    assert done["result"]["resumed_from_step"] >= 5
+    return done
+
+
+def test_a_job_whose_worker_is_killed_resumes_and_ends_once(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        job_id = begin_training(platform, steps=60, step_s=0.1)
+        platform.kill("worker")
+        done = check_ended_once(platform, job_id)
+        assert [attempt["outcome"] for attempt in done["attempts"]] == ["expired", "succeeded"]
+        assert "retrying" in platform.states(job_id)
+
+
+def test_a_killed_broker_loses_no_job(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        job_id = begin_training(platform, steps=40, step_s=0.05)
+        platform.kill("valkey")
+        other = platform.submit("preprocess")
+        assert platform.wait_end(other["id"])["state"] == "succeeded"
+        done = platform.wait_end(job_id)
+        assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
+
+
+def test_a_killed_scheduler_and_gateway_come_back(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        platform.kill("scheduler")
+        platform.kill("gateway")
+        # The listening socket is the supervisor's: the request waits for the new gateway.
+        job = platform.submit("preprocess")
+        assert platform.wait_end(job["id"])["state"] == "succeeded"
+
+
+def test_a_stopped_platform_continues_its_jobs_when_it_starts_again(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        job_id = begin_training(platform, steps=60, step_s=0.1)
+        waiting = platform.submit("train", inputs=platform.job(job_id)["inputs"], tiles=64)["id"]
+        pids = platform.running["pids"]
+    assert all(has_ended(pid) for pid in pids.values())
+    with platform_under_test(home, BOX, FAST) as platform:
+        done = check_ended_once(platform, job_id)
+        # Stopping is nobody's failure: it does not count against max_attempts.
+        assert [attempt["outcome"] for attempt in done["attempts"]] == ["interrupted", "succeeded"]
+        assert platform.wait_end(waiting)["state"] == "succeeded"
+
+
+def test_a_killed_platform_takes_all_its_processes_along(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        job_id = begin_training(platform, steps=1000, step_s=0.1)
+        pids = platform.running["pids"]
+        os.kill(platform.running["pid"], signal.SIGKILL)
+        assert all(has_ended(pid) for pid in pids.values())
+    with platform_under_test(home, BOX, FAST) as platform:
+        found = platform.wait_job(job_id, lambda job: job["attempt"] == 2 and job["state"] == "running")
+        assert found["attempts"][0]["outcome"] in {"interrupted", "expired"}
