@@ -4,7 +4,7 @@ Counted after ``import torch``: import of the runtime, reading and checking the 
 run of the fwd section. Each sample is a new process with an empty PATH. The peer is torch.compile with a warm cache,
 which needs its compiler on the PATH: first forward and backward of the same model. ::
 
-    python benchmarks/load_time.py [--json FILE] [--samples 7] [--no-peer]
+    python benchmarks/bench_load_time.py [--json FILE] [--samples 7] [--no-peer]
 """
 
 import argparse

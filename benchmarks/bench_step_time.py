@@ -3,7 +3,7 @@
 Batch 32, f32, one thread, SGD with momentum; each variant does what a user's loop does: hand over the batch, run
 forward, backward and update. Variants are timed in turn, medians of ``--rounds``. ::
 
-    python benchmarks/step_time.py [--json FILE] [--rounds 15] [--modes o1,o3]
+    python benchmarks/bench_step_time.py [--json FILE] [--rounds 15] [--modes o1,o3]
 """
 
 import argparse
