@@ -1,0 +1,103 @@
+"""The table of a job's life, and what the end of an attempt means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdukit.errors import InvalidTransition
+from rdukit_platform.jobs.attempts import FREE, MAX_BACKOFF_S, Outcome, judge
+from rdukit_platform.jobs.states import (
+    ACTIVE,
+    ENDINGS,
+    FINAL,
+    FINAL_STATES,
+    TRANSITIONS,
+    JobEvent,
+    JobState,
+    Reason,
+    next_state,
+)
+
+
+def test_every_state_can_be_reached_and_every_other_left() -> None:
+    reached = {JobState.SUBMITTED, *TRANSITIONS.values()}
+    assert reached == set(JobState)
+    assert {state for state, _ in TRANSITIONS} == set(JobState) - FINAL
+
+
+def test_every_job_that_has_not_ended_can_be_cancelled() -> None:
+    for state in set(JobState) - FINAL:
+        assert next_state("job-1", state, JobEvent.CANCEL, Reason.CANCELLED_BY_USER) is JobState.CANCELLED
+
+
+def test_each_reason_belongs_to_one_event_that_leads_to_its_final_state() -> None:
+    for event, reasons in ENDINGS.items():
+        ends = {after for (_, e), after in TRANSITIONS.items() if e is event}
+        assert {FINAL_STATES[reason] for reason in reasons} == ends
+    assert set().union(*ENDINGS.values()) == set(Reason) == set(FINAL_STATES)
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+@pytest.mark.parametrize("event", list(JobEvent))
+def test_nothing_follows_a_final_state(state: JobState, event: JobEvent) -> None:
+    with pytest.raises(InvalidTransition, match="it has ended"):
+        next_state("job-1", state, event, Reason.COMPLETED)
+
+
+def test_an_illegal_event_names_the_legal_ones() -> None:
+    with pytest.raises(InvalidTransition, match=r"legal: \['admit', 'cancel'\]"):
+        next_state("job-1", JobState.QUEUED, JobEvent.START)
+
+
+def test_an_ending_needs_a_reason_and_nothing_else_may_have_one() -> None:
+    with pytest.raises(InvalidTransition):
+        next_state("job-1", JobState.RUNNING, JobEvent.SUCCEED)
+    with pytest.raises(InvalidTransition):
+        next_state("job-1", JobState.RUNNING, JobEvent.FAIL, Reason.COMPLETED)
+    with pytest.raises(InvalidTransition):
+        next_state("job-1", JobState.QUEUED, JobEvent.ADMIT, Reason.COMPLETED)
+
+
+@given(
+    outcome=st.sampled_from(Outcome),
+    code=st.sampled_from([None, "internal", "unavailable", "illegal-value", "pef-mismatch"]),
+    state=st.sampled_from(sorted(ACTIVE)),
+    failures=st.integers(0, 4),
+    max_attempts=st.integers(1, 5),
+)
+def test_every_verdict_is_legal_where_it_is_given(
+    outcome: Outcome, code: str | None, state: JobState, failures: int, max_attempts: int
+) -> None:
+    if outcome is Outcome.SUCCEEDED:
+        state = JobState.RUNNING
+    verdict = judge(
+        outcome,
+        code,
+        is_running=state is JobState.RUNNING,
+        failures=failures,
+        max_attempts=max_attempts,
+        backoff_s=1.0,
+    )
+    after = next_state("job-1", state, verdict.event, verdict.reason)
+    assert (after in FINAL) == (verdict.reason is not None)
+    assert 0 <= verdict.pause_s <= MAX_BACKOFF_S
+    if outcome in FREE:
+        assert verdict.failures == failures
+        assert after not in FINAL
+
+
+def test_a_lost_worker_is_tried_again_with_growing_pauses_up_to_the_cap() -> None:
+    pauses, failures = [], 0
+    while True:
+        verdict = judge(Outcome.EXPIRED, None, is_running=True, failures=failures, max_attempts=4, backoff_s=1.0)
+        if verdict.reason is not None:
+            break
+        pauses.append(verdict.pause_s)
+        failures = verdict.failures
+    assert pauses == [1.0, 2.0, 4.0]
+    assert verdict.reason is Reason.ATTEMPTS_EXHAUSTED
+
+
+def test_a_request_that_the_box_refuses_is_not_tried_again() -> None:
+    verdict = judge(Outcome.BOX_FAILED, "illegal-value", is_running=False, failures=0, max_attempts=3, backoff_s=1.0)
+    assert (verdict.event, verdict.reason) == (JobEvent.FAIL, Reason.BOX_FAILED)
