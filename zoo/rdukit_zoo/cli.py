@@ -1,6 +1,7 @@
 """``rdukit zoo``: which models there are."""
 
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def list_models(as_json: bool) -> None:
     for entry in entries:
         sizes = " ".join(f"{key}={value}" for key, value in entry.sizes.items())
         table.add_row(entry.name, entry.title, entry.task, sizes, entry.licence, f"python -m rdukit_zoo.{entry.name}")
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
 @zoo.command("show")

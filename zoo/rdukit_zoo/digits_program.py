@@ -127,4 +127,4 @@ def _test_on_host(net: nn.Module, digits: Digits) -> float:
     images, labels = _tensors(digits.test_images, digits.test_labels)
     with torch.no_grad():
         _, logits = net(images, labels)
-    return (samba.to_torch(logits).argmax(1) == labels).float().mean().item()
+    return float((samba.to_torch(logits).argmax(1) == labels).float().mean())

@@ -15,7 +15,7 @@ from sambaflow.samba.conversion import (
     to_torch,
 )
 from sambaflow.samba.creation import arange, full, normal, ones, rand, randint, randn, randn_like, tensor, zeros
-from sambaflow.samba.functional import torch_function
+from sambaflow.samba.functional import addmm, torch_function
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
@@ -44,6 +44,7 @@ __all__ = [
     "SambaSession",
     "SambaTensor",
     "SambaTensors",
+    "addmm",
     "arange",
     "conversion",
     "creation",

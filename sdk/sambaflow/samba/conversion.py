@@ -18,14 +18,16 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     """Convert a model in place: its parameters get names by which the device knows them.
 
     The model's name is its class name in lower case; a parameter's is the module path joined by double underscores.
-    ``parent_module_prefix`` is put before, for several instances of one class. Idempotent. Returns the model.
+    ``parent_module_prefix`` is put before, for several instances of one class. Idempotent: what was converted before,
+    also inside another model, keeps its name unless a prefix is given. Returns the model.
     """
     base = re.sub(r"\W+", "", type(model).__name__.lower())
     prefix = f"{parent_module_prefix.strip('_')}__{base}" if parent_module_prefix else base
     model.name = prefix  # type: ignore[assignment]
     model.sn_prefix = f"{prefix}__"  # type: ignore[assignment]
     for path, parameter in model.named_parameters():
-        convert_parameter_(parameter, f"{prefix}__{path.replace('.', '__')}")
+        if parent_module_prefix or not getattr(parameter, "sn_name", ""):
+            convert_parameter_(parameter, f"{prefix}__{path.replace('.', '__')}")
     return model
 
 

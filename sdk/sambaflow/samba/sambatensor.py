@@ -21,6 +21,13 @@ _CASTS = frozenset(
 )
 
 
+#: What can be asked of an empty tensor too.
+_DESCRIPTIONS = frozenset(
+    {"size", "dim", "ndim", "ndimension", "numel", "nelement", "device", "layout", "is_floating_point", "itemsize",
+     "element_size", "nbytes", "is_leaf", "grad_fn", "is_cuda", "is_meta", "is_sparse"}
+)  # fmt: skip
+
+
 class SambaTensor:
     """A named tensor.
 
@@ -171,7 +178,8 @@ class SambaTensor:
     @property
     def sn_grad(self) -> torch.Tensor:
         """The gradient that the device computed; for an output, setting it supplies the incoming gradient."""
-        return _session().read_gradient(self.sn_name)
+        gradient: torch.Tensor = _session().read_gradient(self.sn_name)
+        return gradient
 
     @sn_grad.setter
     def sn_grad(self, value: "torch.Tensor | SambaTensor | None") -> None:
@@ -180,7 +188,8 @@ class SambaTensor:
     @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
-        return _session().read_tensor(self.sn_name)
+        value: torch.Tensor = _session().read_tensor(self.sn_name)
+        return value
 
     def cpu(self) -> "SambaTensor":
         """Device to host; the host copy is replaced."""
@@ -214,16 +223,28 @@ class SambaTensor:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        value = getattr(self.torch_tensor(), name)
+        if not hasattr(torch.Tensor, name):
+            raise AttributeError(f"'SambaTensor' object has no attribute {name!r}")
+        tensor = self._described() if name in _DESCRIPTIONS else self.torch_tensor()
+        value = getattr(tensor, name)
         if not callable(value):
             return wrap(value)
 
         def method(*args: Any, **kwargs: Any) -> Any:
             with torch._C.DisableTorchFunctionSubclass():
-                result = wrap(value(*unwrap(list(args)), **unwrap(kwargs)))
+                made = value(*unwrap(list(args)), **unwrap(kwargs))
+            if made is tensor:
+                return self
+            result = wrap(made)
             return self._renamed(result) if name in _CASTS and isinstance(result, SambaTensor) else result
 
         return method
+
+    def _described(self) -> torch.Tensor:
+        """A tensor that answers questions about shape and dtype: the wrapped one, or one without values."""
+        if self._tensor is None and self._empty is not None:
+            return torch.empty((), dtype=self._empty[1]).expand(self._empty[0])
+        return self.torch_tensor()
 
     def _renamed(self, result: "SambaTensor") -> "SambaTensor":
         """``result`` with this tensor's name and dims: what a change of dtype keeps."""
@@ -254,10 +275,11 @@ class SambaTensor:
         return float(self.torch_tensor())
 
     def __index__(self) -> int:
-        return int(self.torch_tensor())
+        return self.torch_tensor().__index__()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self.torch_tensor().detach().numpy().astype(dtype) if dtype else self.torch_tensor().detach().numpy()
+        values = self.torch_tensor().detach().numpy()
+        return values.astype(dtype, copy=bool(copy)) if dtype is not None else values.copy() if copy else values
 
     def __hash__(self) -> int:
         return id(self)
@@ -270,11 +292,10 @@ class SambaTensor:
             f"batch_dim={self.batch_dim}, named_dims={dims}, materializer_provided={self.materializer is not None})"
         )
 
-    def __reduce__(self) -> Any:
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but what belongs to this process: a value that is still on the device is read now."""
         tensor = self.torch_tensor() if self.has_data or self.materializer is not None else None
-        fields = {"shape": tuple(self.shape), "dtype": self.dtype, "name": self._name, "batch_dim": self.batch_dim,
-                  "named_dims": self.named_dims, "sized_dims": self.sized_dims, "region_name": self._region}  # fmt: skip
-        return _rebuild, (tensor, fields)
+        return {**self.__dict__, "_tensor": tensor, "_pull": None, "materializer": None}
 
     #: Another spelling that programs use; last, because it hides the module in this class's body.
     torch = torch_tensor
@@ -292,10 +313,6 @@ class DimInfo:
 
     def __init__(self, max: int) -> None:
         self.max = max
-
-
-def _rebuild(tensor: torch.Tensor | None, fields: dict[str, Any]) -> SambaTensor:
-    return SambaTensor(tensor, **({**fields, "shape": None, "dtype": None} if tensor is not None else fields))
 
 
 def wrap(value: Any) -> Any:

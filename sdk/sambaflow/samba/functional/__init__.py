@@ -31,6 +31,19 @@ def torch_function(name: str) -> Callable[..., Any]:
     return call
 
 
+def addmm(
+    input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: None = None, is_transposed: bool = False
+) -> Any:
+    """``torch.addmm``: beta * input [.., N] + alpha * mat1 [M, K] @ mat2 [K, N].
+
+    With ``is_transposed`` ``mat2`` is given as [N, K].
+    """
+    second = unwrap(mat2)
+    return torch_function("addmm")(
+        input, mat1, second.t() if is_transposed else second, beta=beta, alpha=alpha, out=out
+    )  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
