@@ -46,15 +46,10 @@ def test_up_is_ready_soon_refuses_a_second_and_stops_all(home: Path) -> None:
         assert listed.returncode == 0, listed.stderr
         pids = platform.running["pids"]
         assert set(pids) == {"valkey", "snd", "gateway", "scheduler", "worker"}
+        os.kill(platform.running["pid"], signal.SIGINT)  # Ctrl-C
+        assert has_ended(platform.running["pid"], 30)
     assert all(has_ended(pid) for pid in pids.values())
     assert not (home / "run" / "platform.json").exists()
-
-
-def test_ctrl_c_stops_up_with_its_children(home: Path) -> None:
-    with platform_under_test(home) as platform:
-        os.kill(platform.running["pid"], signal.SIGINT)
-        assert has_ended(platform.running["pid"], 30)
-        assert all(has_ended(pid) for pid in platform.running["pids"].values())
 
 
 def test_a_taken_port_is_named(home: Path) -> None:
@@ -72,7 +67,7 @@ def test_a_home_too_long_for_sockets_is_refused(home: Path) -> None:
 
 
 def test_commands_without_a_platform_say_how_to_start_one(home: Path) -> None:
-    for arguments in (("job", "list"), ("artifact", "list"), ("tenant", "list")):
+    for arguments in (("job", "list"), ("artifact", "list")):
         done = run_rdukit(home, *arguments)
         assert done.returncode == 7
         assert "rdukit up" in done.stderr

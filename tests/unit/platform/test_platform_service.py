@@ -201,9 +201,14 @@ def test_state_and_event_are_written_together_or_not_at_all(database: Database, 
     job_id = submit(database, tenant)
     with database.read() as session:
         before = len(service.list_events(session, job_id))
-    with pytest.raises(RuntimeError, match="power cut"), database.write() as session:
-        execution.admit(session, job_id, 2.0)
-        raise RuntimeError("power cut")
+
+    def admit_and_die() -> None:
+        with database.write() as session:
+            execution.admit(session, job_id, 2.0)
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        admit_and_die()
     assert (read(database, job_id).state, read(database, job_id).attempt) == ("queued", 0)
     with database.read() as session:
         assert len(service.list_events(session, job_id)) == before

@@ -1,0 +1,38 @@
+"""The platform with the real ``logreg`` box on real digits, its worker killed in mid-train."""
+
+from rdukit_platform.testing import platform_under_test, short_folder
+
+FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1"}
+
+
+def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits() -> None:
+    built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
+    train = {"epochs": 60, "checkpoint_every": 50}
+    steps = [
+        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
+        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
+        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
+        {"name": "infer", "box": "logreg", "verb": "infer", "inputs": {**built, "checkpoint": "@train.checkpoint"}},
+    ]
+    with short_folder() as home, platform_under_test(home, None, FAST) as platform:
+        pipeline = platform.client.post("/v1/pipelines", {"name": "digits", "steps": steps})
+        jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
+
+        def is_in_mid_train(job: dict[str, object]) -> bool:
+            progress = job["progress"]
+            return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
+
+        platform.wait_job(jobs["train"], is_in_mid_train, 120)
+        platform.kill("worker")
+        trained = platform.wait_end(jobs["train"], 90)
+        assert trained["state"] == "succeeded", trained
+        assert [attempt["outcome"] for attempt in trained["attempts"]] == ["expired", "succeeded"]
+        assert platform.states(jobs["train"]).count("succeeded") == 1
+        assert trained["result"]["steps"] == 60 * 8000 // 32
+        assert trained["result"]["resumed_from_step"] >= 50
+        read = platform.wait_end(jobs["infer"], 60)
+        assert read["state"] == "succeeded", read
+        assert read["result"]["accuracy"] > 0.90
+        assert read["result"]["samples"] == 2000
+        (node,) = platform.client.get("/v1/nodes")["nodes"]
+        assert node["leases"] == []
