@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from rdukit.errors import UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
@@ -87,6 +88,7 @@ class _GraphAssembler:
             if kernels.backward is not None:
                 outputs = tuple(self._gradient_symbol(name, plan.name) for name in kernels.gradients)
                 self._add_section(plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work)
+        self._check_updates(plans, built)
         self._add_optimizers(groups)
         return Graph(
             name=graph.name,
@@ -138,7 +140,10 @@ class _GraphAssembler:
     # -- sections ----------------------------------------------------------------------------------------------------
 
     def _add_forward(self, plan: SectionPlan, kernels: SectionKernels) -> None:
+        written = {value: buffer for buffer, value in self._graph.updates.items()}
         for name in kernels.outputs:
+            if name in written:
+                continue
             value = self._graph.values[name]
             kind = SymbolKind.OUTPUT if name in self._graph.outputs else SymbolKind.ACTIVATION
             self._symbol(name, kind, value.dtype, value.shape)
@@ -146,8 +151,21 @@ class _GraphAssembler:
         for index in sorted(extras):
             saved = extras[index]
             self._symbol(self._saved_symbol(plan.name, index), SymbolKind.ACTIVATION, saved.dtype, saved.shape)
-        outputs = (*kernels.outputs, *(self._saved_symbol(plan.name, index) for index in sorted(extras)))
+        named = (written.get(name, name) for name in kernels.outputs)
+        outputs = (*named, *(self._saved_symbol(plan.name, index) for index in sorted(extras)))
         self._add_section(plan, SectionType.FWD, kernels.forward, kernels.inputs, outputs, kernels.forward_work)
+
+    def _check_updates(self, plans: Sequence[SectionPlan], built: Sequence[SectionKernels]) -> None:
+        """A buffer is overwritten where its new value is made: nothing may need the old one after that."""
+        for buffer, value in self._graph.updates.items():
+            late = False
+            for plan, kernels in zip(plans, reversed(built), strict=True):
+                if (late and buffer in kernels.inputs) or any(saved.value == buffer for saved in kernels.saved):
+                    raise UnsupportedOperator(
+                        f"section {plan.name!r} needs buffer {buffer!r} as it was before forward overwrites it; "
+                        "read the buffer after it was written, or keep a copy in a buffer of its own"
+                    )
+                late = late or value in kernels.outputs
 
     def _add_section(
         self, plan: SectionPlan, kind: SectionType, kernel: KernelGraph, inputs: tuple[str, ...],

@@ -11,9 +11,10 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref
-from rdukit_compiler.backend.operators import callable_of, dtype_name, encode, name_of
+from rdukit.pef.kernel import Argument, Ref, Special, references
+from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.overwrites import Aliases, functional_form
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
@@ -45,8 +46,12 @@ class _Converter:
         self._constants = constants
         self._values: dict[str, Value] = {value.name: value for value in inputs}
         self._operators: list[Operator] = []
-        #: torch node → name of the value it stands for now; an in-place operator moves it on.
-        self._names: dict[fx.Node, str] = {}
+        #: What each torch node stands for now; an in-place operator moves it on.
+        self._aliases = Aliases()
+        #: Graph input → its node in the record.
+        self._roots: dict[str, fx.Node] = {}
+        #: Buffer → the value that forward leaves in it.
+        self._updates: dict[str, str] = {}
         #: Multi-output torch node → names of its values.
         self._tuples: dict[fx.Node, tuple[str, ...]] = {}
         self._used: dict[str, int] = {}
@@ -56,34 +61,123 @@ class _Converter:
         placeholders = iter(self._inputs)
         for node in recorded.nodes:
             if node.op == "placeholder":
-                self._names[node] = next(placeholders).name
+                self._define_input(node, next(placeholders).name)
             elif node.op == "get_attr":
-                self._names[node] = self._constants[str(node.target)]
+                self._define_input(node, self._constants[str(node.target)])
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
                 outputs = tuple(self._output(item) for item in node.args[0])
             else:
                 raise UnsupportedOperator(f"the trace has a {node.op} node {node.name!r}, which cannot be compiled")
-        return ModelGraph(self._model, self._values, tuple(self._operators), outputs)
+        updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
+        return ModelGraph(self._model, self._values, tuple(self._operators), outputs, updates)
+
+    def _define_input(self, node: fx.Node, name: str) -> None:
+        self._roots[name] = node
+        self._aliases.define(node, name)
 
     def _call(self, node: fx.Node) -> None:
         if node.target is torch._C._set_grad_enabled or str(node.target) in _DROPPED:
-            if node.args and isinstance(node.args[0], fx.Node) and node.args[0] in self._names:
-                self._names[node] = self._names[node.args[0]]
+            if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
+                self._aliases.identify(node, node.args[0])
             return
         op = self._op_of(node)
         if op == "getitem":
             source, index = node.args
             assert isinstance(source, fx.Node) and isinstance(index, int)
-            self._names[node] = self._tuples[source][index]
+            self._aliases.define(node, self._tuples[source][index], source.args[0] if source.args else None)
             return
         args = tuple(encode(a, self._name_of_value) for a in node.args)
         kwargs = {k: encode(v, self._name_of_value) for k, v in node.kwargs.items()}
-        mutated = self._mutated(node)
-        self._add(node, op if mutated is None else self._functional(op, node), args, kwargs)
-        if mutated is not None:
-            self._names[mutated] = self._names[node]
+        if (mutated := self._mutated(node)) is not None:
+            self._overwrite(node, mutated, op, args, kwargs)
+            return
+        if op == "aten.batch_norm.default":
+            args = self._without_statistics(node, args)
+        self._add(node, op, args, kwargs)
+
+    def _overwrite(
+        self, node: fx.Node, mutated: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> None:
+        """An in-place operator as one that is not: what it overwrites stands for the result from now on."""
+        root = self._aliases.root(mutated)
+        owner = self._aliases.name(root)
+        base = op.split(".")[1]
+        what = f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {base}"
+        if self._values[owner].kind in {ValueKind.INPUT, ValueKind.PARAMETER}:
+            raise UnsupportedOperator(
+                f"{what} overwrites {owner!r}; a graph's inputs and parameters cannot be overwritten in forward: use "
+                "the operator without the underscore"
+            )
+        arguments = {"target": args[0], "source": args[1] if len(args) > 1 else None}
+        if (form := functional_form(node, op, arguments)) is not None:
+            value = self._emit(node, *form)
+        else:
+            self._add(node, self._functional(op, what), args, kwargs)
+            value = self._aliases.name(node)
+        self._move(node, mutated, value, what)
+        self._aliases.identify(node, mutated)
+
+    def _move(self, node: fx.Node, target: fx.Node, value: str, what: str) -> None:
+        """``target`` stands for ``value`` from now on; a buffer, or what it is a view of, is updated."""
+        root = self._aliases.root(target)
+        moved = self._aliases.overwrite(target, value, lambda op, args: self._emit(node, op, args), what)
+        buffer = next((name for name, node in self._roots.items() if node is root), None)
+        if buffer is None:
+            return
+        if moved.root is not root:
+            raise UnsupportedOperator(f"{what} overwrites buffer {buffer!r} through a view; overwrite all of it")
+        self._updates[buffer] = moved.value
+
+    def _update_of(self, buffer: str, value: str, outputs: tuple[str, ...]) -> str:
+        """What a section writes into a buffer is a value that nobody reads; one that is read gets copied."""
+        read = {name for operator in self._operators for name in operator.inputs}
+        shared = list(self._updates.values()).count(value) > 1
+        if self._values[value].kind is ValueKind.OPERATOR and value not in read and value not in outputs and not shared:
+            return value
+        return self._copy(value)
+
+    def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        """Batch norm updates its running statistics without saying so: make that operators of its own.
+
+        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``.
+        """
+        x, _, _, mean, variance, training, momentum = node.args[:7]
+        if not (training and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)):
+            return args
+        assert isinstance(x, fx.Node) and isinstance(momentum, float)
+        dims: list[Argument] = [d for d in range(x.meta["val"].dim()) if d != 1]
+        seen = self._emit(node, "aten.detach.default", [Ref(self._aliases.name(x))])
+        exact = self._emit(node, "aten.to.dtype", [Ref(seen), Special("dtype", dtype_name(mean.meta["val"].dtype))])
+        for statistic, found in (
+            (mean, self._emit(node, "aten.mean.dim", [Ref(exact), dims])),
+            (variance, self._emit(node, "aten.var.dim", [Ref(exact), dims])),
+        ):
+            old = self._aliases.name(statistic)
+            moved = self._emit(node, "aten.lerp.Scalar", [Ref(old), Ref(found), momentum])
+            self._move(node, statistic, moved, "batch_norm")
+        return (*args[:3], None, None, *args[5:])
+
+    def _emit(self, node: fx.Node, op: str, args: list[Argument]) -> str:
+        """Add an operator of our own making beside ``node``; returns its value's name."""
+        op_type, module = op.split(".")[1], str(node.meta.get(MODULE_META, ""))
+        name = self._unique("__".join(filter(None, (self._model, module.replace(".", "__"), _label(op_type)))))
+        value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self._infer(op, args))
+        self._values[value.name] = value
+        self._operators.append(
+            Operator(name, op, op_type, tuple(args), {}, (value.name,), module, dict(node.meta.get(LABELS_META, {})))
+        )
+        return value.name
+
+    def _infer(self, op: str, args: list[Argument]) -> tuple[str, tuple[int, ...]]:
+        """dtype and shape of what an operator makes, by running it on tensors without data."""
+        tensors = {
+            name: torch.empty(self._values[name].shape, dtype=getattr(torch, self._values[name].dtype), device="meta")
+            for name in references(args)
+        }
+        made = callable_of(op)(*(decode(a, tensors) for a in args))
+        return dtype_name(made.dtype), tuple(map(int, made.shape))
 
     def _op_of(self, node: fx.Node) -> str:
         try:
@@ -99,23 +193,14 @@ class _Converter:
             return None
         return node.args[0]
 
-    def _functional(self, op: str, node: fx.Node) -> str:
-        """``aten.relu_.default`` → ``aten.relu.default``, where torch has it and no view is overwritten."""
+    def _functional(self, op: str, what: str) -> str:
+        """``aten.relu_.default`` → ``aten.relu.default``, where torch has it."""
         namespace, base, overload = op.split(".")
         candidate = f"{namespace}.{base.rstrip('_')}.{overload}"
-        target = node.args[0]
-        module = node.meta.get(MODULE_META) or "forward"
-        if isinstance(target, fx.Node) and self._values[self._names[target]].kind is not ValueKind.OPERATOR:
-            raise UnsupportedOperator(
-                f"in module {module!r}: {base} overwrites {self._names[target]!r}; a graph's inputs and parameters "
-                "cannot be overwritten in forward: use the operator without the underscore"
-            )
         try:
             callable_of(candidate)
         except UnsupportedOperator:
-            raise UnsupportedOperator(
-                f"in module {module!r}: {base} overwrites its input and has no form that does not"
-            ) from None
+            raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not") from None
         return candidate
 
     def _add(self, node: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
@@ -138,15 +223,16 @@ class _Converter:
         if isinstance(made, list | tuple):
             self._tuples[node] = names
         else:
-            self._names[node] = names[0]
+            self._aliases.define(node, names[0], node.args[0] if node.args else None)
 
     def _output(self, item: Any) -> str:
         """An output must be a value of its own: an input that is returned as it is gets copied."""
         if not isinstance(item, fx.Node):
             raise UnsupportedOperator(f"forward returns {item!r}; it may return tensors, and tuples or lists of them")
-        name = self._names[item]
-        if self._values[name].kind is ValueKind.OPERATOR:
-            return name
+        name = self._aliases.name(item)
+        return name if self._values[name].kind is ValueKind.OPERATOR else self._copy(name)
+
+    def _copy(self, name: str) -> str:
         copy = self._unique(f"{self._model}__{_label('clone')}")
         source = self._values[name]
         value = Value(f"{copy}__outputs__0", ValueKind.OPERATOR, source.dtype, source.shape)
@@ -155,7 +241,7 @@ class _Converter:
         return value.name
 
     def _name_of_value(self, item: object) -> str | None:
-        return self._names[item] if isinstance(item, fx.Node) else None
+        return self._aliases.name(item) if isinstance(item, fx.Node) else None
 
     def _unique(self, name: str) -> str:
         count = self._used.get(name, 0)

@@ -69,12 +69,16 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class ModelGraph:
-    """A traced forward pass. ``values`` holds every value by name, inputs and parameters included."""
+    """A traced forward pass. ``values`` holds every value by name, inputs and parameters included.
+
+    ``updates``: buffer → the value that forward leaves in it; no operator reads that value.
+    """
 
     name: str
     values: Mapping[str, Value]
     operators: tuple[Operator, ...]
     outputs: tuple[str, ...]
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Operator]:
         """Value name -> the operator that makes it; graph inputs are absent."""
@@ -117,7 +121,7 @@ def check_graph(graph: ModelGraph, after: str) -> None:
                     f"after {after}: {operator.name!r} makes {name!r}, which is made twice or not listed"
                 )
             known.add(name)
-    for name in graph.outputs:
+    for name in (*graph.outputs, *graph.updates.values()):
         if name not in known:
             raise InvalidGraph(f"after {after}: output {name!r} is never made")
     for key, value in graph.values.items():

@@ -90,4 +90,4 @@ def _structure(graph: ModelGraph) -> KernelGraph:
         TensorSpec(value.name, value.dtype, value.shape, ())
         for value in graph.of_kind(ValueKind.INPUT, ValueKind.PARAMETER, ValueKind.BUFFER)
     )
-    return KernelGraph(inputs, tuple(nodes), graph.outputs)
+    return KernelGraph(inputs, tuple(nodes), (*graph.outputs, *graph.updates.values()))

@@ -52,6 +52,7 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(home: 
         job_id = begin_training(platform, steps=40, step_s=0.05)
         for name in ("valkey", "scheduler", "gateway"):
             platform.kill(name)
+            assert has_ended(platform.pid_of(name))
         # The listening socket is the supervisor's: the request waits for the new gateway.
         other = platform.submit("preprocess")
         assert platform.wait_end(other["id"])["state"] == "succeeded"

@@ -7,7 +7,7 @@ FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1"}
 
 def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits() -> None:
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
-    train = {"epochs": 60, "checkpoint_every": 50}
+    train = {"epochs": 40, "checkpoint_every": 50}
     steps = [
         {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
         {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
@@ -28,7 +28,7 @@ def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits()
         assert trained["state"] == "succeeded", trained
         assert [attempt["outcome"] for attempt in trained["attempts"]] == ["expired", "succeeded"]
         assert platform.states(jobs["train"]).count("succeeded") == 1
-        assert trained["result"]["steps"] == 60 * 8000 // 32
+        assert trained["result"]["steps"] == 40 * 8000 // 32
         assert trained["result"]["resumed_from_step"] >= 50
         read = platform.wait_end(jobs["infer"], 60)
         assert read["state"] == "succeeded", read

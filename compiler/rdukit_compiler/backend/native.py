@@ -22,9 +22,13 @@ from rdukit.cpu import cpu_signature, usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import home_folder, resolve
+from rdukit_compiler.backend.native_worker import SHARE_HEADERS
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
+
+#: Above so many kernels, precompiling the C++ headers first pays.
+SHARED_HEADERS_FROM = 8
 
 
 def find_cpp_compiler() -> str | None:
@@ -70,8 +74,9 @@ def _build_missing(
             pending.put(digest)
         count = min(len(missing), resolve(WORKERS) or usable_cores())
         failures: list[BaseException] = []
+        share = len(missing) > SHARED_HEADERS_FROM
         threads = [
-            threading.Thread(target=_drive_worker, args=(Path(scratch), folder, pending, on_built, failures))
+            threading.Thread(target=_drive_worker, args=(Path(scratch), folder, pending, on_built, failures, share))
             for _ in range(count)
         ]
         for thread in threads:
@@ -84,7 +89,7 @@ def _build_missing(
 
 def _drive_worker(
     scratch: Path, folder: Path, pending: "queue.SimpleQueue[str]", on_built: Callable[[str, str | None], None],
-    failures: list[BaseException],
+    failures: list[BaseException], share_headers: bool,
 ) -> None:  # fmt: skip
     """Feed one worker process until nothing is pending; stop it whatever happens."""
     environ = {
@@ -94,7 +99,7 @@ def _drive_worker(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "rdukit_compiler.backend.native_worker"],
+        [sys.executable, "-m", "rdukit_compiler.backend.native_worker", *([SHARE_HEADERS] if share_headers else [])],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None

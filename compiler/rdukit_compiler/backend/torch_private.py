@@ -31,9 +31,11 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
     )
 
 
-def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Path:
+def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor], share_headers: bool) -> Path:
     """Compile a flat module to a native library with AOTInductor. Needs a C++ compiler.
 
+    Args:
+        share_headers: precompile the C++ headers: costs seconds once, saves one or two for each later library.
     Returns:
         The path of the ``.so`` in inductor's own cache.
     """
@@ -43,7 +45,11 @@ def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Pat
         made = aot_compile(
             module,
             tuple(inputs),
-            options={"aot_inductor.package": True, "aot_inductor.enable_line_tables": False},
+            options={
+                "aot_inductor.package": True,
+                "aot_inductor.enable_line_tables": False,
+                "aot_inductor.precompile_headers": share_headers,
+            },
         )
     (library,) = [Path(str(p)) for p in made if str(p).endswith(".so")]
     return library

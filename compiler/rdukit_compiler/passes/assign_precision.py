@@ -2,8 +2,8 @@
 
 Device arithmetic is bf16 unless the program converts (SDK reference 16); ``f32`` keeps the program's dtypes, for
 debugging. Parameters that are trained stay f32 in device memory and are rounded to bf16 where a section reads them:
-an f32 master, so that small updates are not lost (Source: ours; the vendor's default is not published). Statistics
-buffers stay f32 likewise.
+an f32 master, so that small updates are not lost (Source: ours; the vendor's default is not published). Buffers that
+forward updates, and the statistics of batch norms, stay f32 likewise.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.errors import CompileError
+from rdukit.pef.kernel import Special, references
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 
@@ -27,17 +28,17 @@ class Precision:
     name: str
     training: bool
 
-    def device_dtype(self, value: Value) -> torch.dtype:
+    def device_dtype(self, value: Value, is_statistic: bool) -> torch.dtype:
         """dtype of a graph input in device memory."""
         dtype: torch.dtype = getattr(torch, value.dtype)
         if self.name == "f32" or dtype not in _ROUNDED:
             return dtype
-        if value.kind is ValueKind.BUFFER or (value.kind is ValueKind.PARAMETER and self.training):
+        if is_statistic or (value.kind is ValueKind.PARAMETER and self.training):
             return torch.float32
         return torch.bfloat16
 
     def compute_dtype(self, value: Value) -> torch.dtype:
-        """dtype in which operators read a graph input."""
+        """dtype in which operators read a graph input; ``value`` has the device's dtype if it is a buffer."""
         dtype: torch.dtype = getattr(torch, value.dtype)
         if self.name == "f32" or dtype not in _ROUNDED or value.kind is ValueKind.BUFFER:
             return dtype
@@ -50,24 +51,46 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     Found by running the operators once on fake tensors: no data is touched.
     """
     values = dict(graph.values)
+    statistics = _statistics(graph)
+    operators = tuple(_with_device_dtype(o, graph, precision) for o in graph.operators)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
         tensors: dict[str, Any] = {}
         for value in graph.values.values():
             if value.kind is ValueKind.OPERATOR:
                 continue
-            dtype = precision.compute_dtype(value)
+            held = dtype_name(precision.device_dtype(value, value.name in statistics))
+            values[value.name] = replace(value, dtype=held, requires_grad=_wants_grad(value, precision))
+            dtype = precision.compute_dtype(values[value.name])
             tensors[value.name] = torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
-            values[value.name] = replace(
-                value, dtype=dtype_name(precision.device_dtype(value)), requires_grad=_wants_grad(value, precision)
-            )
-        for operator in graph.operators:
+        for operator in operators:
             run_operator(operator, tensors)
             for name in operator.outputs:
                 tensor = tensors[name]
                 values[name] = replace(
                     values[name], dtype=dtype_name(tensor.dtype), requires_grad=bool(tensor.requires_grad)
                 )
-    return replace(graph, values=values)
+    return replace(graph, values=values, operators=operators)
+
+
+def _statistics(graph: ModelGraph) -> frozenset[str]:
+    """Buffers that must not be rounded: those that forward updates, and running means and variances."""
+    found = set(graph.updates)
+    for operator in graph.operators:
+        if operator.op_type == "batch_norm":
+            found.update(references(operator.args[3:5]))
+    return frozenset(found)
+
+
+def _with_device_dtype(operator: Operator, graph: ModelGraph, precision: Precision) -> Operator:
+    """Tensors that forward makes from nothing are of the device's dtype too: an f32 one would spread through the rest."""
+    if operator.inputs or len(operator.outputs) != 1 or precision.name == "f32":
+        return operator
+    if getattr(torch, graph.values[operator.outputs[0]].dtype) not in _ROUNDED:
+        return operator
+    schema = getattr(callable_of(operator.op), "_schema", None)
+    if schema is None or not any(argument.name == "dtype" for argument in schema.arguments):
+        return operator
+    return replace(operator, kwargs={**operator.kwargs, "dtype": Special("dtype", "bfloat16")})
 
 
 def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
@@ -85,6 +108,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         if promoted is None:
             raise
         made = _attempt(function, promoted, kwargs, operator)
+        if operator.op_type == "batch_norm":  # its f32 statistics do not make its output f32
+            made = made.to(args[0].dtype)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:

@@ -68,14 +68,15 @@ def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[st
 
 
 def section_outputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Values that the operators make and that something outside reads, or the graph returns."""
+    """Values that the operators make and that something outside reads, or that the graph returns or keeps."""
+    leaving = {*graph.outputs, *graph.updates.values()}
     inside = {operator.name for operator in operators}
     consumers = graph.consumers()
     return tuple(
         name
         for operator in operators
         for name in operator.outputs
-        if name in graph.outputs or any(c.name not in inside for c in consumers[name])
+        if name in leaving or any(c.name not in inside for c in consumers[name])
     )
 
 

@@ -2,12 +2,17 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rdukit.errors import Conflict, NotFound
 from rdukit.files import atomic_target
 from rdukit.units import format_bytes
+
+if TYPE_CHECKING:
+    from rdukit_platform.cli.client import ApiClient
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
@@ -88,11 +93,12 @@ def get(artifact_id: str, output: Path) -> None:
         raise Conflict(f"{output} exists already; name a path that does not")
     with ApiClient.of_home() as client:
         found = client.get(f"/v1/artifacts/{artifact_id}")
-        wanted = [(f["path"], output / f["path"]) for f in found["files"]] if found["is_folder"] else [("", output)]
-        for path, target in wanted:
-            with atomic_target(target) as temporary, temporary.open("wb") as stream:
-                client.download(f"/v1/artifacts/{artifact_id}/content", stream, **({"path": path} if path else {}))
-    click.echo(f"{output}: {len(wanted)} file{'s' if len(wanted) != 1 else ''}", err=True)
+        if found["is_folder"]:
+            _fetch_folder(client, found, output)
+        else:
+            with atomic_target(output) as temporary, temporary.open("wb") as stream:
+                client.download(f"/v1/artifacts/{artifact_id}/content", stream)
+    click.echo(f"{output}: {format_bytes(found['bytes'])}", err=True)
 
 
 @artifact.command()
@@ -118,3 +124,15 @@ def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
         show.print_json(added)
     else:
         click.echo(added["id"])
+
+
+def _fetch_folder(client: "ApiClient", found: dict[str, Any], output: Path) -> None:
+    # The folder gets its name when all its files are there.
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{output.name}.", suffix=".part", dir=output.absolute().parent) as incoming:
+        folder = Path(incoming) / "content"
+        folder.mkdir()
+        for file in found["files"]:
+            with atomic_target(folder / file["path"]) as temporary, temporary.open("wb") as stream:
+                client.download(f"/v1/artifacts/{found['id']}/content", stream, path=file["path"])
+        folder.rename(output)

@@ -114,13 +114,22 @@ class ApiClient:
         self.close()
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
-        try:
-            answer = self._http.request(method, path, **arguments)
-        except httpx.HTTPError as cause:
-            raise self._away(cause) from cause
+        answer = self._request(method, path, arguments)
         _check(answer)
         body: dict[str, Any] = answer.json()
         return body
+
+    def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
+        # A GET may be said twice: a gateway that restarts breaks the connections that it had.
+        for tries_left in (2, 1, 0) if method == "GET" else (0,):
+            try:
+                return self._http.request(method, path, **arguments)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as cause:
+                if not tries_left:
+                    raise self._away(cause) from cause
+            except httpx.HTTPError as cause:
+                raise self._away(cause) from cause
+        raise AssertionError
 
     def _stream(self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> "_Stream":
         return _Stream(self, self._http.stream("GET", path, params=parameters, headers=headers))

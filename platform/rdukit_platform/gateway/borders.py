@@ -10,11 +10,12 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
+from sqlalchemy.exc import IntegrityError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unauthenticated
+from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RdukitError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _routing)
+    app.add_exception_handler(IntegrityError, _raced)
     app.add_exception_handler(Exception, _unknown)
 
 
@@ -100,6 +102,11 @@ async def _routing(request: Request, error: Exception) -> Response:
         return error_response(request, MethodNotAllowed(f"{where} is not served; see /docs"))
     found = InvalidArgument(f"{where}: {error.detail}")
     return error_response(request, found)
+
+
+async def _raced(request: Request, error: Exception) -> Response:
+    logger.info("request lost a race path=%s error=%s", request.url.path, error)
+    return error_response(request, Conflict("somebody else made the same thing at the same time; send it again"))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy import select
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from rdukit.clock import Clock, SystemClock
@@ -61,7 +61,7 @@ class Scheduler:
         while not self._stop.is_set():
             try:
                 self.run_once()
-            except (OperationalError, Conflict) as error:
+            except (DBAPIError, Conflict) as error:
                 logger.warning("pass given up error=%s", error)
             try:
                 self._waker.wait(poll_s)

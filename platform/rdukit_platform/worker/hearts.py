@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from rdukit.clock import Clock
 from rdukit_platform.db.engine import Database
@@ -60,7 +60,7 @@ class Hearts:
                 continue
             try:
                 lost = self._beat(list(held), is_due)
-            except OperationalError as error:
+            except DBAPIError as error:
                 logger.warning("no heartbeat error=%s", error)
                 continue
             if is_due:

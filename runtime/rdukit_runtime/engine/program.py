@@ -42,12 +42,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One section bound to slots; ``freed`` are slots that nothing reads after it."""
+    """One section bound to slots.
+
+    ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
+    ``freed`` are slots that nothing reads after it.
+    """
 
     section: Section
     kernel: Kernel
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    written: tuple[tuple[int, int], ...]
     freed: tuple[int, ...]
 
 
@@ -83,6 +88,8 @@ class Program:
         #: Incoming gradients that the program set; they stay until set again.
         self._seeded: set[str] = set()
         self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
+        #: While a program measures: host seconds of each section that ran, in order; None otherwise.
+        self.section_seconds: list[tuple[int, float]] | None = None
         self._place_persistent(memory)
         for graph in pef.graphs.values():
             for loss in graph.losses:
@@ -121,8 +128,17 @@ class Program:
         """Copy ``value`` into device memory, converting its dtype.
 
         Raises:
-            UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ.
+            UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ, or one is of numbers
+            and the other of integers.
         """
+        self._writable(name, value).copy_(value)
+
+    def write_all(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """``write`` for several tensors: all are checked before the first is copied."""
+        for tensor, value in [(self._writable(name, value), value) for name, value in values]:
+            tensor.copy_(value)
+
+    def _writable(self, name: str, value: torch.Tensor) -> torch.Tensor:
         tensor = self._slots[self._slot_of[name]] if name in self._slot_of else None
         if tensor is None or self.pef.symbols[name].kind not in PERSISTENT:
             symbol = self.symbol(name)
@@ -132,7 +148,12 @@ class Program:
                 f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(tensor.shape)}; "
                 "batch size and sizes are fixed at compile time"
             )
-        tensor.copy_(value)
+        if value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
+            raise ShapeMismatch(
+                f"tensor {name!r} is {value.dtype}, the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
+                "convert it first: integers and floating-point numbers are not converted into each other"
+            )
+        return tensor
 
     def read(self, name: str) -> torch.Tensor:
         """A copy of a tensor in the program's dtype.
@@ -215,6 +236,12 @@ class Program:
             except ValueError:
                 legal = [kind.value for kind in SectionType if kind in present]
                 raise InvalidArgument(f"section type {word!r} does not exist; this graph has {legal}") from None
+        if missing := (wanted - present) & {SectionType.FWD, SectionType.BCKWD, SectionType.OPT}:
+            legal = [kind.value for kind in SectionType if kind in present]
+            raise InvalidArgument(
+                f"graph {graph.name!r} has no section of type {sorted(missing)[0]!r}, it has {legal}; compile it with "
+                "an optimizer to train"
+            )
         return tuple(i for i in graph.schedule if self.pef.sections[i].type in wanted)
 
     def find_graph(self, name: str | None) -> Graph:
@@ -247,13 +274,34 @@ class Program:
                 raise InvalidArgument(f"section type {kind!r} needs {name!r}: run the sections before it first ('fwd')")
         began = time.perf_counter()
         with torch.no_grad():
-            for step in steps:
-                made = step.kernel([slots[i] for i in step.inputs], scalars)  # type: ignore[misc]
-                for slot, tensor in zip(step.outputs, made, strict=True):
-                    slots[slot] = tensor
-                for slot in step.freed:
-                    slots[slot] = None
+            if self.section_seconds is None:
+                for step in steps:
+                    self._run_step(step, scalars)
+            else:
+                for step in steps:
+                    start = time.perf_counter()
+                    self._run_step(step, scalars)
+                    self.section_seconds.append((step.section.id, time.perf_counter() - start))
         self._count(steps, time.perf_counter() - began)
+
+    def _run_step(self, step: Step, scalars: Mapping[str, float]) -> None:
+        slots = self._slots
+        made = step.kernel([slots[i] for i in step.inputs], scalars)  # type: ignore[misc]
+        if step.written:
+            made = self._write_back(step, made)
+        for slot, tensor in zip(step.outputs, made, strict=True):
+            slots[slot] = tensor
+        for slot in step.freed:
+            slots[slot] = None
+
+    def _write_back(self, step: Step, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Copy what belongs into memory of its own there; the other outputs as they are."""
+        kept = list(made)
+        for position, slot in step.written:
+            held = self._slots[slot]
+            assert held is not None
+            kept[position] = held.copy_(made[position])
+        return kept
 
     def _plan(self, graph: Graph, sections: tuple[int, ...]) -> Plan:
         """Bind sections to slots and find what is dead after each.
@@ -262,9 +310,9 @@ class Program:
         """
         position = {section: i for i, section in enumerate(graph.schedule)}
         last_reader: dict[str, int] = {}
-        for section in graph.schedule:
-            for name in (*self.pef.sections[section].inputs, *self.pef.sections[section].outputs):
-                last_reader[name] = max(last_reader.get(name, -1), position[section])
+        for number in graph.schedule:
+            for name in (*self.pef.sections[number].inputs, *self.pef.sections[number].outputs):
+                last_reader[name] = max(last_reader.get(name, -1), position[number])
         steps: list[Step] = []
         for chosen in sections:
             section = self.pef.sections[chosen]
@@ -280,6 +328,11 @@ class Program:
                     self._kernels[section.kernel],
                     tuple(self._slot_of[name] for name in section.inputs),
                     tuple(self._slot_of[name] for name in section.outputs),
+                    tuple(
+                        (index, self._slot_of[name])
+                        for index, name in enumerate(section.outputs)
+                        if self.pef.symbols[name].kind in PERSISTENT
+                    ),
                     tuple(freed),
                 )
             )

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from rdukit.errors import InvalidArgument, RuntimeFault, ShapeMismatch, UnknownTensor
+from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
+from rdukit.files import write_json_atomic
 from sambaflow.samba.conversion import buffers_of, parameters_of
+from sambaflow.samba.measure import runtime_profile
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
@@ -45,6 +47,9 @@ class SambaSession:
         self.traced: dict[str, TracedModel] = {}
         self.output_dict: dict[str, SambaTensor] = {}
         self.buffer_dict: dict[str, SambaTensor] = {}
+        #: Optimizer states by symbol name.
+        self.optim_dict: dict[str, SambaTensor] = {}
+        self.tensor_dict: dict[str, dict[str, SambaTensor]] = {"inputs": {}, "grads": {}}
         #: Host tensors of parameters and buffers by symbol name; the last conversion wins.
         self._state: dict[str, torch.Tensor] = {}
         self._optimizers: tuple[DeviceOptimizer, ...] = ()
@@ -112,7 +117,7 @@ class SambaSession:
             PefError: there is no such PEF, it cannot be used, or it was compiled from another graph.
             RuntimeFault: a graph is loaded already; NoResources: the node has no room.
         """
-        from rdukit_compiler.signature import check_signature
+        from rdukit_compiler.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
 
         if self._application is not None:
@@ -128,15 +133,11 @@ class SambaSession:
             signature = application.pef.signature.get(traced.graph.name)
             if signature is None:
                 compiled = ", ".join(application.pef.signature)
-                from rdukit.errors import PefMismatch
-
                 raise PefMismatch(
                     f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program"
                 )
             chosen = optimizer_list(optim)
             traced_groups = compiler_groups(chosen)
-            from rdukit_compiler.signature import graph_signature
-
             check_signature(signature, graph_signature(traced.graph, traced_groups), str(path), bool(traced_groups))
         except BaseException:
             application.close()
@@ -146,6 +147,14 @@ class SambaSession:
         self._state.update(traced.state)
         self.buffer_dict.update(
             {n: SambaTensor(b, name=n) for n, b in traced.state.items() if not isinstance(b, nn.Parameter)}
+        )
+        self.tensor_dict["inputs"].update(traced.inputs)
+        self.optim_dict.update(
+            {
+                symbol: SambaTensor(shape=held.shape, dtype=getattr(torch, held.host_dtype), name=symbol)
+                for symbol, held in application.pef.symbols.items()
+                if held.kind == "state"
+            }
         )
         self._connect_outputs(traced, init_output_grads, loss_indices)
         if transfer_device:
@@ -204,17 +213,8 @@ class SambaSession:
         """
         application = self._loaded()
         program = application.program
-        for tensor in flatten_tensors(input_tensors):
-            if not isinstance(tensor, SambaTensor):
-                raise InvalidArgument(
-                    "input_tensors holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')"
-                )
-            program.write(tensor.sn_name, tensor.torch_tensor())
         graph = program.find_graph(graph_name)
-        requested = [t.sn_name for t in flatten_tensors(output_tensors)]
-        if grad_of_outputs is not None:
-            for name, gradient in zip(requested or graph.outputs, grad_of_outputs, strict=False):
-                program.seed(name, unwrap(gradient))
+        requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         key = (
             graph.name,
             None
@@ -225,8 +225,24 @@ class SambaSession:
         sections = self._sections.get(key)
         if sections is None:
             sections = self._sections[key] = program.choose_sections(graph, key[1], key[2])
-        application.run(graph.name, sections, self._resolve_scalars(hyperparam_dict))
+        scalars = self._resolve_scalars(hyperparam_dict)
+        for name in requested:
+            program.symbol(name)
+        program.write_all(
+            [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
+        )  # fmt: skip
+        if grad_of_outputs is not None:
+            self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
+        application.run(graph.name, sections, scalars)
         return [self._handle(name) for name in requested]
+
+    def _seed_outputs(self, names: Sequence[str], gradients: Any) -> None:
+        given = [gradients] if isinstance(gradients, SambaTensor | torch.Tensor) else list(gradients)
+        if len(given) > len(names):
+            raise InvalidArgument(f"grad_of_outputs holds {len(given)} gradients for {len(names)} outputs")
+        for name, gradient in zip(names, given, strict=False):
+            if gradient is not None:
+                self.seed_output(name, unwrap(gradient))
 
     def _handle(self, name: str) -> SambaTensor:
         """A live handle: keeps the device's tensor of this run and converts it when read."""
@@ -246,10 +262,14 @@ class SambaSession:
         resolved = dict(self._scalars)
         for key in resolved:
             word = key.rpartition(".")[2]
-            if key in given:
-                resolved[key] = float(given[key])
-            elif word in _SCALARS and word in given:
-                resolved[key] = float(given[word])
+            name = key if key in given else word
+            if name in given and (name == key or word in _SCALARS):
+                try:
+                    resolved[key] = float(given[name])
+                except (TypeError, ValueError) as cause:
+                    raise InvalidArgument(
+                        f"hyperparam_dict[{name!r}] is {given[name]!r}; legal: a number, or a tensor of one element"
+                    ) from cause
         self._scalar_cache = (dict(given), resolved)
         return resolved
 
@@ -346,6 +366,25 @@ class SambaSession:
         """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
         return self._loaded().figures()
 
+    def start_runtime_profile(self) -> None:
+        """Measure each section from now on; see ``end_runtime_profile``."""
+        self._loaded().program.section_seconds = []
+
+    def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
+        """Write what each section took since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started.
+
+        Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
+        machine), both in total. The vendor's file format is not published (Source: ours).
+        """
+        application = self._loaded()
+        measured, application.program.section_seconds = application.program.section_seconds, None
+        if measured is not None:
+            write_json_atomic(Path(path), runtime_profile(application.pef, measured))
+
+    def get_dropout_rate_argin_names(self) -> list[str]:
+        """Names of dropout rates that ``hyperparam_dict`` may change: none, rates are compiled in."""
+        return []
+
     def close(self) -> None:
         """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
         application, self._application = self._application, None
@@ -374,6 +413,12 @@ class SambaSession:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+
+
+def _named(tensor: Any, argument: str) -> str:
+    if not isinstance(tensor, SambaTensor):
+        raise InvalidArgument(f"{argument} holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')")
+    return tensor.sn_name
 
 
 def _flat(things: Iterable[Any]) -> list[Any]:

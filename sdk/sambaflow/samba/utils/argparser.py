@@ -95,6 +95,10 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
         add("--min-duration", type=float, default=0.0, help="seconds to measure at least")
         add("--run-graph-only", action="store_true", help="measure the graph without the inputs' upload")
         add("--num-sections", type=int, default=None, help="sections to measure")
+        for name in ("--gold-file-path", "--log-dir", "--samba_runtime_profile"):
+            add(name, default=None, help="accepted, without effect")
+        for name in ("--listen-for-input", "--mock-inference", "--dump-accuracy-debug-info", "--modelbox"):
+            add(name, action="store_true", help="accepted, without effect")
         for name in ("--json", "--bench-report-json", "--acc-report-json", "--compiled-stats-json"):
             add(name, default=None, help="write a report to this file")
         add("--json-counters", default="", help="counters to include")
@@ -140,4 +144,18 @@ def built_in_defaults() -> dict[str, Any]:
     for command in COMMANDS:
         add_built_in_options(parser, command)
     defaults = vars(parser.parse_args([]))
-    return {"local_rank": -1, "grad_accumulation_steps": 1, "fp32_params": False, **defaults}
+    return {**_ATTRIBUTES, **defaults}
+
+
+#: Attributes without an option that programs read, with their defaults. Source: SDK reference 8.1, metadata of PEFs.
+_ATTRIBUTES: Final[dict[str, Any]] = {
+    "local_rank": -1, "grad_accumulation_steps": 1, "fp32_params": False, "amp_level": 4, "default_device": "DDR",
+    "fuse_fwd_bwd": False, "metapipe_disable": False, "weight_caching": False, "host_fifo": False,
+    "tile_orientation": "auto", "recompute_ratio": -1.0, "input_layout": None, "weight_layout": None,
+    "latency_budget_fwd": None, "latency_budget_bwd": None, "max_tiling_depth": None, "safe_mode": False,
+    "strict_conversion": False, "unroll_first": False, "samba_plot": False, "gen_tensorboard": False,
+    "optimize_concat_split": False, "single_opt_sec": False, "disable_bf16_conversion": False, "sambatune_graph": False,
+    "mlir_file_name": None, "dev_mode": False, "gold_file_path": None, "listen_for_input": False,
+    "mock_inference": False, "dump_accuracy_debug_info": False, "log_dir": None, "modelbox": False,
+    "samba_runtime_profile": None,
+}  # fmt: skip

@@ -3,7 +3,7 @@
 import json as json_module
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.tracer import flatten_tensors
 
 
 def trace_graph(
@@ -33,6 +34,42 @@ def trace_graph(
         model, inputs, chosen, pef, transfer_device=transfer_device, init_output_grads=init_output_grads,
         loss_indices=loss_indices,
     )  # fmt: skip
+
+
+def init_output_grads(
+    output_tensors: Any, unspecified_tensor_grad: Any = (), customized_tensors_dict: Mapping[str, Any] | None = None,
+    is_variable_batch_size: bool = False,
+) -> None:  # fmt: skip
+    """Set the incoming gradients of traced outputs: those in the dict by name, ones for all others.
+
+    Args:
+        unspecified_tensor_grad: gradients for the outputs that the dict lacks, in order, instead of ones.
+    """
+    given = dict(customized_tensors_dict or {})
+    rest = iter(unspecified_tensor_grad)
+    for output in flatten_tensors(output_tensors):
+        name = output.sn_name
+        gradient = given[name] if name in given else next(rest, None)
+        output.sn_grad = torch.ones(tuple(output.shape)) if gradient is None else gradient
+
+
+def get_rank() -> int:
+    """This process's rank; 0 when not distributed."""
+    return torch.distributed.get_rank() if _is_distributed() else 0
+
+
+def get_world_size() -> int:
+    """Processes of the job; 1 when not distributed."""
+    return torch.distributed.get_world_size() if _is_distributed() else 1
+
+
+def is_main_process() -> bool:
+    """Whether this is rank 0."""
+    return get_rank() == 0
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def set_seed(seed: int) -> None:

@@ -1,0 +1,148 @@
+"""In-place operators in a record of torch: what each tensor stands for after one, and which views became stale.
+
+A model graph has values that never change. An in-place operator makes a new value, and from then on the tensor that it
+overwrote, and the tensor that this one is a view of, stand for new values. A view through which an older value would
+be read afterwards is refused, never silently wrong.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from rdukit.errors import UnsupportedOperator
+from rdukit.pef.kernel import Argument, Ref
+
+#: Makes an operator: (ATen name, arguments) → name of its value.
+Emit = Callable[[str, list[Argument]], str]
+
+_RESHAPES: Final = frozenset(
+    {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "view_as", "detach",
+     "alias", "contiguous"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """What an in-place operator changed: the tensor that owns the memory, and the value that it stands for now."""
+
+    root: fx.Node
+    value: str
+
+
+class Aliases:
+    """Which nodes of a record share memory, and what each stands for now."""
+
+    def __init__(self) -> None:
+        #: Node → name of its value; a node that an in-place operator returned is not here but in ``_same``.
+        self._names: dict[fx.Node, str] = {}
+        #: What an in-place operator returned → the node that it overwrote.
+        self._same: dict[fx.Node, fx.Node] = {}
+        #: View → what it is a view of.
+        self._base: dict[fx.Node, fx.Node] = {}
+        self._stale: dict[fx.Node, str] = {}
+
+    def define(self, node: fx.Node, name: str, base: object = None) -> None:
+        """``node`` stands for value ``name``; it is a view of ``base`` if both share memory."""
+        self._names[node] = name
+        if isinstance(base, fx.Node) and _memory(node) is not None and _memory(node) == _memory(base):
+            self._base[node] = self._own(base)
+
+    def identify(self, node: fx.Node, other: fx.Node) -> None:
+        """``node`` is the same tensor as ``other``."""
+        self._same[node] = self._own(other)
+
+    def name(self, node: fx.Node) -> str:
+        """The value that ``node`` stands for now.
+
+        Raises:
+            UnsupportedOperator: it is a view of what has been overwritten since.
+        """
+        own = self._own(node)
+        if (reason := self._stale.get(own)) is not None:
+            raise UnsupportedOperator(reason)
+        return self._names[own]
+
+    def knows(self, node: fx.Node) -> bool:
+        """Whether ``node`` stands for a value."""
+        return self._own(node) in self._names
+
+    def root(self, node: fx.Node) -> fx.Node:
+        """The tensor that owns the memory of ``node``."""
+        own = self._own(node)
+        while own in self._base:
+            own = self._base[own]
+        return own
+
+    def overwrite(self, node: fx.Node, value: str, emit: Emit, what: str) -> Overwritten:
+        """``node`` was overwritten and now stands for ``value``; brings up to date what it is a view of.
+
+        Args:
+            what: names the operator in messages.
+        """
+        current = self._own(node)
+        memory = _memory(current)
+        self._names[current] = value
+        fresh = {current}
+        while current in self._base:
+            base = self._base[current]
+            made = _written_back(current, base, value, self._names[base], emit)
+            if made is None:
+                break
+            self._names[base] = value = made
+            fresh.add(base)
+            current = base
+        for other in self._names:
+            if other not in fresh and memory is not None and _memory(other) == memory:
+                self._stale[other] = (
+                    f"{what} overwrites memory that {other.name!r} also shows, and that is read afterwards; use the "
+                    "operator without the underscore, or read through the tensor that was overwritten"
+                )
+        return Overwritten(current, value)
+
+    def _own(self, node: fx.Node) -> fx.Node:
+        while node in self._same:
+            node = self._same[node]
+        return node
+
+
+def _memory(node: fx.Node) -> int | None:
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: Emit) -> str | None:
+    """The value of ``base`` after its ``view`` became ``value``; None if there is no operator for that."""
+    op, args = str(view.target), list(view.args[1:])
+    word = op.split(".")[1] if op.startswith("aten.") else ""
+    shape: list[Argument] = [int(size) for size in base.meta["val"].shape]
+    plain: list[Argument] = [a for a in args if isinstance(a, int) or a is None]
+    if word in {"select", "slice"} and len(plain) == len(args):
+        return emit(f"aten.{word}_scatter.default", [Ref(base_value), Ref(value), *plain])
+    if word in _RESHAPES:
+        return emit("aten.reshape.default", [Ref(value), shape])
+    if word == "t":
+        return emit("aten.t.default", [Ref(value)])
+    if word == "transpose" and len(plain) == len(args) == 2:
+        return emit("aten.transpose.int", [Ref(value), *plain])
+    if word == "permute" and isinstance(args[0], list | tuple):
+        dims = [int(d) % len(shape) for d in args[0] if isinstance(d, int)]
+        return emit("aten.permute.default", [Ref(value), [dims.index(d) for d in range(len(dims))]])
+    return None
+
+
+def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tuple[str, list[Argument]] | None:
+    """In-place operators whose form without the underscore has another name: that name and its arguments.
+
+    Args:
+        arguments: ``target`` and ``source``, encoded; the latter may be absent.
+    """
+    target: Argument = arguments["target"]
+    shape: list[Argument] = [int(size) for size in node.meta["val"].shape]
+    if op == "aten.copy_.default":
+        return "aten.expand.default", [arguments["source"], shape]
+    if op == "aten.zero_.default":
+        return "aten.zeros_like.default", [target]
+    return None
