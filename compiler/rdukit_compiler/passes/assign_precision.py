@@ -101,15 +101,17 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     function = callable_of(operator.op)
     args = [decode(a, tensors) for a in operator.args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
-    try:
-        made = function(*args, **kwargs)
-    except RuntimeError:
-        promoted = _promoted(args)
-        if promoted is None:
-            raise
-        made = _attempt(function, promoted, kwargs, operator)
-        if operator.op_type == "batch_norm":  # its f32 statistics do not make its output f32
-            made = made.to(args[0].dtype)
+    if operator.op_type == "batch_norm" and (promoted := _promoted(args)) is not None:
+        # Fake tensors allow the mix with f32 statistics, the CPU does not. The output stays what the input is.
+        made = _attempt(function, promoted, kwargs, operator).to(args[0].dtype)
+    else:
+        try:
+            made = function(*args, **kwargs)
+        except RuntimeError:
+            promoted = _promoted(args)
+            if promoted is None:
+                raise
+            made = _attempt(function, promoted, kwargs, operator)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:

@@ -29,7 +29,10 @@ def print_json(value: object) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Aligned columns on stdout."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(columns):
+        # Ids come first and stay whole, so that they can be copied.
+        table.add_column(column, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell), style=COLOURS.get(str(cell), "")) for cell in row))
     # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
