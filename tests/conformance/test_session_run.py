@@ -160,6 +160,7 @@ def test_inputs_may_be_single_tuples_lists_dicts_nested_or_have_gaps(form: str, 
     net = Sum()
     gold = net(**{k: v.data for k, v in given.items()}) if form == "dict" else None
     if gold is None:
+
         def plain(value: Any) -> Any:
             if isinstance(value, SambaTensor):
                 return value.data
@@ -217,7 +218,7 @@ def test_sambaloader_yields_named_tensors(tmp_path: Path) -> None:
     doubled = SambaLoader(data, ["image"], function_hook=lambda batch: batch[0] * 2, return_original_batch=True)
     (first,), original = next(iter(doubled))
     assert torch.equal(first.data, original[0] * 2)
-    with pytest.raises(DataLoaderException, match="2 tensors.*1 names"):
+    with pytest.raises(DataLoaderException, match=r"2 tensors.*1 names"):
         next(iter(SambaLoader(data, ["image"])))
 
 

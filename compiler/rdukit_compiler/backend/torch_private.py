@@ -51,6 +51,7 @@ def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor], share_
                 "aot_inductor.precompile_headers": share_headers,
             },
         )
+    assert isinstance(made, list)
     (library,) = [Path(str(p)) for p in made if str(p).endswith(".so")]
     return library
 

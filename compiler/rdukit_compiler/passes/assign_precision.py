@@ -82,7 +82,7 @@ def _statistics(graph: ModelGraph) -> frozenset[str]:
 
 
 def _with_device_dtype(operator: Operator, graph: ModelGraph, precision: Precision) -> Operator:
-    """Tensors that forward makes from nothing are of the device's dtype too: an f32 one would spread through the rest."""
+    """Tensors that forward makes from nothing have the device's dtype too: f32 would spread through the rest."""
     if operator.inputs or len(operator.outputs) != 1 or precision.name == "f32":
         return operator
     if getattr(torch, graph.values[operator.outputs[0]].dtype) not in _ROUNDED:
@@ -108,10 +108,7 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         try:
             made = function(*args, **kwargs)
         except RuntimeError:
-            promoted = _promoted(args)
-            if promoted is None:
-                raise
-            made = _attempt(function, promoted, kwargs, operator)
+            made = _attempt(function, _promoted(args) or args, kwargs, operator)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:

@@ -3,12 +3,11 @@
 Each takes lists of tensors of equal length and run-time scalars.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
-Tensors = Sequence[torch.Tensor]
+Tensors = list[torch.Tensor]
 
 
 def sgd(

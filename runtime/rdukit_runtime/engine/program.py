@@ -239,7 +239,7 @@ class Program:
         if missing := (wanted - present) & {SectionType.FWD, SectionType.BCKWD, SectionType.OPT}:
             legal = [kind.value for kind in SectionType if kind in present]
             raise InvalidArgument(
-                f"graph {graph.name!r} has no section of type {sorted(missing)[0]!r}, it has {legal}; compile it with "
+                f"graph {graph.name!r} has no section of type {min(missing).value!r}, it has {legal}; compile it with "
                 "an optimizer to train"
             )
         return tuple(i for i in graph.schedule if self.pef.sections[i].type in wanted)

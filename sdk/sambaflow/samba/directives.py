@@ -13,7 +13,7 @@ from torch import nn
 _active: list[dict[str, str]] = []
 
 
-class op_fusion:  # noqa: N801 - the vendor's name
+class op_fusion:
     """Mark operators as one fusion group: ``with op_fusion(func_name=…):`` around calls in forward.
 
     Given a module (``op_fusion(module, 'Encoder')``) it marks everything that the module does. Re-entrant.

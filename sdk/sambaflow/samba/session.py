@@ -401,8 +401,8 @@ class SambaSession:
         self.options = options
 
     @property
-    def SambaSession(self) -> type["SambaSession"]:  # noqa: N802 - the documented path sambaflow.samba.session.SambaSession
-        """The class, under the name that the documentation gives it."""
+    def SambaSession(self) -> type["SambaSession"]:
+        """The class, under the path that the documentation gives it: ``sambaflow.samba.session.SambaSession``."""
         return SambaSession
 
     def _loaded(self) -> "Application":

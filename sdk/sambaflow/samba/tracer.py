@@ -17,6 +17,9 @@ from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from sambaflow.samba.directives import active_labels
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 
+#: How torch words it when a trace needs a tensor's value.
+_DATA_DEPENDENT = ("DataDependent", "DynamicOutputShape", "_local_scalar_dense", "data-dependent", "Data-dependent")
+
 
 @dataclass(slots=True)
 class TracedModel:
@@ -36,14 +39,14 @@ def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
 
     from rdukit_compiler.from_fx import model_graph_from_fx
 
     named = _named_inputs(inputs)
-    parameters = {key: p for key, p in model.named_parameters()}
-    buffers = {key: b for key, b in model.named_buffers()}
+    parameters = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
     positions = {id(tensor): i for i, tensor in enumerate(named.values())}
     returned: list[int] = []
 
@@ -59,22 +62,25 @@ def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
         return flat_outputs
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
     with mode:
-        values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in (*named.values(), *parameters.values())]
-        values += [torch.empty(tuple(b.shape), dtype=b.dtype) for b in buffers.values()]
+        values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
     try:
         recorded = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(values)
     except RdukitError:
         raise
-    except Exception as cause:  # noqa: BLE001 - whatever the program's forward raises is the trace's failure
+    # Whatever the program's forward raises is the trace's failure.
+    except Exception as cause:
         raise _explain(cause, name) from cause
     prefix = f"{name}__"
     listed, state = _list_values(prefix, model, named, parameters, buffers)
     constants: dict[str, str] = {}
     for node in recorded.graph.nodes:
         if node.op == "get_attr" and str(node.target) not in constants:
-            symbol = f"{prefix}constant__{len(constants)}"
             tensor = getattr(recorded, str(node.target))
+            if isinstance(tensor, FakeTensor):  # a stand-in that was reached through .data: the compiler knows it
+                continue
+            symbol = f"{prefix}constant__{len(constants)}"
             constants[str(node.target)] = symbol
             state[symbol] = tensor
             listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
@@ -216,7 +222,7 @@ def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
 def _explain(cause: Exception, name: str) -> RdukitError:
     text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
     kind = type(cause).__name__
-    if "DataDependent" in kind or "_local_scalar_dense" in text or "data-dependent" in text.lower():
+    if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         return TraceError(
             f"forward of {name!r} needs a tensor's value while tracing ({text}); control flow, shapes and Python "
             "numbers cannot depend on data"

@@ -19,7 +19,7 @@ def torch_function(name: str) -> Callable[..., Any]:
     """
     function = getattr(torch, name, None) or getattr(torch.nn.functional, name, None)
     if not callable(function):
-        raise AttributeError(f"module 'sambaflow.samba' has no attribute {name!r}")
+        raise AttributeError(f"module 'sambaflow.samba' has no attribute {name!r}")  # noqa: TRY004 - as Python says it
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs.pop("out", None) is not None:
@@ -32,8 +32,9 @@ def torch_function(name: str) -> Callable[..., Any]:
 
 
 def addmm(
-    input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: None = None, is_transposed: bool = False
-) -> Any:
+    input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: None = None,
+    is_transposed: bool = False,
+) -> Any:  # fmt: skip
     """``torch.addmm``: beta * input [.., N] + alpha * mat1 [M, K] @ mat2 [K, N].
 
     With ``is_transposed`` ``mat2`` is given as [N, K].
@@ -41,7 +42,7 @@ def addmm(
     second = unwrap(mat2)
     return torch_function("addmm")(
         input, mat1, second.t() if is_transposed else second, beta=beta, alpha=alpha, out=out
-    )  # fmt: skip
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -114,7 +114,7 @@ class SambaParameter(nn.Parameter):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.__dict__.get("_detached"):
-            return self.data.__reduce_ex__(protocol)
+            return self.data.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
         return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SambaParameter":
@@ -126,7 +126,7 @@ class SambaParameter(nn.Parameter):
         memo[id(self)] = made
         return made
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"SambaParameter(name={self.sn_name!r}): {self.data!r}"
 
     def __hash__(self) -> int:

