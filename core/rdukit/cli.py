@@ -35,12 +35,12 @@ class CommandGroup(click.Group):
 SUMMARIES = {
     "artifact": "List, show, fetch and add artifacts of the platform.",
     "box": "Describe, run and call ModelBoxes.",
-    "demo": "Run the whole road once on real digits and stop.",
+    "demo": "Run the whole road once on real digits, and stop.",
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
     "tenant": "Create tenants and API tokens.",
-    "up": "Start the platform on this machine and keep it running.",
+    "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "zoo": "List models and print their programs' paths.",
 }
 

@@ -6,17 +6,16 @@ an f32 master, so that small updates are not lost (Source: ours; the vendor's de
 forward updates, and the statistics of batch norms, stay f32 likewise.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdukit.errors import CompileError
 from rdukit.pef.kernel import Special, references
-from rdukit_compiler.backend.operators import callable_of, decode, dtype_name
+from rdukit_compiler.backend.operators import callable_of, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.run_operator import run_operator
 
 _ROUNDED = {torch.float32, torch.float64, torch.float16}
 
@@ -91,45 +90,6 @@ def _with_device_dtype(operator: Operator, graph: ModelGraph, precision: Precisi
     if schema is None or not any(argument.name == "dtype" for argument in schema.arguments):
         return operator
     return replace(operator, kwargs={**operator.kwargs, "dtype": Special("dtype", "bfloat16")})
-
-
-def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
-    """Call one operator on the tensors it names, and add what it makes.
-
-    Operands of mixed floating dtypes are promoted: legal on the device although torch refuses some of them.
-    """
-    function = callable_of(operator.op)
-    args = [decode(a, tensors) for a in operator.args]
-    kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
-    if operator.op_type == "batch_norm" and (promoted := _promoted(args)) is not None:
-        # Fake tensors allow the mix with f32 statistics, the CPU does not. The output stays what the input is.
-        made = _attempt(function, promoted, kwargs, operator).to(args[0].dtype)
-    else:
-        try:
-            made = function(*args, **kwargs)
-        except RuntimeError:
-            made = _attempt(function, _promoted(args) or args, kwargs, operator)
-    if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
-        tensors[operator.outputs[0]] = made
-    else:
-        tensors.update(zip(operator.outputs, made, strict=True))
-
-
-def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
-    try:
-        return function(*args, **kwargs)
-    except RuntimeError as cause:
-        where = operator.module or "forward"
-        raise CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}") from cause
-
-
-def _promoted(args: list[Any]) -> list[Any] | None:
-    """``args`` with all floating tensors in the widest dtype among them; None if they agree already."""
-    floats = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
-    if len(floats) < 2:
-        return None
-    widest = max(floats, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
-    return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
 
 
 def _wants_grad(value: Value, precision: Precision) -> bool:

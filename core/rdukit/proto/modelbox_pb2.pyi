@@ -1,13 +1,9 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar
-from typing import Optional as _Optional
-from typing import Union as _Union
-
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -33,17 +29,7 @@ class Description(_message.Message):
     target: str
     verbs: _containers.RepeatedCompositeFieldContainer[Verb]
     description: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        title: _Optional[str] = ...,
-        model: _Optional[str] = ...,
-        compiler_version: _Optional[str] = ...,
-        mode: _Optional[str] = ...,
-        target: _Optional[str] = ...,
-        verbs: _Optional[_Iterable[_Union[Verb, _Mapping]]] = ...,
-        description: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., compiler_version: _Optional[str] = ..., mode: _Optional[str] = ..., target: _Optional[str] = ..., verbs: _Optional[_Iterable[_Union[Verb, _Mapping]]] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Verb(_message.Message):
     __slots__ = ("name", "parameters", "inputs", "outputs")
@@ -55,13 +41,7 @@ class Verb(_message.Message):
     parameters: _containers.RepeatedCompositeFieldContainer[Parameter]
     inputs: _containers.RepeatedCompositeFieldContainer[ArtifactSlot]
     outputs: _containers.RepeatedCompositeFieldContainer[ArtifactSlot]
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ...,
-        inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ...,
-        outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "type", "default", "legal", "help")
@@ -75,14 +55,7 @@ class Parameter(_message.Message):
     default: _struct_pb2.Value
     legal: str
     help: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        type: _Optional[str] = ...,
-        default: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ...,
-        legal: _Optional[str] = ...,
-        help: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., default: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., legal: _Optional[str] = ..., help: _Optional[str] = ...) -> None: ...
 
 class ArtifactSlot(_message.Message):
     __slots__ = ("name", "kind", "required")
@@ -92,9 +65,7 @@ class ArtifactSlot(_message.Message):
     name: str
     kind: str
     required: bool
-    def __init__(
-        self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ...
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ...) -> None: ...
 
 class VerbRequest(_message.Message):
     __slots__ = ("parameters", "inputs", "output", "idempotency_key")
@@ -105,7 +76,6 @@ class VerbRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
@@ -114,13 +84,7 @@ class VerbRequest(_message.Message):
     inputs: _containers.ScalarMap[str, str]
     output: str
     idempotency_key: str
-    def __init__(
-        self,
-        parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...,
-        inputs: _Optional[_Mapping[str, str]] = ...,
-        output: _Optional[str] = ...,
-        idempotency_key: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
 
 class OperationRequest(_message.Message):
     __slots__ = ("id",)
@@ -147,7 +111,6 @@ class Operation(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     ID_FIELD_NUMBER: _ClassVar[int]
     VERB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -166,18 +129,7 @@ class Operation(_message.Message):
     outputs: _containers.ScalarMap[str, str]
     created_at: float
     ended_at: float
-    def __init__(
-        self,
-        id: _Optional[str] = ...,
-        verb: _Optional[str] = ...,
-        state: _Optional[str] = ...,
-        error_code: _Optional[str] = ...,
-        error_message: _Optional[str] = ...,
-        result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...,
-        outputs: _Optional[_Mapping[str, str]] = ...,
-        created_at: _Optional[float] = ...,
-        ended_at: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ...) -> None: ...
 
 class OperationEvent(_message.Message):
     __slots__ = ("sequence", "kind", "at", "operation", "progress", "log")
@@ -193,15 +145,7 @@ class OperationEvent(_message.Message):
     operation: Operation
     progress: Progress
     log: str
-    def __init__(
-        self,
-        sequence: _Optional[int] = ...,
-        kind: _Optional[str] = ...,
-        at: _Optional[float] = ...,
-        operation: _Optional[_Union[Operation, _Mapping]] = ...,
-        progress: _Optional[_Union[Progress, _Mapping]] = ...,
-        log: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., kind: _Optional[str] = ..., at: _Optional[float] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., log: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("stage", "step", "total", "loss", "throughput", "eta_s")
@@ -217,15 +161,7 @@ class Progress(_message.Message):
     loss: float
     throughput: float
     eta_s: float
-    def __init__(
-        self,
-        stage: _Optional[str] = ...,
-        step: _Optional[int] = ...,
-        total: _Optional[int] = ...,
-        loss: _Optional[float] = ...,
-        throughput: _Optional[float] = ...,
-        eta_s: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, stage: _Optional[str] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., loss: _Optional[float] = ..., throughput: _Optional[float] = ..., eta_s: _Optional[float] = ...) -> None: ...
 
 class InferTensorsRequest(_message.Message):
     __slots__ = ("rows", "inputs")
@@ -236,14 +172,11 @@ class InferTensorsRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     ROWS_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     inputs: _containers.ScalarMap[str, str]
-    def __init__(
-        self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., inputs: _Optional[_Mapping[str, str]] = ...
-    ) -> None: ...
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("values",)
@@ -257,6 +190,4 @@ class InferTensorsResponse(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     outputs: _containers.RepeatedCompositeFieldContainer[Row]
     labels: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(
-        self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...
-    ) -> None: ...
+    def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -53,10 +53,10 @@ def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
         stand_ins = [_stand_in(original, value) for original, value in zip(named.values(), flat, strict=False)]
         rest = flat[len(named) :]
-        replaced = dict(zip([*parameters, *buffers], rest, strict=True))
+        replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
-        with _module_paths(model):
-            made = torch.func.functional_call(model, replaced, args, kwargs)
+        with _module_paths(model), _stand_ins(model, replaced):
+            made = model(*args, **kwargs)
         flat_outputs = [unwrap(item) for item in flatten_tensors(made)]
         returned.append(len(flat_outputs))
         return flat_outputs
@@ -116,6 +116,26 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
         if named.setdefault(tensor.sn_name, tensor) is not tensor:
             raise TraceError(f"two inputs are called {tensor.sn_name!r}; names of a graph's inputs must differ")
     return named
+
+
+@contextlib.contextmanager
+def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Put stand-ins in the places of parameters and buffers, wherever they are used: weights may be shared.
+
+    ``torch.func.functional_call`` does not restore a module that is reachable by two paths.
+    """
+    saved: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    try:
+        for module in model.modules():
+            for table in (module._parameters, module._buffers):
+                for key, tensor in table.items():
+                    if tensor is not None and id(tensor) in replaced:
+                        saved.append((table, key, tensor))
+                        table[key] = replaced[id(tensor)]  # type: ignore[assignment]
+        yield
+    finally:
+        for table, key, tensor in saved:
+            table[key] = tensor
 
 
 def _stand_in(original: SambaTensor, value: torch.Tensor) -> SambaTensor:
