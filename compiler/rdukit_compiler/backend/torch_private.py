@@ -3,12 +3,27 @@
 torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """While tracing: operators decompose as they do without oneDNN. Kernels use it all the same when they run.
+
+    ``torch.backends.mkldnn.flags`` does the same and touches settings of other devices, which warns.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.pef.kernel import KernelGraph
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
-from rdukit_compiler.backend.torch_private import split_joint, trace_aten
+from rdukit_compiler.backend.torch_private import split_joint, trace_aten, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.run_operator import run_operator
@@ -97,7 +97,7 @@ def build_kernels(
     tangents = tuple(n for n in outputs if graph.values[n].requires_grad and contributions.get(n, 0) > 0)
     wanted = tuple(n for n in inputs if graph.values[n].requires_grad)
     mode = FakeTensorMode()
-    with mode, torch.backends.mkldnn.flags(enabled=False):  # its recurrent layers cannot be differentiated when traced
+    with mode, without_onednn():  # its recurrent layers cannot be differentiated when traced
         primals = [_example(graph.values[n]) for n in inputs]
         if not tangents or not wanted:
             with torch.no_grad():

@@ -7,13 +7,16 @@ here are projections for the emulated chip, never measurements, and are labelled
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from rdukit.pef.format import FORMAT_VERSION
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
 from rdukit.pef.read import LoadedPef
 from rdukit.units import format_bytes, format_count, format_seconds
+
+#: Metadata that says nothing: options that were not given.
+_EMPTY: Final = frozenset({"", "None", "null", "False", "false", "{}", "[]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,17 @@ def pef_tables(loaded: LoadedPef) -> list[Table]:
         rows = tuple((name, f"{value:g}") for name, value in loaded.pef.hyperparameters.items())
         tables.append(Table("Hyperparameters (compiled-in values)", ("name", "value"), rows))
     if loaded.pef.metadata:
-        rows = tuple((name, _short_json(value)) for name, value in sorted(loaded.pef.metadata.items()))
-        tables.append(Table("Metadata", ("name", "value"), rows))
+        tables.append(metadata_table(loaded.pef))
     return tables
+
+
+def metadata_table(pef: Pef) -> Table:
+    """What the program said about itself, without what it left empty."""
+    texts = {name: _short_json(value) for name, value in sorted(pef.metadata.items())}
+    rows = tuple((name, text) for name, text in texts.items() if text not in _EMPTY)
+    left_out = len(texts) - len(rows)
+    title = f"Metadata ({left_out} empty ones left out; --json has all)" if left_out else "Metadata"
+    return Table(title, ("name", "value"), rows)
 
 
 def header_table(loaded: LoadedPef) -> Table:
@@ -238,5 +249,5 @@ def _count(number: int, noun: str) -> str:
 
 
 def _short_json(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    text = " ".join((value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)).split())
     return text if len(text) <= 160 else f"{text[:157]}..."

@@ -127,11 +127,12 @@ def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterat
     saved: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     try:
         for module in model.modules():
-            for table in (module._parameters, module._buffers):
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for table in tables:
                 for key, tensor in table.items():
                     if tensor is not None and id(tensor) in replaced:
                         saved.append((table, key, tensor))
-                        table[key] = replaced[id(tensor)]  # type: ignore[assignment]
+                        table[key] = replaced[id(tensor)]
         yield
     finally:
         for table, key, tensor in saved:
