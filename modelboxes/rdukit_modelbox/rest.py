@@ -59,7 +59,13 @@ InferBody = Annotated[
 
 def make_app(service: BoxService) -> FastAPI:
     """The application for ``service``."""
-    app = FastAPI(title=service.box.title, description=service.box.description, version=__version__)
+    app = FastAPI(
+        title=service.box.title,
+        description=service.box.description,
+        version=__version__,
+        docs_url=None,  # its page would load scripts from elsewhere; /openapi.json is the same for machines
+        redoc_url=None,
+    )
     _add_errors(app)
     _add_health(app, service)
     _add_verbs(app, service)

@@ -168,3 +168,10 @@ def test_a_platform_that_is_away_is_said_so(browser: object, platform: Platform,
         visit.open("/console/", "jobs")
     visit.page.wait_for_selector("#lost:not([hidden])", timeout=10_000)
     visit.context.close()
+
+
+def test_the_rest_manual_lists_the_routes_without_a_network(visit: Visit) -> None:
+    visit.page.goto(f"{visit.address}/docs")
+    visit.page.get_by_text("/v1/pipelines", exact=True).first.wait_for()
+    if folder := os.environ.get("RDUKIT_PICTURES"):
+        visit.page.screenshot(path=f"{folder}/docs-{visit.window}.png")

@@ -13,6 +13,7 @@ from rdukit_platform.catalog.routes import router as catalog
 from rdukit_platform.context import Platform
 from rdukit_platform.gateway.borders import RequestBorder, add_error_handlers
 from rdukit_platform.gateway.health import router as health
+from rdukit_platform.gateway.manual import router as manual
 from rdukit_platform.jobs.routes import router as jobs
 from rdukit_platform.nodes.routes import router as nodes
 from rdukit_platform.tenants.routes import router as tenants
@@ -37,9 +38,11 @@ def create_app(platform: Platform) -> FastAPI:
         version=__version__,
         description="Jobs, pipelines and artifacts of an emulated DataScale system. Independent of SambaNova Systems.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.platform = platform
-    for router in (health, jobs, artifacts, catalog, nodes, tenants):
+    for router in (health, jobs, artifacts, catalog, nodes, tenants, manual):
         app.include_router(router)
     if importlib.util.find_spec("rdukit_platform.console") is not None:
         from rdukit_platform.console.routes import router as console
