@@ -14,8 +14,8 @@ from rdukit.errors import NoResources, PermissionDenied, RdukitError, Unauthenti
 from rdukit_runtime.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
 from rdukit_runtime.events import EventKind, EventLog
 from rdukit_runtime.inventory import node_tiles
-from rdukit_runtime.protocol import COUNTER_NAMES, Message, error_body, read_message
-from rdukit_runtime.states import EndReason, LeaseEvent
+from rdukit_runtime.protocol import Message, error_body, read_message
+from rdukit_runtime.states import COUNTER_NAMES, EndReason, LeaseEvent
 
 logger = logging.getLogger(__name__)
 

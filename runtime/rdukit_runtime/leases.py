@@ -19,8 +19,7 @@ from rdukit.snd import SndClient
 from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region
-from rdukit_runtime.protocol import COUNTER_NAMES
-from rdukit_runtime.states import LeaseEvent, Phase
+from rdukit_runtime.states import COUNTER_NAMES, LeaseEvent, Phase
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,12 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.snd import PROTOCOL_VERSION
-from rdukit_runtime.states import Phase
+from rdukit_runtime.states import COUNTER_NAMES, Phase
 
 #: Longest request line in bytes; requests carry names and numbers only.
 MAX_REQUEST_BYTES: Final = 64 * 1024
 _MAX_TEXT: Final = 256
 _MAX_NUMBER: Final = 2**62
-
-#: What ``report`` may count. Each number is a total since the lease was opened by the reporting holder.
-COUNTER_NAMES: Final = ("runs", "sections", "cycles", "flops", "bytes", "host_seconds")
 
 
 @dataclass(frozen=True, slots=True)

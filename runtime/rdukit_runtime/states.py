@@ -13,6 +13,9 @@ from typing import Final
 
 from rdukit.errors import InvalidTransition
 
+#: What ``report`` may count. Each number is a total since the lease was opened by the reporting holder.
+COUNTER_NAMES: Final = ("runs", "sections", "cycles", "flops", "bytes", "host_seconds")
+
 
 class TileState(StrEnum):
     """Whether somebody has the tile."""

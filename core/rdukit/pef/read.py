@@ -73,8 +73,8 @@ def read_pef(path: Path | str) -> LoadedPef:
         for name, data in entries.items()
         if name.startswith(NATIVE_FOLDER)
     }
-    for digest, kernel in kernels.items():
-        if kernel.digest() != digest:
+    for digest in kernels:  # a kernel is named by the digest of its bytes
+        if digests[IR_FOLDER + digest] != digest:
             raise PefCorrupt(f"{path}: kernel {digest[:12]} does not match its name; compile again")
     for section in pef.sections:
         if section.kernel not in kernels:

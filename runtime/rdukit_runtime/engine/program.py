@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -32,16 +32,14 @@ class Counters:
     section_runs: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Steps in order, and the tensors that must be there before: (section type, name, slot)."""
 
     steps: tuple["Step", ...]
     needs: tuple[tuple[str, str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One section bound to slots.
 
     ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
