@@ -94,6 +94,8 @@ class _Converter:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
                 self._aliases.identify(node, node.args[0])
             return
+        if "val" not in node.meta and not node.users:
+            return  # torch refused this call while tracing; it was made again with operands that torch takes
         op = self._op_of(node)
         if op == "getitem":
             source, index = node.args

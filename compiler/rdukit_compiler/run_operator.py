@@ -9,6 +9,10 @@ from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.ir import Operator
 
+#: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
+_INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
+_NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
+
 
 def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     """Call one operator on the tensors it names, and add what it makes.
@@ -20,6 +24,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     """
     function = _FORMS.get(operator.op) or callable_of(operator.op)
     args = [decode(a, tensors) for a in operator.args]
+    if operator.op_type in _INDEXING:
+        args = [a.long() if isinstance(a, torch.Tensor) and a.dtype in _NARROW else a for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
     try:
         made = function(*args, **kwargs)

@@ -4,12 +4,17 @@ torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
+
+from rdukit_compiler.backend.split_saving import split_saving
+
+logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -41,9 +46,13 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    return min_cut_rematerialization_partition(
-        joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]
-    )
+    try:
+        return min_cut_rematerialization_partition(
+            joint, (), num_fwd_outputs=forward_outputs, static_lifetime_input_indices=[]
+        )
+    except AssertionError as refusal:  # it takes for granted what only its own tracer ensures
+        logger.debug("no minimal cut reason=%s; saving what backward reads", refusal)
+        return split_saving(joint, forward_outputs)
 
 
 def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor], share_headers: bool) -> Path:

@@ -35,14 +35,20 @@ def addmm(
     input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: None = None,
     is_transposed: bool = False,
 ) -> Any:  # fmt: skip
-    """``torch.addmm``: beta * input [.., N] + alpha * mat1 [M, K] @ mat2 [K, N].
+    """beta * input [.., N] + alpha * mat1 [.., M, K] @ mat2 [K, N]; unlike torch's, ``mat1`` may have batch dims.
 
-    With ``is_transposed`` ``mat2`` is given as [N, K].
+    With ``is_transposed`` ``mat2`` is given as [N, K]: a linear layer's weight.
     """
-    second = unwrap(mat2)
-    return torch_function("addmm")(
-        input, mat1, second.t() if is_transposed else second, beta=beta, alpha=alpha, out=out
-    )
+    if out is not None:
+        raise TypeError("samba.addmm: out= is not supported on the device; use the returned tensor")
+    bias, first, second = unwrap(input), unwrap(mat1), unwrap(mat2)
+    with torch._C.DisableTorchFunctionSubclass():
+        if is_transposed and beta == 1 and alpha == 1 and bias.dim() == 1:
+            return wrap(torch.nn.functional.linear(first, second, bias))
+        second = second.t() if is_transposed else second
+        if first.dim() == 2:
+            return wrap(torch.addmm(bias, first, second, beta=beta, alpha=alpha))
+        return wrap(beta * bias + alpha * torch.matmul(first, second))
 
 
 def __getattr__(name: str) -> Any:
