@@ -14,7 +14,8 @@ from rdukit_compiler.optimizer import STATES, OptimizerGroup, OptimizerKernel, b
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
-from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels, build_kernels
+from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
+from rdukit_compiler.passes.section_memo import SectionMemo
 
 #: Operators whose outputs are losses: their incoming gradient is ones unless the program sets another.
 LOSS_OPERATORS: Final = frozenset(
@@ -27,6 +28,10 @@ _SYMBOL_KINDS: Final = {
 }  # fmt: skip
 
 
+#: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
+_MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
+
+
 @dataclass(slots=True)
 class Assembly:
     """What the parts of a PEF are collected in. ``kernels`` are by digest."""
@@ -35,6 +40,8 @@ class Assembly:
     sections: list[Section] = field(default_factory=list)
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
+    #: Kernels of the sections built so far, of all graphs.
+    memo: SectionMemo = field(default_factory=SectionMemo)
 
 
 def assemble_graph(
@@ -71,7 +78,7 @@ class _GraphAssembler:
         precision = Precision(self._options.precision, training)
         built: list[SectionKernels] = []
         for plan in reversed(plans):
-            kernels = build_kernels(
+            kernels = self._assembly.memo.build(
                 graph,
                 [self._operators[name] for name in plan.operators],
                 precision,
@@ -103,6 +110,9 @@ class _GraphAssembler:
     # -- symbols -----------------------------------------------------------------------------------------------------
 
     def _symbol(self, name: str, kind: SymbolKind, dtype: str, shape: tuple[int, ...]) -> None:
+        known = self._assembly.symbols.get(name)
+        if known is not None and _MADE_OR_TAKEN.get(known.kind, 0) > _MADE_OR_TAKEN.get(kind, 0):
+            return  # another graph of this PEF takes it as an input, or shows it as an output
         traced = self._traced.values.get(name)
         self._assembly.symbols[name] = Symbol(
             name, kind, dtype, shape, traced.dtype if traced is not None else _host_dtype(dtype),

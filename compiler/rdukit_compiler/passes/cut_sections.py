@@ -1,8 +1,8 @@
 """Cut a graph into sections.
 
-O0: one per operator. O1: what fusion rules group, each by its heuristic; what is left as in O0. O3: the whole graph,
-cut only by capacity. In all modes every operator is in exactly one plan, no path leaves a plan and comes back, and
-plans are in an order that can be run.
+O0: one per operator. O1: what the program's ``op_fusion`` blocks and the fusion rules group, each by its heuristic;
+what is left as in O0. O3: the whole graph, cut only by capacity. In all modes every operator is in exactly one plan,
+no path leaves a plan and comes back, and plans are in an order that can be run.
 
 Views, casts and whatever is computed from constants alone get no section of their own: they go with the operators
 that read them. Where several sections read one, it goes with its producer, or, without one, with the section that
@@ -19,6 +19,7 @@ from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import ChipSpec
 from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
+from rdukit_compiler.passes.group_labelled import labelled_groups
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
@@ -74,13 +75,33 @@ def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, .
     if options.mode == "o3":
         groups = [_Group(graph.operators, "the whole graph")] if graph.operators else []
     else:
-        matches = match_rules(graph, options.rules) if options.mode == "o1" else ()
-        groups = _group(graph, matches)
+        groups = _group(graph, _find_matches(graph, options.rules) if options.mode == "o1" else ())
     plans: list[SectionPlan] = []
     names: set[str] = set()
     for group in groups:
         plans.extend(_plan(graph, group, options, names))
     return tuple(plans)
+
+
+def _find_matches(graph: ModelGraph, rules: Sequence[Rule]) -> tuple[Match, ...]:
+    """Annotated ``op_fusion`` blocks, then what rules match beside them, then what is left of the other blocks."""
+    annotated = labelled_groups(graph, annotated=True)
+    matches = (*annotated, *match_rules(graph, rules, groups=[block.operators for block in annotated]))
+    taken = {name for match in matches for name in match.operators}
+    blocks = labelled_groups(graph, annotated=False, taken=taken)
+    if not blocks:
+        return matches
+    topology = Topology(graph)
+    groups = Groups(topology)
+    for match in matches:
+        groups.join(topology.position[name] for name in match.operators)
+    suggested = []
+    for block in blocks:
+        positions = [topology.position[name] for name in block.operators]
+        if groups.may_join(positions):  # a rule's section may reach around the block
+            groups.join(positions)
+            suggested.append(block)
+    return (*matches, *suggested)
 
 
 def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
@@ -130,6 +151,8 @@ def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matche
 
 
 def _why(leads: Operator, match: Match | None, count: int) -> str:
+    if match is not None and not match.bindings:
+        return f"op_fusion block {match.rule} in the program: {len(match.operators)} operators"
     if match is not None:
         return f"rule {match.rule} matched {len(match.operators)} operators"
     if is_loss(leads):

@@ -68,11 +68,17 @@ def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[st
     return tuple(name for name in read if name not in made)
 
 
-def section_outputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[str, ...]:
-    """Values that the operators make and that something outside reads, or that the graph returns or keeps."""
+def section_outputs(
+    graph: ModelGraph, operators: Sequence[Operator], readers: Mapping[str, Sequence[Operator]] | None = None
+) -> tuple[str, ...]:
+    """Values that the operators make and that something outside reads, or that the graph returns or keeps.
+
+    Args:
+        readers: ``graph.consumers()``, if it is at hand.
+    """
     leaving = {*graph.outputs, *graph.updates.values()}
     inside = {operator.name for operator in operators}
-    consumers = graph.consumers()
+    consumers = graph.consumers() if readers is None else readers
     return tuple(
         name
         for operator in operators
@@ -86,13 +92,17 @@ def build_kernels(
     operators: Sequence[Operator],
     precision: Precision,
     contributions: Mapping[str, int],
+    readers: Mapping[str, Sequence[Operator]] | None = None,
 ) -> SectionKernels:
     """Trace the section made of ``operators`` and split it into forward and backward.
 
+    What it depends on is listed in ``section_memo.describe_structure``: keep the two in step.
+
     Args:
         contributions: value name → how many gradients flow into it from other sections and seeds; 0 or absent = none.
+        readers: ``graph.consumers()``, if it is at hand.
     """
-    inputs, outputs = section_inputs(graph, operators), section_outputs(graph, operators)
+    inputs, outputs = section_inputs(graph, operators), section_outputs(graph, operators, readers)
     function = _SectionFunction(graph, operators, inputs, outputs, precision)
     tangents = tuple(n for n in outputs if graph.values[n].requires_grad and contributions.get(n, 0) > 0)
     wanted = tuple(n for n in inputs if graph.values[n].requires_grad)

@@ -7,6 +7,8 @@ import click
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from rdukit.files import write_atomic
+from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.inspect import (
     Table,
     cuts_table,
@@ -17,6 +19,7 @@ from rdukit.pef.inspect import (
     sections_table,
     symbols_table,
 )
+from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
 
 
@@ -51,6 +54,43 @@ def show(file: Path, as_json: bool, sections: bool, symbols: bool) -> None:
         tables += [sections_table(loaded), cuts_table(loaded.pef)] if sections else []
         tables += [symbols_table(loaded.pef)] if symbols else []
     print_tables(tables)
+
+
+@pef.command()
+@click.argument("before", metavar="A", type=click.Path(path_type=Path))
+@click.argument("after", metavar="B", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Every difference as one JSON object.")
+@click.pass_context
+def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> None:
+    """Show what differs between the PEFs A and B: options, inputs, sections, kernels, projected cost.
+
+    Exit status 0: equal, 1: different; native libraries count by presence, not by bytes.
+
+    Example: rdukit pef diff out/o1/model.pef out/o3/model.pef
+    """
+    old, new = read_pef(before), read_pef(after)
+    changes = diff_pefs(old, new)
+    if as_json:
+        click.echo(json.dumps(describe_diff(old, new), indent=2, sort_keys=True, default=str))
+    elif changes:
+        print_tables(diff_tables(changes))
+    else:
+        click.echo(f"{before} and {after} are equal")
+    context.exit(1 if changes else 0)
+
+
+@pef.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the SVG goes.")
+def graph(file: Path, output: Path) -> None:
+    """Draw the sections and fusions of FILE as an SVG picture, for light and dark screens.
+
+    Boxes are sections in schedule order, a column a type; lines carry the bytes that pass through device memory.
+
+    Example: rdukit pef graph out/logreg/logreg.pef -o logreg.svg
+    """
+    write_atomic(output, draw_pef(read_pef(file).pef).encode())
+    click.echo(f"Picture {output} created", err=True)
 
 
 def print_tables(tables: list[Table]) -> None:

@@ -32,11 +32,21 @@ class Counters:
     section_runs: dict[int, int] = field(default_factory=dict)
 
 
+class Store(NamedTuple):
+    """An output that lives on in a region which it shares: copied there from its slot when the run has ended."""
+
+    name: str
+    slot: int
+    home: torch.Tensor
+
+
 class Plan(NamedTuple):
     """Steps in order, and the tensors that must be there before: (section type, name, slot)."""
 
     steps: tuple["Step", ...]
     needs: tuple[tuple[str, str, int], ...]
+    #: Empty in programs without shared regions.
+    stores: tuple[Store, ...] = ()
 
 
 class Step(NamedTuple):
@@ -57,8 +67,9 @@ class Step(NamedTuple):
 def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
     """Offset of each persistent region in one block of device memory, and the block's size in bytes."""
     sizes: dict[str, int] = {}
+    shared = shared_outputs(pef)
     for symbol in pef.symbols.values():
-        if symbol.kind in PERSISTENT:
+        if symbol.kind in PERSISTENT or symbol.name in shared:
             sizes[symbol.region] = max(sizes.get(symbol.region, 0), symbol.bytes)
     offsets: dict[str, int] = {}
     end = 0
@@ -66,6 +77,18 @@ def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
         offsets[region] = end
         end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
     return offsets, end
+
+
+def shared_outputs(pef: Pef) -> frozenset[str]:
+    """Outputs that share their region, with an input or with another graph's output: they outlive the run."""
+    count: dict[str, int] = {}
+    for symbol in pef.symbols.values():
+        count[symbol.region] = count.get(symbol.region, 0) + 1
+    return frozenset(
+        symbol.name
+        for symbol in pef.symbols.values()
+        if symbol.kind is SymbolKind.OUTPUT and (symbol.region != symbol.name or count[symbol.region] > 1)
+    )
 
 
 class Program:
@@ -88,6 +111,12 @@ class Program:
         self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
+        #: Outputs that outlive the run, by name: their place in persistent memory.
+        self._homes: dict[str, torch.Tensor] = {}
+        #: Region → the output that was stored there last.
+        self._stored: dict[str, str] = {}
+        #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
+        self._made_slots: dict[str, int] = {}
         self._place_persistent(memory)
         for graph in pef.graphs.values():
             for loss in graph.losses:
@@ -97,10 +126,13 @@ class Program:
 
     def _place_persistent(self, memory: memoryview) -> None:
         offsets, size = persistent_layout(self.pef)
+        self._begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr() if len(memory) else 0
+        self._end = self._begin + len(memory)
         if len(memory) < size:
             raise InvalidArgument(f"device memory of {len(memory)} bytes is too small; the PEF needs {size}")
+        shared = shared_outputs(self.pef)
         for name, symbol in self.pef.symbols.items():
-            if symbol.kind in PERSISTENT:
+            if symbol.kind in PERSISTENT or name in shared:
                 dtype: torch.dtype = getattr(torch, symbol.dtype)
                 count = symbol.bytes // dtype.itemsize
                 flat = (
@@ -108,7 +140,15 @@ class Program:
                     if count
                     else torch.empty(0, dtype=dtype)
                 )
-                self._slots[self._slot_of[name]] = flat.view(symbol.shape)
+                if name in shared:
+                    self._homes[name] = flat.view(symbol.shape)
+                else:
+                    self._slots[self._slot_of[name]] = flat.view(symbol.shape)
+        for section in self.pef.sections:
+            for name in section.outputs:
+                if self.pef.symbols[name].kind is SymbolKind.INPUT and name not in self._made_slots:
+                    self._made_slots[name] = len(self._slots)
+                    self._slots.append(None)
 
     def symbol(self, name: str) -> Symbol:
         """The symbol called ``name``.
@@ -121,6 +161,17 @@ class Program:
             inputs = sorted(s.name for s in self.pef.symbols.values() if s.kind is SymbolKind.INPUT)
             raise UnknownTensor(f"the PEF has no tensor {name!r}; its inputs are {', '.join(inputs)}")
         return symbol
+
+    def find_tensor(self, name: str) -> str:
+        """The symbol that ``name`` stands for: its own, or of a region the one that was stored there last.
+
+        Raises:
+            UnknownTensor: there is neither.
+        """
+        if name in self._slot_of:
+            return name
+        held = [s.name for s in self.pef.symbols.values() if s.region == name]
+        return self._stored.get(name) or (held[0] if held else self.symbol(name).name)
 
     def write(self, name: str, value: torch.Tensor) -> None:
         """Copy ``value`` into device memory, converting its dtype.
@@ -160,15 +211,13 @@ class Program:
             UnknownTensor: no such tensor, or nothing has computed it yet.
         """
         symbol = self.symbol(name)
-        tensor = self._slots[self._slot_of[name]]
-        if tensor is None:
-            raise UnknownTensor(f"tensor {name!r} has no value: run the section that makes it first")
+        tensor = self._homes[name] if name in self._homes else self._tensor(name)
         return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """The device's own tensor, not copied; what a run's handle keeps."""
+        """The device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a copy."""
         self.symbol(name)
-        return self._tensor(name)
+        return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
 
     def gradient(self, name: str) -> torch.Tensor:
         """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
@@ -280,7 +329,26 @@ class Program:
                     start = time.perf_counter()
                     self._run_step(step, scalars)
                     self.section_seconds.append((step.section.id, time.perf_counter() - start))
+            if plan.stores:
+                self._store(plan.stores)
         self._count(steps, time.perf_counter() - began)
+
+    def _store(self, stores: Sequence[Store]) -> None:
+        """Copy outputs into the regions they share, after all sections: until then these read the old values.
+
+        What lies in shared memory itself, such as a view of an input, is copied aside first.
+        """
+        slots, pef = self._slots, self.pef
+        for store in stores:
+            made = slots[store.slot]
+            assert made is not None
+            if self._begin <= made.untyped_storage().data_ptr() < self._end:
+                slots[store.slot] = made.clone()
+        for store in stores:
+            made = slots[store.slot]
+            assert made is not None
+            store.home.copy_(made)
+            self._stored[pef.symbols[store.name].region] = store.name
 
     def _run_step(self, step: Step, scalars: Mapping[str, float]) -> None:
         slots = self._slots
@@ -311,12 +379,16 @@ class Program:
         for number in graph.schedule:
             for name in (*self.pef.sections[number].inputs, *self.pef.sections[number].outputs):
                 last_reader[name] = max(last_reader.get(name, -1), position[number])
+        slot_of = dict(self._slot_of)
+        for number in graph.schedule:
+            slot_of.update({n: self._made_slots[n] for n in self.pef.sections[number].outputs if n in self._made_slots})
         steps: list[Step] = []
+        stores: list[Store] = []
         for chosen in sections:
             section = self.pef.sections[chosen]
             touched = dict.fromkeys((*section.inputs, *section.outputs))
             freed = [
-                self._slot_of[name]
+                slot_of[name]
                 for name in touched
                 if self.pef.symbols[name].kind is SymbolKind.ACTIVATION and last_reader[name] == position[chosen]
             ]
@@ -324,17 +396,26 @@ class Program:
                 Step(
                     section,
                     self._kernels[section.kernel],
-                    tuple(self._slot_of[name] for name in section.inputs),
-                    tuple(self._slot_of[name] for name in section.outputs),
+                    tuple(slot_of[name] for name in section.inputs),
+                    tuple(slot_of[name] for name in section.outputs),
                     tuple(
-                        (index, self._slot_of[name])
+                        (index, slot_of[name])
                         for index, name in enumerate(section.outputs)
-                        if self.pef.symbols[name].kind in PERSISTENT
+                        if self.pef.symbols[name].kind in PERSISTENT and name not in self._made_slots
                     ),
                     tuple(freed),
                 )
             )
-        return Plan(tuple(steps), self._needs(steps))
+            for name in section.outputs:
+                if (home := self._home(name)) is not None:
+                    stores.append(Store(name, slot_of[name], home))
+        return Plan(tuple(steps), self._needs(steps), tuple(stores))
+
+    def _home(self, name: str) -> torch.Tensor | None:
+        """Where an output that outlives the run is kept; None for one that does not."""
+        if name in self._made_slots:
+            return self._slots[self._slot_of[name]]
+        return self._homes.get(name)
 
     def _needs(self, steps: Sequence[Step]) -> tuple[tuple[str, str, int], ...]:
         """What the steps read and neither make themselves nor find in persistent memory."""
@@ -342,7 +423,8 @@ class Program:
         made: set[int] = set()
         for step in steps:
             for name, slot in zip(step.section.inputs, step.inputs, strict=True):
-                if slot not in made and self.pef.symbols[name].kind not in PERSISTENT:
+                made_here = slot == self._made_slots.get(name)
+                if slot not in made and (made_here or self.pef.symbols[name].kind not in PERSISTENT):
                     needs.append((step.section.type.value, name, slot))
             made.update(step.outputs)
         return tuple(needs)

@@ -3,6 +3,8 @@
 ``samba.session`` is the process's one ``SambaSession``; the module of that name stays importable by its full path.
 """
 
+import importlib
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sambaflow.samba import conversion, creation, directives, env, nn, optim, sambaloader, sambatensor, utils
@@ -20,10 +22,17 @@ from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
 from sambaflow.samba.session import SambaSession
-from sambaflow.samba.utils import set_seed
+from sambaflow.samba.sn_private import groupby, triu_fill
+from sambaflow.samba.utils import set_seed, trace_multigraph
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()
+
+
+#: Submodules that are imported when first used.
+_SUBMODULES = frozenset(
+    {"argconf", "experiment_logger", "graph", "lazy_param", "materialize", "profiler", "schema", "test"}
+)
 
 
 def is_internal() -> bool:
@@ -31,10 +40,17 @@ def is_internal() -> bool:
     return False
 
 
+def patched_torch() -> AbstractContextManager[None]:
+    """For a host's gold run: operators on the host are torch's own already, so the context changes nothing."""
+    return nullcontext()
+
+
 def __getattr__(name: str) -> Any:
     """``samba.cat``, ``samba.sigmoid`` …: torch's function of that name on SambaTensors."""
     if name.startswith("_"):
         raise AttributeError(name)
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     return torch_function(name)
 
 
@@ -56,11 +72,13 @@ __all__ = [
     "from_torch_model_",
     "from_torch_tensor",
     "full",
+    "groupby",
     "is_internal",
     "nn",
     "normal",
     "ones",
     "optim",
+    "patched_torch",
     "rand",
     "randint",
     "randn",
@@ -71,6 +89,8 @@ __all__ = [
     "set_seed",
     "tensor",
     "to_torch",
+    "trace_multigraph",
+    "triu_fill",
     "utils",
     "zeros",
 ]

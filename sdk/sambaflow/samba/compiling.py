@@ -20,11 +20,13 @@ from rdukit_compiler.settings import ARCH, KERNELS, PRECISION
 
 
 def compile_traced(
-    graphs: Sequence[TracedGraph], name: str, config: Mapping[str, Any], inference: bool, metadata: Mapping[str, Any]
-) -> str:
+    graphs: Sequence[TracedGraph], name: str, config: Mapping[str, Any], inference: bool, metadata: Mapping[str, Any],
+    regions: Mapping[str, str] | None = None,
+) -> str:  # fmt: skip
     """Compile traced graphs as ``config`` says; returns the PEF's path.
 
     ``config`` holds a program's parsed options (``vars(args)``); what it does not name takes its default.
+    ``regions``: tensor → device memory region, where it is not the tensor's own.
     """
     pef_name = str(config.get("pef_name") or default_pef_name(name))
     folder = Path(str(config.get("output_folder") or "out")) / pef_name
@@ -38,6 +40,7 @@ def compile_traced(
         inference=inference,
         rules=Path(rules) if (rules := config.get("optimization_rules")) else None,
         kernels=resolve(KERNELS),
+        regions=dict(regions or {}),
         metadata=_embedded(metadata, config),
     )
     options.check()

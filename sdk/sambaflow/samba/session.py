@@ -17,9 +17,12 @@ from torch import nn
 from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.files import write_json_atomic
 from sambaflow.samba.conversion import buffers_of, parameters_of
+from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.measure import runtime_profile
+from sambaflow.samba.multigraph_session import MultigraphSession
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.session_extras import SessionExtras, attach_legacy_run
 from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ logger = logging.getLogger(__name__)
 _SCALARS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm")
 
 
-class SambaSession:
+class SambaSession(MultigraphSession, SessionExtras):
     """What a process has traced, compiled and loaded.
 
     State: nothing traced → ``compile`` leaves a PEF and forgets nothing; ``trace_graph`` opens the application, which
@@ -39,6 +42,7 @@ class SambaSession:
     """
 
     def __init__(self, pef_path: str = "") -> None:
+        super().__init__()
         self.pef_path = pef_path
         #: Options of the command line, remembered by ``parse_app_args``.
         self.options: dict[str, Any] = {}
@@ -103,6 +107,7 @@ class SambaSession:
         self.traced[traced.graph.name] = traced
         self.output_dict.update({tensor.sn_name: tensor for tensor in traced.outputs})
         model.output_tensors = traced.outputs  # type: ignore[assignment]
+        attach_legacy_run(model)
         return traced
 
     # -- load --------------------------------------------------------------------------------------------------------
@@ -120,11 +125,7 @@ class SambaSession:
         from rdukit_compiler.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
 
-        if self._application is not None:
-            raise RuntimeFault(
-                f"{self._application.path.name} is loaded already; one PEF runs at a time in a process: call "
-                "samba.session.reset() first"
-            )
+        self._refuse_second()
         path = pef or self.pef_path
         began = time.perf_counter()
         traced = self._trace(model, inputs, None)
@@ -163,6 +164,13 @@ class SambaSession:
         logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
         return traced.outputs
 
+    def _refuse_second(self) -> None:
+        if self._application is not None:
+            raise RuntimeFault(
+                f"{self._application.path.name} is loaded already; one PEF runs at a time in a process: call "
+                "samba.session.reset() first"
+            )
+
     def _wanted_arch(self) -> str | None:
         arch = self.options.get("arch")
         return str(arch) if arch else None
@@ -191,6 +199,8 @@ class SambaSession:
         for name, tensor in self._state.items():
             if name in program.pef.symbols and tensor.device.type != "meta":
                 program.write(name, _plain(tensor))
+            elif name in program.pef.symbols and getattr(tensor, "materializer", None) is not None:
+                program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
         for optimizer, first in self._numbered_optimizers():
             self._upload_optimizer(optimizer, first)
 
@@ -297,7 +307,8 @@ class SambaSession:
 
     def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
         """SambaTensors with the device's values of regions, parameters or outputs."""
-        return [SambaTensor(self.read_tensor(name), name=name) for name in names]
+        program = self._loaded().program
+        return [SambaTensor(program.read(program.find_tensor(name)), name=name) for name in names]
 
     def to_cpu(self, *things: Any) -> None:
         """Device to host: models (parameters and buffers), optimizers (states), tensors."""
@@ -407,7 +418,10 @@ class SambaSession:
 
     def _loaded(self) -> "Application":
         if self._application is None:
-            raise RuntimeFault("no PEF is loaded; call samba.utils.trace_graph(model, inputs, optim, pef=…) first")
+            raise RuntimeFault(
+                "no PEF is loaded; call samba.utils.trace_graph(model, inputs, optim, pef=…), or "
+                "samba.session.init_multigraph_runtime(pef), first"
+            )
         return self._application
 
 

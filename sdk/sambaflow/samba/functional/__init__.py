@@ -55,3 +55,32 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return torch_function(name)
+
+
+from sambaflow.samba.functional import arithmetic, logical, loss, reduce, stir, tensorarithmetic, tensorops  # noqa: E402
+from sambaflow.samba.sn_private import (  # noqa: E402
+    groupby,
+    sn_gather,
+    sn_multinomial,
+    sn_reduce,
+    sn_scatter,
+    triu_fill,
+)
+
+__all__ = [
+    "addmm",
+    "arithmetic",
+    "groupby",
+    "logical",
+    "loss",
+    "reduce",
+    "sn_gather",
+    "sn_multinomial",
+    "sn_reduce",
+    "sn_scatter",
+    "stir",
+    "tensorarithmetic",
+    "tensorops",
+    "torch_function",
+    "triu_fill",
+]

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from sambaflow.samba.utils.samba_config import SambaConfig as SambaConfig
+
 COMMANDS: Final = ("compile", "run", "test", "measure-performance", "measure-sections")
 _RUN: Final = ("run", "test", "measure-performance", "measure-sections")
 

@@ -1,0 +1,104 @@
+"""Differentiate equal sections once: a memo of section kernels by structure.
+
+Two sections are equal when they make the same calls on values of the same kinds, dtypes and shapes, in the same
+places, whatever the values are called. Layers of a transformer are equal, so a deep model costs little more than a
+shallow one. The kernels of a repeated section are those of the first; only the names that they are bound to change.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rdukit.pef.kernel import Argument, Ref
+from rdukit_compiler.ir import ModelGraph, Operator
+from rdukit_compiler.passes.assign_precision import Precision
+from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
+
+
+class SectionMemo:
+    """Builds sections' kernels; each structure is traced once. Good for one compile, over all its graphs."""
+
+    def __init__(self) -> None:
+        #: Structure → kernels as bound to the first section that has it.
+        self._known: dict[str, SectionKernels] = {}
+        #: The graph last asked about, and who reads its values: found once a graph, not once a section.
+        self._graph: ModelGraph | None = None
+        self._readers: Mapping[str, Sequence[Operator]] = {}
+
+    def __len__(self) -> int:
+        """Number of different structures so far."""
+        return len(self._known)
+
+    def build(
+        self, graph: ModelGraph, operators: Sequence[Operator], precision: Precision, contributions: Mapping[str, int]
+    ) -> SectionKernels:
+        """What ``build_kernels`` gives for the same arguments.
+
+        Raises:
+            CompileError: torch refuses one of the operators.
+        """
+        if graph is not self._graph:
+            self._graph, self._readers = graph, graph.consumers()
+        inputs = section_inputs(graph, operators)
+        outputs = section_outputs(graph, operators, self._readers)
+        structure = describe_structure(graph, operators, inputs, outputs, precision, contributions)
+        known = self._known.get(structure)
+        if known is None:
+            known = self._known[structure] = build_kernels(
+                graph, operators, precision, contributions, self._readers
+            )  # fmt: skip
+        return rebind(known, inputs, outputs)
+
+
+def describe_structure(
+    graph: ModelGraph, operators: Sequence[Operator], inputs: Sequence[str], outputs: Sequence[str],
+    precision: Precision, contributions: Mapping[str, int],
+) -> str:  # fmt: skip
+    """Everything that a section's kernels depend on, as text in which values are called by position.
+
+    That is: precision; kind, dtype, shape and differentiability of each input; each call with its literal arguments
+    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, and how many gradients flow in.
+    """
+    names: dict[str, str] = {}
+    lines = [f"{precision.name} {precision.training}"]
+    for name in inputs:
+        value = graph.values[name]
+        names[name] = f"i{len(names)}"
+        lines.append(f"{value.kind} {value.dtype} {value.shape} {value.requires_grad}")
+    for operator in operators:
+        args = [_renamed(argument, names) for argument in operator.args]
+        kwargs = [(key, _renamed(argument, names)) for key, argument in sorted(operator.kwargs.items())]
+        for name in operator.outputs:
+            names[name] = f"v{len(names)}"
+        lines.append(f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)}")
+    for name in outputs:
+        value = graph.values[name]
+        lines.append(
+            f"{names[name]} {value.dtype} {value.shape} {value.requires_grad} {contributions.get(name, 0)}"
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def rebind(kernels: SectionKernels, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> SectionKernels:
+    """The same kernels bound to another section's values, which stand in the same places."""
+    before, after = (*kernels.inputs, *kernels.outputs), (*inputs, *outputs)
+    if before == after:
+        return kernels
+    name_of = dict(zip(before, after, strict=True))
+    return replace(
+        kernels,
+        inputs=inputs,
+        outputs=outputs,
+        saved=tuple(s if s.value is None else replace(s, value=name_of[s.value]) for s in kernels.saved),
+        tangents=tuple(name_of[name] for name in kernels.tangents),
+        gradients=tuple(name_of[name] for name in kernels.gradients),
+    )
+
+
+def _renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
+    match argument:
+        case Ref(name):
+            return Ref(names[name])
+        case list():
+            return [_renamed(item, names) for item in argument]
+        case _:
+            return argument

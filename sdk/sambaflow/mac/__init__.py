@@ -1,0 +1,1 @@
+"""Names of the vendor's compiler back end that programs import."""

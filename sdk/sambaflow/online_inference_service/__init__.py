@@ -1,0 +1,1 @@
+"""Online inference: the request queue."""

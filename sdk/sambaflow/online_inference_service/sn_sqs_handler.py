@@ -1,0 +1,78 @@
+"""Queue: requests of an online inference service, within one process.
+
+Source: ours. Only the name is public; the vendor's stands before a cloud queue, this one keeps messages in memory and
+has the same two steps: receive, then delete what was dealt with.
+"""
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from rdukit.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that was received and not deleted."""
+
+    id: str
+    body: Any
+
+
+class Queue:
+    """First in, first out; a received message that is not deleted in ``visibility_timeout_s`` is given out again."""
+
+    def __init__(self, name: str = "queue", visibility_timeout_s: float = 30.0) -> None:
+        self.name = name
+        self._timeout_s = visibility_timeout_s
+        self._changed = threading.Condition()
+        #: Message id → (body, time from which it may be given out), in order of sending.
+        self._messages: OrderedDict[str, tuple[Any, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._messages)
+
+    def send_message(self, body: Any) -> str:
+        """Append a message; returns its id."""
+        with self._changed:
+            message = uuid.uuid4().hex
+            self._messages[message] = (body, 0.0)
+            self._changed.notify()
+            return message
+
+    def receive_messages(self, max_messages: int = 1, wait_s: float = 0.0) -> list[Message]:
+        """Up to ``max_messages``; waits up to ``wait_s`` for the first. May be empty."""
+        deadline = time.monotonic() + wait_s
+        with self._changed:
+            while not (found := self._take(max_messages)) and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return found
+
+    def delete_message(self, message_id: str) -> None:
+        """Forget a message that was dealt with.
+
+        Raises:
+            NotFound: there is no such message.
+        """
+        with self._changed:
+            if self._messages.pop(message_id, None) is None:
+                raise NotFound(f"queue {self.name} has no message {message_id!r}; it may have been deleted already")
+
+    def _take(self, most: int) -> list[Message]:
+        now = time.monotonic()
+        found: list[Message] = []
+        for message, (body, visible) in self._messages.items():
+            if len(found) == most:
+                break
+            if visible <= now:
+                found.append(Message(message, body))
+        for taken in found:
+            self._messages[taken.id] = (taken.body, now + self._timeout_s)
+        return found
+
+
+__all__ = ["Message", "Queue"]

@@ -1,0 +1,68 @@
+"""The graphs that a multigraph program names: parts of what was traced, each run by itself.
+
+Source: SDK reference 12.1.
+"""
+
+from typing import Any
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+
+
+class SambaGraph:
+    """A graph that ``session.run`` finds by ``graph_name``.
+
+    Raises:
+        InvalidArgument: the name is empty or no text.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument(f"a graph's name must be a text that is not empty, not {name!r}")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
+
+class FwdGraph(SambaGraph):
+    """The operators between ``start`` and ``stop``: whatever ``stop`` needs, cut at ``start``.
+
+    Args:
+        start, stop: SambaTensors of the trace: one, or tuples, lists and dicts of them in any nesting; values that are
+            no tensors are left out. They are flattened depth first, each name once.
+        name: unique in a session.
+    Raises:
+        InvalidArgument: a torch tensor is among them, or ``stop`` holds no tensor.
+    """
+
+    def __init__(self, start: Any, stop: Any, name: str) -> None:
+        super().__init__(name)
+        self.start: tuple[SambaTensor, ...] = _flat(start, f"start of graph {name!r}")
+        self.stop: tuple[SambaTensor, ...] = _flat(stop, f"stop of graph {name!r}")
+        if not self.stop:
+            raise InvalidArgument(f"stop of graph {name!r} holds no SambaTensor; pass what trace_multigraph returned")
+
+
+def _flat(value: Any, where: str) -> tuple[SambaTensor, ...]:
+    found: dict[str, SambaTensor] = {}
+
+    def walk(item: Any) -> None:
+        if isinstance(item, SambaTensor):
+            found.setdefault(item.sn_name, item)
+        elif isinstance(item, torch.Tensor):
+            raise InvalidArgument(f"{where} holds a torch tensor; legal: SambaTensors that were traced")
+        elif isinstance(item, dict):
+            for inner in item.values():
+                walk(inner)
+        elif isinstance(item, list | tuple | SambaTensors):
+            for inner in item:
+                walk(inner)
+
+    walk(value)
+    return tuple(found.values())
+
+
+__all__ = ["FwdGraph", "SambaGraph"]

@@ -1,0 +1,288 @@
+"""Multigraph: several traces joined into one dataflow graph, and the named graphs that are cut out of it.
+
+Source: SDK reference 12. Values are joined by name: what one trace makes and another takes is one value.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from rdukit.errors import CompileError, InvalidArgument, PefMismatch, TraceError
+from rdukit.pef.model import Pef
+from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.sambatensor import SambaTensor
+from sambaflow.samba.tracer import TracedModel, trace_model
+
+
+class MultiGraph:
+    """What a program has traced for multigraph, and the graphs that it has registered.
+
+    Everything is decided by the order of calls, so that a run that repeats them gets the compile's names.
+    """
+
+    def __init__(self) -> None:
+        self.graphs: dict[str, FwdGraph] = {}
+        #: Parameters, buffers and constants of all traces by symbol name.
+        self.state: dict[str, torch.Tensor] = {}
+        self.inputs: dict[str, SambaTensor] = {}
+        self.outputs: dict[str, SambaTensor] = {}
+        self._values: dict[str, Value] = {}
+        self._producers: dict[str, Operator] = {}
+        self._order: list[Operator] = []
+        #: Buffer → the value that a trace leaves in it, per trace.
+        self._updates: list[Mapping[str, str]] = []
+        self._models: dict[str, nn.Module] = {}
+        self._traces: set[str] = set()
+
+    # -- tracing -----------------------------------------------------------------------------------------------------
+
+    def trace(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> TracedModel:
+        """Trace ``model`` and join it with what was traced before.
+
+        Raises:
+            TraceError: a name stands for two different tensors; and what ``trace_model`` raises.
+        """
+        self._name_model(model)
+        name = str(getattr(model, "name", "") or type(model).__name__.lower())
+        if trace_prefix:
+            name = f"{trace_prefix.strip('_')}__{name}"
+        name = _free_name(name, self._traces)
+        traced = trace_model(model, inputs, name)
+        self._check_join(traced)
+        self._traces.add(name)
+        self.state.update(traced.state)
+        self.inputs.update({n: t for n, t in traced.inputs.items() if n not in self.outputs})
+        self.outputs.update({tensor.sn_name: tensor for tensor in traced.outputs})
+        for value in traced.graph.values.values():
+            known = self._values.get(value.name)
+            if known is None or known.kind is not ValueKind.OPERATOR:
+                self._values[value.name] = value
+        self._producers.update(traced.graph.producers())
+        self._order.extend(traced.graph.operators)
+        if traced.graph.updates:
+            self._updates.append(traced.graph.updates)
+        return traced
+
+    def _name_model(self, model: nn.Module) -> None:
+        """Make the names of a second model of one class its own: ``linear``, ``linear_1``; tied parameters keep theirs.
+
+        Source: ours; the vendor asks for ``parent_module_prefix``.
+        """
+        name = str(getattr(model, "name", ""))
+        if not name or self._models.get(name) is model:
+            return
+        old = str(getattr(model, "sn_prefix", f"{name}__"))
+        if name in self._models:
+            name = _free_name(name, self._models)
+            model.name = name  # type: ignore[assignment]
+            model.sn_prefix = f"{name}__"  # type: ignore[assignment]
+        self._models[name] = model
+        for parameter in model.parameters():
+            symbol = str(getattr(parameter, "sn_name", ""))
+            if self.state.get(symbol, parameter) is not parameter:
+                wanted = f"{name}__{symbol.removeprefix(old)}" if symbol.startswith(old) else symbol
+                parameter.sn_name = _free_name(wanted, self.state)  # type: ignore[attr-defined]
+
+    def _check_join(self, traced: TracedModel) -> None:
+        for symbol, tensor in traced.state.items():
+            known = self.state.get(symbol)
+            if known is not None and known is not tensor:
+                raise TraceError(
+                    f"two tensors are called {symbol!r}; convert the models with different prefixes: "
+                    "samba.from_torch_model_(model, parent_module_prefix='…')"
+                )
+        for value in traced.graph.values.values():
+            known_value = self._values.get(value.name)
+            if known_value is None:
+                continue
+            kinds = {known_value.kind, value.kind}
+            if kinds == {ValueKind.OPERATOR} or (len(kinds) == 2 and kinds != {ValueKind.OPERATOR, ValueKind.INPUT}):
+                raise TraceError(f"two tensors are called {value.name!r}; trace with different trace_prefix")
+            if (known_value.shape, known_value.dtype) != (value.shape, value.dtype):
+                raise TraceError(
+                    f"tensor {value.name!r} is {_describe(known_value)} in one trace and {_describe(value)} in "
+                    "another; give different tensors different names"
+                )
+
+    # -- cutting -----------------------------------------------------------------------------------------------------
+
+    def add(self, graph: FwdGraph) -> None:
+        """Register a graph.
+
+        Raises:
+            InvalidArgument: it is no graph, or its name is taken.
+        """
+        if not isinstance(graph, FwdGraph):
+            raise InvalidArgument(f"add_graph takes a FwdGraph, not {type(graph).__name__}")
+        if graph.name in self.graphs:
+            raise InvalidArgument(f"a graph {graph.name!r} was added already; names of graphs must differ")
+        self.graphs[graph.name] = graph
+
+    def cut_all(self) -> list[ModelGraph]:
+        """Every registered graph as the compiler's, regions checked.
+
+        Raises:
+            InvalidArgument: no graph was added. CompileError: a graph cannot be cut, or regions clash.
+        """
+        if not self.graphs:
+            raise InvalidArgument("no graph was added; call samba.session.add_graph(FwdGraph(start, stop, name)) first")
+        cut = [self.cut(graph) for graph in self.graphs.values()]
+        regions = self.regions()
+        for made in cut:
+            _check_one_per_region("inputs", made, [v.name for v in made.of_kind(ValueKind.INPUT)], regions)
+            _check_one_per_region("outputs", made, made.outputs, regions)
+        _check_region_dtypes(cut, regions)
+        return cut
+
+    def cut(self, graph: FwdGraph) -> ModelGraph:
+        """The operators that ``graph.stop`` needs, cut at ``graph.start``.
+
+        Raises:
+            CompileError: start or stop was not traced, or stop depends on an input that is not among start.
+        """
+        start = {tensor.sn_name for tensor in graph.start}
+        stop = tuple(tensor.sn_name for tensor in graph.stop)
+        for name in (*start, *stop):
+            if name not in self._values:
+                raise CompileError(
+                    f"graph {graph.name!r}: tensor {name!r} was not traced; traced outputs: {_some(self.outputs)}"
+                )
+        for name in stop:
+            if name in start or name not in self._producers:
+                raise CompileError(f"graph {graph.name!r}: stop {name!r} is not made between start and stop")
+        needed, missing = self._needed(stop, start)
+        if missing:
+            raise CompileError(
+                f"graph {graph.name!r}: {missing[0][1]!r} depends on input {missing[0][0]!r}, which is not among start "
+                f"({', '.join(sorted(start)) or 'none'}); add it to start"
+            )
+        updates = self._updates_within(needed, start)
+        names = {operator.name for operator in needed}
+        operators = tuple(operator for operator in self._order if operator.name in names)
+        values = {t.sn_name: self._as_input(t.sn_name) for t in graph.start}
+        for operator in operators:
+            for name in (*operator.inputs, *operator.outputs):
+                values.setdefault(name, self._values[name])
+        for buffer in updates:
+            values.setdefault(buffer, self._values[buffer])
+        return ModelGraph(graph.name, values, operators, stop, updates)
+
+    def _as_input(self, name: str) -> Value:
+        value = self._values[name]
+        if value.kind in {ValueKind.PARAMETER, ValueKind.BUFFER}:
+            return value
+        return Value(name, ValueKind.INPUT, value.dtype, value.shape)
+
+    def _needed(self, stop: Iterable[str], start: set[str]) -> tuple[list[Operator], list[tuple[str, str]]]:
+        """Operators that make ``stop`` from ``start``, and (input, stop) pairs where an input is missing."""
+        found: dict[str, Operator] = {}
+        missing: list[tuple[str, str]] = []
+        seen = set(start)
+        for target in stop:
+            todo = [target]
+            while todo:
+                name = todo.pop()
+                if name in seen:
+                    continue
+                seen.add(name)
+                operator = self._producers.get(name)
+                if operator is not None:
+                    found.setdefault(operator.name, operator)
+                    todo.extend(reversed(operator.inputs))
+                elif self._values[name].kind is ValueKind.INPUT:
+                    missing.append((name, target))
+        return list(found.values()), missing
+
+    def _updates_within(self, needed: list[Operator], start: set[str]) -> dict[str, str]:
+        """Buffers that a graph leaves changed: those of traces it runs a part of, as far as start reaches.
+
+        Extends ``needed`` by the operators which make their new values.
+        """
+        kept: dict[str, str] = {}
+        buffers = {name for operator in needed for name in operator.inputs}
+        for updates in self._updates:
+            for buffer, value in updates.items():
+                more, missing = self._needed([value], start)
+                if not missing and (buffer in buffers or any(operator in needed for operator in more)):
+                    needed.extend(more)
+                    kept[buffer] = value
+        return kept
+
+    # -- regions -----------------------------------------------------------------------------------------------------
+
+    def regions(self) -> dict[str, str]:
+        """Tensor name → device memory region, where the program set one.
+
+        Raises:
+            CompileError: the program gave one tensor two regions.
+        """
+        found: dict[str, str] = {}
+        ends = [tensor for graph in self.graphs.values() for tensor in (*graph.start, *graph.stop)]
+        for tensor in (*self.inputs.values(), *self.outputs.values(), *ends, *self.state.values()):
+            name, region = str(getattr(tensor, "sn_name", "")), str(getattr(tensor, "sn_region_name", ""))
+            if region != name and found.setdefault(name, region) != region:
+                raise CompileError(f"tensor {name!r} has two regions, {found[name]!r} and {region!r}; set one")
+        return found
+
+    def check_regions(self, pef: Pef, path: str) -> None:
+        """Check that the program joins the tensors which the PEF joins.
+
+        Raises:
+            PefMismatch: a tensor's region differs.
+        """
+        regions = self.regions()
+        for name, symbol in pef.symbols.items():
+            if name in self._values and symbol.region != regions.get(name, name):
+                raise PefMismatch(
+                    f"tensor {name!r} has region {regions.get(name, name)!r}, but {path} was compiled with "
+                    f"{symbol.region!r}; set the same sn_region_name before compile and run"
+                )
+
+
+def _check_one_per_region(what: str, graph: ModelGraph, names: Iterable[str], regions: Mapping[str, str]) -> None:
+    owner: dict[str, str] = {}
+    for name in names:
+        region = regions.get(name, name)
+        if owner.setdefault(region, name) != name:
+            raise CompileError(
+                f"graph {graph.name!r}: {what} {owner[region]!r} and {name!r} share region {region!r}; only an input "
+                "and an output of one graph, or tensors of different graphs, may share one"
+            )
+
+
+def _check_region_dtypes(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> None:
+    """Tensors of one region are the same bytes, so they must have one dtype."""
+    first: dict[str, Value] = {}
+    for graph in graphs:
+        for name in (*(v.name for v in graph.of_kind(ValueKind.INPUT)), *graph.outputs):
+            value = graph.values[name]
+            known = first.setdefault(regions.get(name, name), value)
+            if known.dtype != value.dtype:
+                raise CompileError(
+                    f"{known.name!r} and {name!r} share region {regions.get(name, name)!r}, but are {known.dtype} and "
+                    f"{value.dtype}; tensors of one region must have one dtype"
+                )
+
+
+def _free_name(name: str, taken: Iterable[str]) -> str:
+    """``name``, or ``name_1``, ``name_2`` …: the first that is not taken."""
+    known, free, count = set(taken), name, 0
+    while free in known:
+        count += 1
+        free = f"{name}_{count}"
+    return free
+
+
+def _describe(value: Value) -> str:
+    return f"{value.dtype}{list(value.shape)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:5]) + (f", and {len(listed) - 5} more" if len(listed) > 5 else "") or "none"
+
+
+__all__ = ["MultiGraph"]

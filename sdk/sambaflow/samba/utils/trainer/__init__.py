@@ -1,0 +1,1 @@
+"""Training loops: on the device (``samba``) and on the host (``torch``)."""
