@@ -1,6 +1,6 @@
 """Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,12 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     function = _FORMS.get(operator.op) or callable_of(operator.op)
     args = [decode(a, tensors) for a in operator.args]
     if operator.op_type in _INDEXING:
-        args = [a.long() if isinstance(a, torch.Tensor) and a.dtype in _NARROW else a for a in args]
+        args = [as_index(a) for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
     try:
         made = function(*args, **kwargs)
     except RuntimeError:
-        made = _attempt(function, _promoted(args) or args, kwargs, operator)
+        made = _attempt(function, promote_floats(args) or args, kwargs, operator)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:
@@ -45,7 +45,7 @@ def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
         raise CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}") from cause
 
 
-def _promoted(args: list[Any]) -> list[Any] | None:
+def promote_floats(args: Sequence[Any]) -> list[Any] | None:
     """``args`` with all floating tensors in the widest dtype among them; None if they agree already."""
     floats = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
     if len(floats) < 2:
@@ -54,9 +54,14 @@ def _promoted(args: list[Any]) -> list[Any] | None:
     return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
 
 
+def as_index(value: Any) -> Any:
+    """Narrow integers as int64: on the device they index, and are class labels, as they are."""
+    return value.long() if isinstance(value, torch.Tensor) and value.dtype in _NARROW else value
+
+
 def _batch_norm(*args: Any) -> torch.Tensor:
     """With f32 statistics and a bf16 input: fake tensors allow the mix, the CPU does not. Keeps the input's dtype."""
-    made: torch.Tensor = torch.ops.aten.batch_norm.default(*(_promoted(list(args)) or args))
+    made: torch.Tensor = torch.ops.aten.batch_norm.default(*(promote_floats(list(args)) or args))
     return made.to(args[0].dtype)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rdukit.errors import InvalidArgument
+from rdukit_compiler.run_operator import as_index, promote_floats
 
 _anonymous = itertools.count()
 
@@ -223,12 +224,12 @@ class SambaTensor:
     ) -> Any:  # fmt: skip
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
         if getattr(func, "__name__", "") in _INDEXING:
-            plain = [_as_index(value) for value in plain]
+            plain = [as_index(value) for value in plain]
         with torch._C.DisableTorchFunctionSubclass():
             try:
                 return wrap(func(*plain, **named))
             except RuntimeError:
-                promoted = promote_operands([*plain, *named.values()])
+                promoted = promote_floats([*plain, *named.values()])
                 if promoted is None:
                     raise
                 return wrap(func(*promoted[: len(plain)], **dict(zip(named, promoted[len(plain) :], strict=True))))
@@ -354,24 +355,6 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(unwrap(item) for item in value)
     return value
-
-
-def promote_operands(arguments: Sequence[Any]) -> list[Any] | None:
-    """Arguments of mixed floating dtypes in the widest among them: legal on the device although torch refuses.
-
-    None if there is nothing to promote.
-    """
-    floats = {a.dtype for a in arguments if isinstance(a, torch.Tensor) and a.is_floating_point()}
-    if len(floats) < 2:
-        return None
-    widest = max(floats, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
-    return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in arguments]
-
-
-def _as_index(value: Any) -> Any:
-    """Narrow integers as int64: on the device they index, and are class labels, as they are."""
-    is_narrow = isinstance(value, torch.Tensor) and value.dtype in {torch.int8, torch.int16, torch.uint8}
-    return value.to(torch.int64) if is_narrow else value
 
 
 def _session() -> Any:
