@@ -78,7 +78,7 @@ def test_a_pipeline_feeds_its_steps(platform: PlatformUnderTest) -> None:
         {"name": "prepare", "box": "counter", "verb": "preprocess"},
         {"name": "learn", "box": "counter", "verb": "train", "inputs": {"dataset": "@prepare.dataset"}},
     ]
-    pipeline = platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "p", "steps": steps})
     done = [platform.wait_end(job["id"]) for job in pipeline["jobs"]]
     assert [job["state"] for job in done] == ["succeeded", "succeeded"]
     assert done[1]["inputs"] == {"dataset": done[0]["outputs"]["dataset"]}
@@ -90,7 +90,7 @@ def test_a_failed_step_ends_what_waits_for_it(platform: PlatformUnderTest) -> No
         {"name": "prepare", "box": "counter", "verb": "preprocess", "parameters": {"mood": "refuse"}},
         {"name": "learn", "box": "counter", "verb": "train", "inputs": {"dataset": "@prepare.dataset"}},
     ]
-    pipeline = platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "p", "steps": steps})
     done = [platform.wait_end(job["id"]) for job in pipeline["jobs"]]
     assert [(job["state"], job["reason"]) for job in done] == [
         ("failed", "box-failed"),
@@ -178,7 +178,7 @@ def test_bad_requests_say_what_is_legal(platform: PlatformUnderTest, dataset: st
         platform.job("job-none")
     steps = [{"name": "a", "box": "counter", "verb": "train", "inputs": {"dataset": "@nowhere.dataset"}}]
     with pytest.raises(InvalidArgument, match="'nowhere'"):
-        platform.client.post("/v1/pipelines", {"name": "p", "steps": steps})
+        platform.client.submit("/v1/pipelines", {"name": "p", "steps": steps})
 
 
 def test_every_error_has_the_one_body_and_a_request_id(platform: PlatformUnderTest) -> None:
@@ -212,7 +212,7 @@ def test_another_tenant_sees_nothing_of_this_one(platform: PlatformUnderTest, da
             with pytest.raises(NotFound):
                 other.get(path)
         with pytest.raises(PermissionDenied, match="write"):
-            other.post("/v1/jobs", {"box": "counter", "verb": "preprocess"})
+            other.submit("/v1/jobs", {"box": "counter", "verb": "preprocess"})
         with pytest.raises(PermissionDenied, match="admin"):
             other.get("/v1/tenants")
 

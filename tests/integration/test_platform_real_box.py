@@ -15,7 +15,7 @@ def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits()
         {"name": "infer", "box": "logreg", "verb": "infer", "inputs": {**built, "checkpoint": "@train.checkpoint"}},
     ]
     with short_folder() as home, platform_under_test(home, None, FAST) as platform:
-        pipeline = platform.client.post("/v1/pipelines", {"name": "digits", "steps": steps})
+        pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
         jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
 
         def is_in_mid_train(job: dict[str, object]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,15 @@ class ApiClient:
         """``POST`` with a JSON body. Raises as ``get``."""
         return self._call("POST", path, json=dict(body or {}))
 
+    def submit(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """``POST`` a job or pipeline under an idempotency key (a new one where the body has none).
+
+        Broken connections are tried again: whatever the gateway had already recorded when it went away, the
+        request is recorded once. Raises as ``get``.
+        """
+        key = body.get("idempotency_key") or uuid.uuid4().hex
+        return self._call("POST", path, json={**body, "idempotency_key": key})
+
     def upload(self, files: Sequence[tuple[str, BinaryIO]], form: Mapping[str, str]) -> dict[str, Any]:
         """Add an artifact. Raises as ``get``."""
         return self._call("POST", "/v1/artifacts", files=[("files", file) for file in files], data=dict(form))
@@ -120,8 +130,9 @@ class ApiClient:
         return body
 
     def _request(self, method: str, path: str, arguments: Mapping[str, Any]) -> httpx.Response:
-        # A GET may be said twice: a gateway that restarts breaks the connections that it had.
-        for tries_left in (2, 1, 0) if method == "GET" else (0,):
+        # A gateway that restarts breaks the connections that it had.
+        may_be_said_twice = method == "GET" or "idempotency_key" in arguments.get("json", ())
+        for tries_left in (2, 1, 0) if may_be_said_twice else (0,):
             try:
                 return self._http.request(method, path, **arguments)
             except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as cause:

@@ -37,7 +37,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
     folder = (home or Path(tempfile.mkdtemp(prefix="rdukit-demo-"))).expanduser().absolute()
     with started_platform(folder, port) as (client, running):
         click.echo(f"platform ready in {running['ready_s']} s, console {running['console']}", err=True)
-        pipeline = client.post("/v1/pipelines", {"name": f"demo {box}", "steps": demo_steps(box)})
+        pipeline = client.submit("/v1/pipelines", {"name": f"demo {box}", "steps": demo_steps(box)})
         pipeline = follow_pipeline(client, pipeline["id"])
         outcome = gather_outcome(client, pipeline, folder, running)
     if as_json:

@@ -60,7 +60,7 @@ def submit(
         if pipeline is not None:
             if box or verb:
                 raise InvalidArgument("--pipeline does not go with --box and --verb; the file names the boxes")
-            submitted = client.post("/v1/pipelines", read_pipeline(pipeline, key))
+            submitted = client.submit("/v1/pipelines", read_pipeline(pipeline, key))
             jobs = submitted["jobs"]
         else:
             if not box or not verb:
@@ -75,7 +75,7 @@ def submit(
                 "max_attempts": max_attempts,
                 "idempotency_key": key,
             }
-            submitted = client.post("/v1/jobs", {k: v for k, v in body.items() if v is not None})
+            submitted = client.submit("/v1/jobs", {k: v for k, v in body.items() if v is not None})
             jobs = [submitted]
         if wait:
             jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
