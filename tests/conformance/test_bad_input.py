@@ -127,12 +127,18 @@ def test_a_failed_trace_leaves_the_node_free_and_the_next_one_works(compiled: Lo
     assert len(trace(compiled)) == 2
 
 
-def test_a_second_trace_needs_a_reset(compiled: Loaded) -> None:
-    trace(compiled)
-    with pytest.raises(RuntimeFault, match=r"loaded already.*samba\.session\.reset"):
-        trace(compiled)
-    samba.session.reset()
-    trace(compiled)
+def test_a_second_trace_replaces_the_loaded_pef_and_warns(
+    compiled: Loaded, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = trace(compiled)
+    samba.session.run(compiled.inputs, first, section_types=["fwd"])
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    second = trace(compiled)
+    assert "unloading" in caplog.text
+    assert "to_cpu" in caplog.text
+    loss, out = samba.session.run(compiled.inputs, second)
+    assert torch.isfinite(loss.data).all()
+    assert out.shape == second[1].shape
 
 
 def test_a_run_without_a_loaded_pef_says_what_to_call(compiled: Loaded) -> None:

@@ -36,7 +36,7 @@ class MultigraphSession:
 
     if TYPE_CHECKING:  # SambaSession's own
 
-        def _refuse_second(self) -> None: ...
+        def _unload_earlier(self) -> None: ...
         def _wanted_arch(self) -> str | None: ...
         def to_device(self) -> None: ...
         def close(self) -> None: ...
@@ -99,12 +99,12 @@ class MultigraphSession:
 
         Raises:
             PefError: there is no such PEF, it cannot be used, or it was compiled from other graphs or regions.
-            RuntimeFault: a PEF is loaded already; NoResources: the node has no room.
+            NoResources: the node has no room.
         """
         from rdukit_compiler.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
 
-        self._refuse_second()
+        self._unload_earlier()
         path = str(pef or self.pef_path)
         cut = self.multigraph.cut_all()
         application = open_application(path, name=Path(path).stem, arch=self._wanted_arch())

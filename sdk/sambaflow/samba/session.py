@@ -120,12 +120,14 @@ class SambaSession(MultigraphSession, SessionExtras):
 
         Raises:
             PefError: there is no such PEF, it cannot be used, or it was compiled from another graph.
-            RuntimeFault: a graph is loaded already; NoResources: the node has no room.
+            NoResources: the node has no room.
+        Source: ours. A PEF that is loaded already is replaced with a warning; real sessions refuse to trace a graph
+            twice, but public programs and notebooks do it.
         """
         from rdukit_compiler.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
 
-        self._refuse_second()
+        self._unload_earlier()
         path = pef or self.pef_path
         began = time.perf_counter()
         traced = self._trace(model, inputs, None)
@@ -164,12 +166,14 @@ class SambaSession(MultigraphSession, SessionExtras):
         logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
         return traced.outputs
 
-    def _refuse_second(self) -> None:
+    def _unload_earlier(self) -> None:
+        """One PEF runs at a time in a process: what an earlier trace loaded goes, and the program is told."""
         if self._application is not None:
-            raise RuntimeFault(
-                f"{self._application.path.name} is loaded already; one PEF runs at a time in a process: call "
-                "samba.session.reset() first"
-            )
+            logger.warning(
+                "unloading pef=%s: another trace replaces it; device values that were not copied with "
+                "samba.session.to_cpu() are lost", self._application.path,
+            )  # fmt: skip
+            self.close()
 
     def _wanted_arch(self) -> str | None:
         arch = self.options.get("arch")
