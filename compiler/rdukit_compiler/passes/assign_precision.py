@@ -6,18 +6,20 @@ an f32 master, so that small updates are not lost (Source: ours; the vendor's de
 forward updates, and the statistics of batch norms, stay f32 likewise.
 """
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdukit.pef.kernel import Special, references
+from rdukit.pef.kernel import Argument, Special, references
 from rdukit_compiler.backend.operators import callable_of, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.run_operator import run_operator
 
 _ROUNDED = {torch.float32, torch.float64, torch.float16}
+_LARGEST: Final = torch.finfo(torch.bfloat16).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     """
     values = dict(graph.values)
     statistics = _statistics(graph)
-    operators = tuple(_with_device_dtype(o, graph, precision) for o in graph.operators)
+    operators = graph.operators
+    if precision.name != "f32":
+        operators = tuple(_with_device_dtype(_in_range(o), graph) for o in operators)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
         tensors: dict[str, Any] = {}
         for value in graph.values.values():
@@ -80,9 +84,28 @@ def _statistics(graph: ModelGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _with_device_dtype(operator: Operator, graph: ModelGraph, precision: Precision) -> Operator:
+def _in_range(operator: Operator) -> Operator:
+    """Finite numbers beyond bf16, such as f32's minimum in attention masks, become bf16's largest: they stay finite."""
+    if not any(_is_beyond(argument) for argument in (*operator.args, *operator.kwargs.values())):
+        return operator
+    return replace(
+        operator,
+        args=tuple(_clamped(argument) for argument in operator.args),
+        kwargs={name: _clamped(argument) for name, argument in operator.kwargs.items()},
+    )
+
+
+def _is_beyond(argument: Argument) -> bool:
+    return isinstance(argument, float) and _LARGEST < abs(argument) < float("inf")
+
+
+def _clamped(argument: Argument) -> Argument:
+    return math.copysign(_LARGEST, argument) if isinstance(argument, float) and _is_beyond(argument) else argument
+
+
+def _with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
     """Tensors that forward makes from nothing have the device's dtype too: f32 would spread through the rest."""
-    if operator.inputs or len(operator.outputs) != 1 or precision.name == "f32":
+    if operator.inputs or len(operator.outputs) != 1:
         return operator
     if getattr(torch, graph.values[operator.outputs[0]].dtype) not in _ROUNDED:
         return operator

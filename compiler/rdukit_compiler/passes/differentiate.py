@@ -2,6 +2,9 @@
 
 A section is a function of its inputs; its backward is that function's vector-Jacobian product, traced through
 autograd. So every mode has the same gradients, and equal sections have equal backwards.
+
+What a section hands over, values and gradients, is contiguous: its readers are traced on contiguous tensors, and views
+in their kernels, native libraries and the optimizer's fused updates rely on that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -111,7 +114,7 @@ def build_kernels(
         primals = [_example(graph.values[n]) for n in inputs]
         if not tangents or not wanted:
             with torch.no_grad():
-                traced = trace_aten(lambda *tensors: function(tensors), primals)
+                traced = trace_aten(lambda *tensors: [made.contiguous() for made in function(tensors)], primals)
             kernel = kernel_from_fx(_cleaned(traced.graph))
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
         incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
@@ -169,7 +172,7 @@ def _joint_function(
         sources = [primals[inputs.index(name)] for name in wanted]
         grads = torch.autograd.grad([by_name[n] for n in tangents], sources, summed, allow_unused=True)
         present[:] = [grad is not None for grad in grads]
-        return [*made, *(grad for grad in grads if grad is not None)]
+        return [tensor.contiguous() for tensor in (*made, *grads) if tensor is not None]
 
     return joint
 

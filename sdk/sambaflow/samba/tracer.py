@@ -55,7 +55,8 @@ def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
         rest = flat[len(named) :]
         replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
-        with _module_paths(model), _stand_ins(model, replaced):
+        # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
+        with _module_paths(model), _stand_ins(model, replaced), torch.compiler._compile_session_context():
             made = model(*args, **kwargs)
         flat_outputs = [unwrap(item) for item in flatten_tensors(made)]
         returned.append(len(flat_outputs))

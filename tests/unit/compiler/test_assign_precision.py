@@ -1,0 +1,34 @@
+"""Device dtypes of values, and numbers that the device's dtype cannot hold."""
+
+import math
+
+import pytest
+import torch
+
+from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from rdukit_compiler.testing import GraphBuilder
+
+
+def limit(value: float, precision: str) -> float:
+    """The number that ``clamp_min`` takes after the pass."""
+    build = GraphBuilder()
+    build.op("clamp_min", build.input("x", 2, 3), value, name="y")
+    graph = assign_precision(build.build("y"), Precision(precision, False))
+    number = graph.operators[-1].args[1]
+    assert isinstance(number, float)
+    return number
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_numbers_beyond_bf16_become_its_largest(sign: float) -> None:
+    assert limit(sign * torch.finfo(torch.float32).max, "bf16") == sign * torch.finfo(torch.bfloat16).max
+
+
+def test_infinity_nan_and_small_numbers_stay() -> None:
+    assert limit(-math.inf, "bf16") == -math.inf
+    assert math.isnan(limit(math.nan, "bf16"))
+    assert limit(-1e4, "bf16") == -1e4
+
+
+def test_in_f32_every_number_stays() -> None:
+    assert limit(torch.finfo(torch.float32).min, "f32") == torch.finfo(torch.float32).min
