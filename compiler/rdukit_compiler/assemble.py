@@ -1,6 +1,6 @@
 """Put kernels and plans together: symbols, sections in schedule order, gradients and their contributions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,12 +9,23 @@ from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit_compiler.cost import operator_work, project
-from rdukit_compiler.ir import ModelGraph, ValueKind
-from rdukit_compiler.optimizer import STATES, OptimizerGroup, OptimizerKernel, build_gradnorm, build_optimizer
+from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
+from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from rdukit_compiler.optimizer import (
+    STATES,
+    OptimizerGroup,
+    OptimizerKernel,
+    accumulated_name,
+    build_accumulation,
+    build_gradnorm,
+    build_optimizer,
+    build_reduce,
+)
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
+from rdukit_compiler.passes.host_sections import HOST
 from rdukit_compiler.passes.section_memo import SectionMemo
 
 #: Operators whose outputs are losses: their incoming gradient is ones unless the program sets another.
@@ -27,6 +38,8 @@ _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
 }  # fmt: skip
 
+
+_NOTHING: Final[Mapping[str, int]] = {}
 
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
 _MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
@@ -73,9 +86,10 @@ class _GraphAssembler:
         for value in graph.values.values():
             if value.kind is not ValueKind.OPERATOR:
                 self._symbol(value.name, _SYMBOL_KINDS[value.kind], value.dtype, value.shape)
+        self._assembly.hyperparameters.update(graph.rates)
         losses = _loss_outputs(graph) if training else ()
         seeds = self._add_seeds() if training else {}
-        precision = Precision(self._options.precision, training)
+        precision = Precision(self._options.base_precision, training)
         built: list[SectionKernels] = []
         for plan in reversed(plans):
             kernels = self._assembly.memo.build(
@@ -94,9 +108,18 @@ class _GraphAssembler:
         for plan, kernels, inputs in zip(reversed(plans), built, backward_inputs, strict=True):
             if kernels.backward is not None:
                 outputs = tuple(self._gradient_symbol(name, plan.name) for name in kernels.gradients)
-                self._add_section(plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work)
+                read = self._moved(plan, kernels)[1]
+                self._add_section(
+                    plan, SectionType.BCKWD, kernels.backward, inputs, outputs, kernels.backward_work, (read, outputs)
+                )
         self._check_updates(plans, built)
+        finish = self._add_accumulation(groups) if groups and self._options.accumulates else None
+        before, arriving = len(self._scheduled), self._as_tuples()
         self._add_optimizers(groups)
+        if finish is not None:
+            self._add_plain_section("end_accumulation", SectionType.OPT, finish, "the next backward begins a new sum")
+        if groups and self._options.data_parallel:
+            self._add_reduce(groups, arriving, before)
         return Graph(
             name=graph.name,
             inputs=tuple(value.name for value in graph.of_kind(ValueKind.INPUT)),
@@ -163,7 +186,30 @@ class _GraphAssembler:
             self._symbol(self._saved_symbol(plan.name, index), SymbolKind.ACTIVATION, saved.dtype, saved.shape)
         named = (written.get(name, name) for name in kernels.outputs)
         outputs = (*named, *(self._saved_symbol(plan.name, index) for index in sorted(extras)))
-        self._add_section(plan, SectionType.FWD, kernels.forward, kernels.inputs, outputs, kernels.forward_work)
+        stored = self._moved(plan, kernels)[0]
+        self._add_section(
+            plan, SectionType.FWD, kernels.forward, kernels.inputs, outputs, kernels.forward_work,
+            (kernels.inputs, stored),
+        )  # fmt: skip
+
+    def _moved(self, plan: SectionPlan, kernels: SectionKernels) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What the chip would store in a forward, and read in its backward: see ``cost.traffic``."""
+        written = {value: buffer for buffer, value in self._graph.updates.items()}
+        outputs = tuple(written.get(name, name) for name in kernels.outputs)
+        again = derivable_extras(kernels.forward, len(outputs))
+        extras = tuple(self._saved_symbol(plan.name, i) for i in range(len(kernels.forward.outputs) - len(outputs)))
+        symbol_of = dict(zip(kernels.forward.outputs, (*outputs, *extras), strict=True))
+        symbol_of |= {spec.name: name for spec, name in zip(kernels.forward.inputs, kernels.inputs, strict=True)}
+        stored = (*outputs, *(name for index, name in enumerate(extras) if index not in again))
+        read: dict[str, None] = {}
+        for saved in kernels.saved:
+            if saved.value is not None:
+                read[saved.value] = None
+            else:
+                read.update(dict.fromkeys(symbol_of[v] for v in sorted(again.get(saved.index, ()))))
+                read.update({} if saved.index in again else {extras[saved.index]: None})
+        incoming = (symbol for name in kernels.tangents for symbol in self._gradients[name])
+        return stored, (*read, *incoming)
 
     def _check_updates(self, plans: Sequence[SectionPlan], built: Sequence[SectionKernels]) -> None:
         """A buffer is overwritten where its new value is made: nothing may need the old one after that."""
@@ -179,27 +225,39 @@ class _GraphAssembler:
 
     def _add_section(
         self, plan: SectionPlan, kind: SectionType, kernel: KernelGraph, inputs: tuple[str, ...],
-        outputs: tuple[str, ...], work: Sequence[OperatorShape],
+        outputs: tuple[str, ...], work: Sequence[OperatorShape], moved: tuple[Sequence[str], Sequence[str]],
     ) -> None:  # fmt: skip
-        resources, cost = self._project(work, inputs, outputs, plan)
+        looked_up = {}
+        if kind is SectionType.FWD:
+            rows = looked_up_bytes(kernel, [(w.op, w.inputs, w.outputs) for w in work])
+            looked_up = {inputs[position]: size for position, size in rows.items()}
+        resources, cost = self._project(work, *moved, plan, looked_up)
         name = plan.name if kind is SectionType.FWD else f"{plan.name}_bwd"
         self._append(
             Section(
                 len(self._assembly.sections), name, kind, self._graph.name, self._keep(kernel), inputs, outputs,
-                plan.operators, plan.rule, plan.heuristic, plan.why, resources, cost,
+                plan.operators, plan.rule, plan.heuristic, plan.why, resources, cost, dict(plan.decisions),
             )
         )  # fmt: skip
 
     def _project(
-        self, work: Sequence[OperatorShape], inputs: Sequence[str], outputs: Sequence[str], plan: SectionPlan | None
-    ) -> tuple[Resources, Cost]:
+        self, work: Sequence[OperatorShape], inputs: Sequence[str], outputs: Sequence[str], plan: SectionPlan | None,
+        looked_up: Mapping[str, int] = _NOTHING,
+    ) -> tuple[Resources, Cost]:  # fmt: skip
         symbols = self._assembly.symbols
+        if plan is not None and plan.heuristic == HOST:
+            moved_in, moved_out = (sum(symbols[name].bytes for name in names) for names in (inputs, outputs))
+            both = moved_in + moved_out  # the emulated time is the way to the host and back
+            _, cost = project([], moved_in, moved_out, 0, self._chip, self._options.tiles, bytes_host=both)
+            return Resources(0, 0, 0, 0), cost
         weights = {SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE}
         return project(
             [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work],
             bytes_in=sum(symbols[name].bytes for name in inputs if symbols[name].kind not in weights),
             bytes_out=sum(symbols[name].bytes for name in outputs),
-            bytes_weights=sum(symbols[name].bytes for name in inputs if symbols[name].kind in weights),
+            bytes_weights=sum(
+                looked_up.get(name, symbols[name].bytes) for name in inputs if symbols[name].kind in weights
+            ),
             chip=self._chip,
             tiles=self._options.tiles,
             decisions=plan.decisions if plan is not None else None,
@@ -225,18 +283,49 @@ class _GraphAssembler:
                 for state, symbol in zip(STATES[group.kind], group.state_names(name), strict=True):
                     shape = group.state_shape(state, parameters[name])
                     self._symbol(symbol, SymbolKind.STATE, parameters[name].dtype, shape)
+        clipping = [group for group in groups if group.max_grad_norm is not None]
+        for group in clipping:
+            self._assembly.hyperparameters[f"{group.label}.max_grad_norm"] = group.max_grad_norm or 0.0
+        for norm in dict.fromkeys(group.max_grad_norm for group in clipping):
+            together = [group for group in clipping if group.max_grad_norm == norm]
+            clipped = build_gradnorm(together, parameters, self._as_tuples())
+            for symbol in clipped.outputs:
+                parameter = parameters[symbol.removesuffix("__grad_clipped")]
+                self._symbol(symbol, SymbolKind.GRADIENT, parameter.dtype, parameter.shape)
+                self._gradients[parameter.name] = [symbol]
+            self._add_optimizer_section(together[0], SectionType.GRADNORM, clipped)
         for group in groups:
-            if group.max_grad_norm is not None:
-                self._assembly.hyperparameters[f"{group.label}.max_grad_norm"] = group.max_grad_norm
-                clipped = build_gradnorm(group, parameters, self._as_tuples())
-                for symbol in clipped.outputs:
-                    parameter = parameters[symbol.removesuffix("__grad_clipped")]
-                    self._symbol(symbol, SymbolKind.GRADIENT, parameter.dtype, parameter.shape)
-                    self._gradients[parameter.name] = [symbol]
-                self._add_optimizer_section(group, SectionType.GRADNORM, clipped)
-        for group in groups:
-            kernel = build_optimizer(group, parameters, self._as_tuples())
+            kernel = build_optimizer(group, parameters, self._as_tuples(), exact=self._options.is_exact)
             self._add_optimizer_section(group, SectionType.OPT, kernel)
+
+    def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:
+        """The section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.
+
+        Source: SDK reference 6.2; that the next backward begins a new sum, so that the gradients of a step stay
+        readable after it, is ours.
+        """
+        parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}
+        flag = Value(f"{self._graph.name}__accumulating", ValueKind.BUFFER, "float32", ())
+        adding, ending = build_accumulation(groups, parameters, self._as_tuples(), flag)
+        self._symbol(flag.name, SymbolKind.STATE, flag.dtype, flag.shape)
+        for group in groups:
+            for name in group.parameters:
+                if self._gradients.get(name):
+                    symbol = accumulated_name(name)
+                    self._symbol(symbol, SymbolKind.STATE, parameters[name].dtype, parameters[name].shape)
+                    self._gradients[name] = [symbol]
+        self._add_plain_section("accumulate", SectionType.BCKWD, adding, "adds gradients up until opt runs")
+        return ending
+
+    def _add_plain_section(self, name: str, kind: SectionType, made: OptimizerKernel, why: str) -> None:
+        """A section of one of our own operators."""
+        resources, cost = self._project([], made.inputs, made.outputs, None)
+        self._append(
+            Section(
+                len(self._assembly.sections), name, kind, self._graph.name, self._keep(made.kernel), made.inputs,
+                made.outputs, (), None, "default", why, resources, cost,
+            )
+        )  # fmt: skip
 
     def _add_optimizer_section(self, group: OptimizerGroup, kind: SectionType, made: OptimizerKernel) -> None:
         symbols = self._assembly.symbols
@@ -252,6 +341,30 @@ class _GraphAssembler:
                 resources, cost,
             )
         )  # fmt: skip
+
+    def _add_reduce(
+        self, groups: tuple[OptimizerGroup, ...], gradients: dict[str, tuple[str, ...]], position: int
+    ) -> None:
+        """The section that averages gradients over ranks: numbered last, run at ``position``, before gradnorm and opt.
+
+        Source: the vendor's PEFs list it after opt (SDK reference 6.2); that it runs before is what makes it useful.
+        """
+        parameters = {value.name: value for value in self._graph.of_kind(ValueKind.PARAMETER)}
+        made = build_reduce(groups, parameters, gradients)
+        if not made.inputs:
+            return
+        size = sum(self._assembly.symbols[name].bytes for name in made.inputs)
+        ranks = max(self._options.replicas, 2)
+        resources, cost = project(
+            [], size, size, 0, self._chip, self._options.tiles, bytes_peer=2 * (ranks - 1) * size // ranks
+        )
+        section = Section(
+            len(self._assembly.sections), "reduce", SectionType.REDUCE, self._graph.name, self._keep(made.kernel),
+            made.inputs, made.outputs, (), None, "default",
+            f"averages gradients over the ranks; time is a ring's between {ranks} ranks", resources, cost,
+        )  # fmt: skip
+        self._assembly.sections.append(section)
+        self._scheduled.insert(position, section.id)
 
     def _as_tuples(self) -> dict[str, tuple[str, ...]]:
         return {name: tuple(symbols) for name, symbols in self._gradients.items()}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch import fx
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
@@ -24,6 +25,9 @@ LABELS_META: Final = "rdukit_labels"
 _DROPPED: Final = frozenset({
     "aten._assert_tensor_metadata.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
 })  # fmt: skip
+
+#: (x, rate, train): operators whose rate a run may change.
+_DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
 
 
 def model_graph_from_fx(
@@ -55,6 +59,8 @@ class _Converter:
         #: Multi-output torch node → names of its values.
         self._tuples: dict[fx.Node, tuple[str, ...]] = {}
         self._used: dict[str, int] = {}
+        #: Buffer of our own making → the dropout rate that forward asked for.
+        self._rates: dict[str, float] = {}
 
     def convert(self, recorded: fx.Graph) -> ModelGraph:
         outputs: tuple[str, ...] = ()
@@ -71,7 +77,7 @@ class _Converter:
             else:
                 raise UnsupportedOperator(f"the trace has a {node.op} node {node.name!r}, which cannot be compiled")
         updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
-        return ModelGraph(self._model, self._values, tuple(self._operators), outputs, updates)
+        return ModelGraph(self._model, self._values, tuple(self._operators), outputs, updates, self._rates)
 
     def _define_input(self, node: fx.Node, name: str) -> None:
         self._roots[name] = node
@@ -94,6 +100,9 @@ class _Converter:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
                 self._aliases.identify(node, node.args[0])
             return
+        if node.target in {_enter_autocast, _exit_autocast}:
+            self._check_autocast(node)
+            return
         if "val" not in node.meta and not node.users:
             return  # torch refused this call while tracing; it was made again with operands that torch takes
         op = self._op_of(node)
@@ -110,6 +119,16 @@ class _Converter:
         if op == "aten.batch_norm.default":
             args = self._without_statistics(node, args)
         self._add(node, op, args, kwargs)
+
+    def _check_autocast(self, node: fx.Node) -> None:
+        """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""
+        entered = node.args[0] if node.target is _exit_autocast else node
+        assert isinstance(entered, fx.Node)
+        if entered.args[2]:
+            raise UnsupportedOperator(
+                f"in module {node.meta.get(MODULE_META) or 'forward'!r}: torch.autocast cannot be compiled; the device "
+                "computes in bf16 anyway, so leave it out, or convert with .to(…) where forward needs another dtype"
+            )
 
     def _overwrite(
         self, node: fx.Node, mutated: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]
@@ -233,11 +252,22 @@ class _Converter:
             shape = tuple(map(int, tensor.shape))
             self._values[value_name] = Value(value_name, ValueKind.OPERATOR, dtype_name(tensor.dtype), shape)
         labels = dict(node.meta.get(LABELS_META, {}))
+        if op in _DROPOUTS:
+            args = self._with_rate(f"{name}__p", args)
         self._operators.append(Operator(name, op, op_type, args, kwargs, names, module, labels))
         if isinstance(made, list | tuple):
             self._tuples[node] = names
         else:
             self._aliases.define(node, names[0], node.args[0] if node.args else None)
+
+    def _with_rate(self, symbol: str, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
+        """Read an active dropout's rate from a buffer [] f32, so that a run can change it. 0 and 1 are compiled in."""
+        x, rate, *rest = args
+        if rest != [True] or not isinstance(rate, float) or not 0 < rate < 1:
+            return args
+        self._values[symbol] = Value(symbol, ValueKind.BUFFER, "float32", ())
+        self._rates[symbol] = rate
+        return (x, Ref(symbol), *rest)
 
     def _output(self, item: Any) -> str:
         """An output must be a value of its own: an input that is returned as it is gets copied."""

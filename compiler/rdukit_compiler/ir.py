@@ -49,7 +49,8 @@ class Operator:
     ``op`` is the ATen name (``aten.linear.default``); ``op_type`` is the word that fusion rules use (``linear``).
     ``args`` and ``kwargs`` name values by ``Ref``. ``outputs`` are the values it makes (more than one for ``split``).
     ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
-    directives that were active there, such as ``op_fusion`` groups.
+    directives that were active there, such as ``op_fusion`` groups. ``compute``: dtype in which it computes, then,
+    after ``>``, that of its results where it is another; empty: as its operands come.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Operator:
     outputs: tuple[str, ...]
     module: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    compute: str = ""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -71,7 +73,8 @@ class Operator:
 class ModelGraph:
     """A traced forward pass. ``values`` holds every value by name, inputs and parameters included.
 
-    ``updates``: buffer → the value that forward leaves in it; no operator reads that value.
+    ``updates``: buffer → the value that forward leaves in it; no operator reads that value. ``rates``: buffer → the
+    dropout rate in it, which a run may change.
     """
 
     name: str
@@ -79,6 +82,7 @@ class ModelGraph:
     operators: tuple[Operator, ...]
     outputs: tuple[str, ...]
     updates: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Operator]:
         """Value name -> the operator that makes it; graph inputs are absent."""

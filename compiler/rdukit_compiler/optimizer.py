@@ -4,7 +4,7 @@ State names follow the SDK reference 9 and 20: ``<param>__sgd0__momentum``. Run-
 ``<kind><index>.<scalar>`` (``sgd0.lr``); a program's ``lr`` sets every ``….lr``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,17 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, T
 from rdukit_compiler.ir import Value
 
 #: Optimizer kind → names of its state tensors per parameter; ``step`` is a scalar, the rest have the parameter's shape.
-STATES: Final = {"sgd": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq", "step")}
+STATES: Final = {
+    "sgd": ("momentum",),
+    "adamw": ("exp_avg", "exp_avg_sq", "step"),
+    "adam": ("exp_avg", "exp_avg_sq", "step"),
+    "adamwamsgrad": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"),
+    "adamamsgrad": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"),
+    "sparseadamw": ("exp_avg", "exp_avg_sq", "step"),
+    "adagrad": ("sum", "step"),
+}
+#: Optimizer kind → the operator that rounds as torch's default update does, where the fast one does not.
+EXACT_UPDATES: Final = {"adamw": "adamw_stepwise"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +31,7 @@ class OptimizerGroup:
     """Parameters that one optimizer updates with one set of scalars.
 
     ``scalars`` are the compiled-in values: ``lr``, ``weight_decay``, and the kind's own. ``max_grad_norm`` clips the
-    norm of all this optimizer's gradients together.
+    norm of the gradients of all groups with this value together.
     """
 
     kind: str
@@ -69,25 +79,73 @@ def check_optimizers(groups: tuple[OptimizerGroup, ...], parameters: Mapping[str
 
 
 def build_gradnorm(
-    group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
+    groups: Sequence[OptimizerGroup], parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
 ) -> OptimizerKernel:
-    """Clip the gradients of ``group`` to its norm; its outputs replace them as ``<param>__grad_clipped``."""
+    """Clip the gradients of ``groups`` to their joint norm; the outputs replace them as ``<param>__grad_clipped``."""
     builder = _Builder()
-    present = [name for name in group.parameters if gradients.get(name)]
+    present = [name for group in groups for name in group.parameters if gradients.get(name)]
     summed = [builder.summed(parameters[name], gradients[name]) for name in present]
-    builder.node("clipped", "rdukit.clip_grad_norm", [summed, Special("scalar", f"{group.label}.max_grad_norm")])
+    builder.node("clipped", "rdukit.clip_grad_norm", [summed, Special("scalar", f"{groups[0].label}.max_grad_norm")])
     for position in range(len(present)):
         builder.node(f"c{position}", "getitem", [Ref("clipped"), position])
     kernel = builder.kernel(tuple(f"c{position}" for position in range(len(present))))
     return OptimizerKernel(kernel, tuple(builder.bound), tuple(f"{name}__grad_clipped" for name in present))
 
 
-def build_optimizer(
-    group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
+def build_accumulation(
+    groups: Sequence[OptimizerGroup], parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
+    flag: Value,
+) -> tuple[OptimizerKernel, OptimizerKernel]:  # fmt: skip
+    """The kernels that add gradients up over backwards, and that say after the optimizer that a new sum begins.
+
+    Sums are states ``<param>__grad_accumulated``; ``flag`` [] is 0 where the next backward begins a new sum.
+    """
+    adding, ending = _Builder(), _Builder()
+    present = [name for group in groups for name in group.parameters if gradients.get(name)]
+    sums: list[Argument] = [adding.input(replace(parameters[n], name=accumulated_name(n))) for n in present]
+    parts: list[Argument] = [adding.summed(parameters[name], gradients[name]) for name in present]
+    adding.node("added", "rdukit.accumulate", [sums, parts, adding.input(flag)])
+    ending.node("ended", "rdukit.end_accumulation", [ending.input(flag)])
+    return (
+        OptimizerKernel(adding.kernel(()), tuple(adding.bound), ()),
+        OptimizerKernel(ending.kernel(()), tuple(ending.bound), ()),
+    )
+
+
+def accumulated_name(parameter: str) -> str:
+    """Symbol of a parameter's gradients added up since the optimizer ran last."""
+    return f"{parameter}__grad_accumulated"
+
+
+def build_reduce(
+    groups: tuple[OptimizerGroup, ...], parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]]
 ) -> OptimizerKernel:
+    """Average every gradient that the optimizers read over the ranks of a data-parallel run; the outputs replace them.
+
+    Each contribution is averaged by itself, so that the sections after this one are the same with and without it.
+    """
+    builder = _Builder()
+    names = [n for group in groups for n in group.parameters]
+    averaged: list[Argument] = [
+        builder.input(replace(parameters[name], name=part)) for name in names for part in gradients.get(name, ())
+    ]
+    builder.node("reduced", "rdukit.all_reduce_mean", [averaged])
+    for position in range(len(averaged)):
+        builder.node(f"r{position}", "getitem", [Ref("reduced"), position])
+    kernel = builder.kernel(tuple(f"r{position}" for position in range(len(averaged))))
+    return OptimizerKernel(kernel, tuple(builder.bound), tuple(builder.bound))
+
+
+def build_optimizer(
+    group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
+    exact: bool = False,
+) -> OptimizerKernel:  # fmt: skip
     """Update the parameters and states of ``group`` in place from the gradients' contributions.
 
     Parameters without a gradient are left alone.
+
+    Args:
+        exact: round as torch's default update does, rather than be fast.
     """
     builder = _Builder()
     present = [name for name in group.parameters if gradients.get(name)]
@@ -103,7 +161,8 @@ def build_optimizer(
     scalars: dict[str, Argument] = {
         scalar: Special("scalar", f"{group.label}.{scalar}") for scalar in sorted(group.scalars)
     }
-    builder.node("update", f"rdukit.{group.kind}", [refs, summed, *states], scalars)
+    operator = EXACT_UPDATES.get(group.kind, group.kind) if exact else group.kind
+    builder.node("update", f"rdukit.{operator}", [refs, summed, *states], scalars)
     return OptimizerKernel(builder.kernel(()), tuple(builder.bound), ())
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import ChipSpec, find_chip
+from rdukit_compiler.passes.choose_compute import PRESETS, keeps_declared
 
 MODES: Final = ("o0", "o1", "o3")
 
@@ -16,8 +17,11 @@ class CompileOptions:
     """Options of one compile.
 
     ``num_tiles`` 0 means all tiles of one chip. ``rules`` is a fusion rule file of the user; ``default_rules`` adds
-    the built-in ones. ``regions`` maps symbol names to shared region names. ``workers`` bounds nothing by itself: see
-    the setting ``compile.workers``.
+    the built-in ones. ``heuristics`` are Python files with plug-in heuristics, ``human_decision`` a JSON file of
+    cuts. ``regions`` maps symbol names to shared region names. ``workers`` bounds nothing by itself: see the setting
+    ``compile.workers``. ``data_parallel`` adds the section that averages gradients; ``replicas`` are for the cost
+    model only, any number can run. ``accumulates``: backward adds to the gradients until the optimizer runs.
+    ``graphamp`` and ``mixed_precision_families``: see ``passes/choose_compute.py``.
     """
 
     name: str
@@ -27,9 +31,18 @@ class CompileOptions:
     num_tiles: int = 0
     precision: str = "bf16"
     inference: bool = False
+    data_parallel: bool = False
+    replicas: int = 2
+    accumulates: bool = False
+    graphamp: str | None = None
+    mixed_precision_families: tuple[str, ...] = ()
     rules: Path | None = None
     default_rules: bool = True
+    heuristics: tuple[Path, ...] = ()
+    human_decision: Path | None = None
     kernels: str = "auto"
+    #: Run operators that the device does not have on the host, rather than refuse them.
+    host_fallback: bool = False
     regions: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -41,6 +54,16 @@ class CompileOptions:
     def tiles(self) -> int:
         return self.num_tiles or self.chip.tiles
 
+    @property
+    def base_precision(self) -> str:
+        """Precision of values that no operator's ``compute`` decides: ``f32`` means the program's own."""
+        return "f32" if keeps_declared(self.precision, self.graphamp) else self.precision
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether sections run torch's own operators in its own dtypes: then all else rounds as torch does, too."""
+        return self.precision == "f32" and (self.mode == "o0" or self.kernels == "portable")
+
     def check(self) -> None:
         """Check every value.
 
@@ -51,6 +74,10 @@ class CompileOptions:
             raise InvalidArgument(f"mode {self.mode!r} is not legal; legal: {', '.join(MODES)}")
         if self.precision not in {"bf16", "f32"}:
             raise InvalidArgument(f"precision {self.precision!r} is not legal; legal: bf16, f32")
+        if self.graphamp is not None and self.graphamp not in PRESETS:
+            raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not legal; legal: {', '.join(PRESETS)}")
+        if self.replicas < 1:
+            raise InvalidArgument(f"--world-size {self.replicas} is not legal; legal: 1 or more")
         legal = [n for n in (1, 2, 4, 8) if n <= self.chip.tiles]
         if self.tiles not in legal:
             raise InvalidArgument(f"--num-tiles {self.tiles} is not legal on {self.chip.name}; legal: {legal}")

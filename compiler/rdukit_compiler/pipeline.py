@@ -3,7 +3,8 @@
 ====  =====================  =========================================================================================
 step  what                   leaves true
 ====  =====================  =========================================================================================
-1     check the trace        names unique, defined before use (``ir.check_graph``)
+1     check the trace        names unique, defined before use (``ir.check_graph``); operators that the device lacks are
+                             refused, or marked to run on the host
 2     assign precision       every value has its device dtype and knows whether a gradient flows through it
 3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
 4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
@@ -26,13 +27,19 @@ from rdukit.files import write_atomic
 from rdukit.pef import Pef, write_pef
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
+from rdukit_compiler.choices import load_choices
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from rdukit_compiler.passes.choose_compute import choose_compute
+from rdukit_compiler.passes.choose_host_operators import choose_host_operators
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
+from rdukit_compiler.passes.host_sections import HOST
+from rdukit_compiler.passes.join_regions import join_regions
+from rdukit_compiler.passes.section_memo import SectionMemo
+from rdukit_compiler.passes.section_store import open_section_store
 from rdukit_compiler.report import Reporter, describe_plans, projection_line
-from rdukit_compiler.rules import load_default_rules, load_rules
 from rdukit_compiler.signature import graph_signature
 
 
@@ -53,21 +60,24 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
         CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not legal.
     """
     options.check()
-    assembly = Assembly()
+    store = open_section_store()
+    assembly = Assembly(memo=SectionMemo(store))
     tables = {}
     all_plans: list[SectionPlan] = []
-    for traced in graphs:
-        graph = traced.graph
-        reporter.info(f"Mapping for graph/function: {graph.name}_samba")
-        check_graph(graph, "trace")
-        check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
-        typed = assign_precision(graph, Precision(options.precision, not options.inference))
-        check_graph(typed, "assign_precision")
+    chosen = [_choose(traced, options, reporter) for traced in graphs]
+    typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
+    for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
+        check_graph(typed, "join_regions")
         plans = cut_sections(typed, _cut_options(options))
+        for plan in plans:
+            if plan.heuristic == HOST:
+                reporter.warning(f"section {plan.name}: {plan.why}")
         _check_plans(typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
         tables[graph.name] = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+    if store is not None:
+        store.trim()
     reporter.info(projection_line(assembly.sections))
     natives = _build_natives(assembly, options, reporter)
     pef = Pef(
@@ -94,14 +104,21 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     return options.pef_path
 
 
+def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) -> tuple[ModelGraph, ModelGraph]:
+    """Where and in which dtype each operator of a graph runs: the graph as traced, and with device dtypes."""
+    graph = traced.graph
+    reporter.info(f"Mapping for graph/function: {graph.name}_samba")
+    check_graph(graph, "trace")
+    graph = choose_host_operators(graph, options.host_fallback)
+    check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
+    graph = choose_compute(graph, options.precision, options.graphamp, options.mixed_precision_families)
+    typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
+    check_graph(typed, "assign_precision")
+    return graph, typed
+
+
 def _cut_options(options: CompileOptions) -> CutOptions:
-    rules = (
-        *(load_rules(options.rules) if options.rules else ()),
-        *(load_default_rules() if options.default_rules else ()),
-    )
-    return CutOptions(
-        mode=options.mode, chip=options.chip, tiles=options.tiles, rules=rules, inference=options.inference
-    )  # fmt: skip
+    return load_choices(options)
 
 
 def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:

@@ -8,6 +8,7 @@ import torch
 from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.ir import Operator
+from rdukit_compiler.passes.choose_host_operators import runs_on_host
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -23,18 +24,32 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         CompileError: torch refuses the operator all the same.
     """
     function = _FORMS.get(operator.op) or callable_of(operator.op)
+    if runs_on_host(operator):
+        function = _on_host(operator.op)
     args = [decode(a, tensors) for a in operator.args]
     if operator.op_type in _INDEXING:
         args = [as_index(a) for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
+    operands, _, results = operator.compute.partition(">")
+    if operands:
+        args = [_rounded(a, operands) for a in args]
     try:
         made = function(*args, **kwargs)
     except RuntimeError:
         made = _attempt(function, promote_floats(args) or args, kwargs, operator)
+    if results:
+        made = _rounded(made, results)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:
         tensors.update(zip(operator.outputs, made, strict=True))
+
+
+def _rounded(value: Any, dtype: str) -> Any:
+    """Floating tensors inside ``value`` in ``dtype``, as the operator's ``compute`` says."""
+    if isinstance(value, list | tuple):
+        return type(value)(_rounded(item, dtype) for item in value)
+    return value.to(getattr(torch, dtype)) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
@@ -59,32 +74,98 @@ def as_index(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) and value.dtype in _NARROW else value
 
 
+def _viewed(op: str) -> Callable[..., Any]:
+    """The view, of a copy where the layout does not allow it.
+
+    A cut changes layouts: what forward saw as one block, such as torch's own output of attention, may come from a
+    section of which every output is packed.
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return callable_of(op)(x, *args, **kwargs)
+        except (RuntimeError, ValueError):
+            return callable_of(op)(x.contiguous(), *args, **kwargs)
+
+    return form
+
+
 def _batch_norm(*args: Any) -> torch.Tensor:
     """With f32 statistics and a bf16 input: fake tensors allow the mix, the CPU does not. Keeps the input's dtype."""
     made: torch.Tensor = torch.ops.aten.batch_norm.default(*(promote_floats(list(args)) or args))
     return made.to(args[0].dtype)
 
 
-def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """As one operator with a mask that is saved; torch's own form fills a mask in place, which cannot be split."""
-    plain = not train or p in {0.0, 1.0}
-    aten = torch.ops.aten
-    made: torch.Tensor = aten.dropout.default(x, p, train) if plain else aten.native_dropout.default(x, p, True)[0]
+def _dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
+    """As operators that can be split; torch's own form fills a mask in place. The rate may be a tensor []."""
+    if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
+        return _scaled(x, torch.rand(x.shape, dtype=torch.float32, device=x.device), p)
+    made: torch.Tensor = torch.ops.aten.dropout.default(x, p, train)
     return made
 
 
-def _feature_dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+def _feature_dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
     """Dropout of whole channels: x [N, C, …]."""
-    if not train or p in {0.0, 1.0}:
-        made: torch.Tensor = torch.ops.aten.feature_dropout.default(x, p, train)
-        return made
-    channels = x.new_ones((*x.shape[:2], *(1 for _ in x.shape[2:])))
-    mask: torch.Tensor = torch.ops.aten.native_dropout.default(channels, p, True)[0]
-    return x * mask
+    if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
+        shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
+        return _scaled(x, torch.rand(shape, dtype=torch.float32, device=x.device), p)
+    made: torch.Tensor = torch.ops.aten.feature_dropout.default(x, p, train)
+    return made
 
+
+def _scaled(x: torch.Tensor, numbers: torch.Tensor, p: "float | torch.Tensor") -> torch.Tensor:
+    """``x`` where a uniform number is at least ``p``, so scaled that its mean stays; zeros for a rate of 1."""
+    kept = x * (numbers >= p)
+    return kept * (1 - p).clamp_min(1e-6).reciprocal() if isinstance(p, torch.Tensor) else kept * (1 / (1 - p))
+
+
+def _wide(op: str) -> Callable[..., Any]:
+    """The operator inside in f32, its result rounded once to bf16.
+
+    torch's own bf16 form of a loss rounds each log-probability, so that one of -10 is off by 0.03 and its gradient by
+    3 %, and adds up in bf16 (Source: ours, as the vendor's tolerance of 3e-3 for gradients asks).
+    """
+
+    def form(*args: Any, **kwargs: Any) -> torch.Tensor:
+        kinds = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
+        made: torch.Tensor = callable_of(op)(*(_as_wide(a) for a in args), **kwargs)
+        return made.to(torch.bfloat16) if kinds == {torch.bfloat16} else made
+
+    return form
+
+
+def _on_host(op: str) -> Callable[..., Any]:
+    """The operator in f32, in which the host computes; what it makes is bf16 again if all floats it reads are."""
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        tensors = [*args, *kwargs.values()]
+        kinds = {a.dtype for a in tensors if isinstance(a, torch.Tensor) and a.is_floating_point()}
+        made = callable_of(op)(*(_as_wide(a) for a in args), **{k: _as_wide(v) for k, v in kwargs.items()})
+        if kinds != {torch.bfloat16}:
+            return made
+        return [_as_bf16(m) for m in made] if isinstance(made, list | tuple) else _as_bf16(made)
+
+    return form
+
+
+def _as_bf16(value: Any) -> Any:
+    return value.bfloat16() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+def _as_wide(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
+
+
+#: Losses that are computed in f32 inside.
+_WIDE = (
+    "cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div"
+).split()
 
 #: Operators that are called in another form.
 _FORMS: dict[str, Callable[..., Any]] = {
+    **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in _WIDE},
+    **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.batch_norm.default": _batch_norm,
     "aten.dropout.default": _dropout,
     "aten.feature_dropout.default": _feature_dropout,

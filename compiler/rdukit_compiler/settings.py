@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdukit.settings import Setting
+from rdukit.settings import Setting, parse_bool
 
 KERNELS: Final = Setting(
     "kernels", "auto", "auto: native kernels where a C++ compiler is found; native: fail without; portable: none.", str,
@@ -13,5 +13,13 @@ PRECISION: Final = Setting(
 )
 ARCH: Final = Setting("arch", "sn30", "Target chip when a program names none.", str)
 WORKERS: Final = Setting("compile.workers", 0, "Processes that build native kernels; 0 = one per usable core.", int)
+SECTION_CACHE: Final = Setting(
+    "compile.section_cache_mib", 256, "MiB of compiled sections kept for later compiles; 0 = none.", int
+)
 
-COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS)
+HOST_FALLBACK: Final = Setting(
+    "host_fallback", False, "Compile operators that the device lacks to run on the host, rather than refuse them.",
+    parse_bool,
+)  # fmt: skip
+
+COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE)

@@ -190,6 +190,12 @@ class LeaseLost(RuntimeFault):
     code = "lease-lost"
 
 
+class PeerLost(RuntimeFault):
+    """Another rank of a data-parallel program died, ended early, or did not answer in time."""
+
+    code, http_status, grpc_status = "peer-lost", 503, "UNAVAILABLE"
+
+
 class UnknownTensor(InvalidArgument):
     """A tensor name that the PEF does not have."""
 

@@ -31,8 +31,6 @@ class ChipSpec:
     hbm_bandwidth: float
     pcie_links: int
     pcie_bandwidth: float
-    #: Seconds to start one section.
-    launch_s: float
 
     @property
     def pcus(self) -> int:
@@ -50,14 +48,16 @@ class ChipSpec:
 CHIPS: Final = {
     chip.name: chip
     for chip in (
-        ChipSpec("sn10", 4, 160, 160, MIB // 2, 1.32e9, 6, 384 * GIB, 128e9, 0, 0.0, 4, 32e9, 100e-6),
-        ChipSpec("sn30", 8, 160, 160, MIB // 2, 1.40e9, 8, 1024 * GIB, 204.8e9, 0, 0.0, 6, 32e9, 100e-6),
-        ChipSpec("sn40l", 4, 260, 260, MIB // 2, 1.60e9, 4, 1536 * GIB, 100e9, 64 * GIB, 1.6e12, 4, 32e9, 10e-6),
+        ChipSpec("sn10", 4, 160, 160, MIB // 2, 1.32e9, 6, 384 * GIB, 128e9, 0, 0.0, 4, 32e9),
+        ChipSpec("sn30", 8, 160, 160, MIB // 2, 1.40e9, 8, 1024 * GIB, 204.8e9, 0, 0.0, 6, 32e9),
+        ChipSpec("sn40l", 4, 260, 260, MIB // 2, 1.60e9, 4, 1536 * GIB, 100e9, 64 * GIB, 1.6e12, 4, 32e9),
     )
 }
 
 #: Other spellings that programs use for ``--arch``. sn20 has no public figures and is treated as sn10 (ours).
-CHIP_ALIASES: Final = {"sn20": "sn10", "sn40": "sn40l", "sn10-8": "sn10", "sn30-8": "sn30"}
+CHIP_ALIASES: Final = {
+    "sn20": "sn10", "sn40": "sn40l", "sn10-8": "sn10", "sn30-8": "sn30", "sn40l-8": "sn40l", "sn40l-16": "sn40l",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ NODES: Final = {
     for node in (
         NodeSpec("SN10-8", CHIPS["sn10"], 4, 2),
         NodeSpec("SN30-8", CHIPS["sn30"], 4, 2),
+        NodeSpec("SN40L-8", CHIPS["sn40l"], 4, 2),
         NodeSpec("SN40L-16", CHIPS["sn40l"], 8, 2, max_applications=16),
         NodeSpec("TEST-1", CHIPS["sn10"], 1, 1),
     )

@@ -85,11 +85,14 @@ class Application:
         self.close()
 
 
-def open_application(path: Path | str, name: str, arch: str | None = None) -> Application:
+def open_application(
+    path: Path | str, name: str, arch: str | None = None, launch: str | None = None
+) -> Application:  # fmt: skip
     """Read and check the PEF at ``path``, lease what it needs, and load it.
 
     Args:
         name: of the application, for the node's tools. arch: the chip that the caller expects; None takes the PEF's.
+        launch: shared by the ranks of one program, which count as one application.
     Raises:
         PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
     """
@@ -97,7 +100,9 @@ def open_application(path: Path | str, name: str, arch: str | None = None) -> Ap
     pef = loaded.pef
     if arch is not None and find_chip(arch).name != pef.arch:
         raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
-    lease = open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=max(pef.region_bytes, 1) + (1 << 20))
+    lease = open_lease(
+        name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=max(pef.region_bytes, 1) + (1 << 20), launch=launch
+    )
     try:
         kernels, native = _load_kernels(loaded)
         return Application(loaded, lease, kernels, native)

@@ -24,8 +24,16 @@ SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: t
 SND_MAX_APPLICATIONS: Final = Setting(
     "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int
 )
+DISTRIBUTED_TIMEOUT_S: Final = Setting(
+    "distributed.timeout_s", 1800.0, "Seconds until a rank that waits for the others in a collective gives up.", float
+)
+RENDEZVOUS_TIMEOUT_S: Final = Setting(
+    "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
+)
 
-RUNTIME_SETTINGS: Final = (NODE, PLATFORM, LEASE, SND_SOCKET, SND_NAME, SND_MAX_APPLICATIONS)
+RUNTIME_SETTINGS: Final = (
+    NODE, PLATFORM, LEASE, SND_SOCKET, SND_NAME, SND_MAX_APPLICATIONS, DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S,
+)  # fmt: skip
 
 #: The vendor's variable for the affinity hint. Source: runtime reference 3.2, 3.3.
 TILE_AFFINITY_VARIABLE: Final = "SF_RNT_TILE_AFFINITY"

@@ -23,12 +23,16 @@ from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import home_folder, resolve
 from rdukit_compiler.backend.native_worker import SHARE_HEADERS
+from rdukit_compiler.backend.operators import GETITEM
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
 
 #: Above so many kernels, precompiling the C++ headers first pays.
 SHARED_HEADERS_FROM = 8
+
+#: How the names of operators begin that can be compiled.
+_COMPILED = ("aten.", "prims.")
 
 
 def find_cpp_compiler() -> str | None:
@@ -42,8 +46,8 @@ def cache_folder() -> Path:
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
-    """Whether a native library makes sense: our own operators run as they are, and views have nothing to compute."""
-    return bool(kernel.nodes) and not any(node.op.startswith("rdukit.") for node in kernel.nodes)
+    """Whether a native library makes sense: our own operators, and those of other libraries, run as they are."""
+    return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
 
 
 def build_natives(kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None]) -> dict[str, bytes]:

@@ -1,5 +1,6 @@
 """The cost model's numbers, from ``constants.yaml``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,6 +23,10 @@ class Constants:
     e_hbm: float
     usable_units: float
     peer_bandwidth: float
+    switch_bandwidth: float
+    launch_s: Mapping[str, float]
+    looped_launch_s: float
+    looped_e_hbm: float
     columns_per_pcu: int
     pmus_per_buffer: int
     weight_block_bytes: int

@@ -57,16 +57,14 @@ def project(
         slowest = max(slowest, compute, memory)
     fill = (iterations + len(stages) - 1) / iterations / constants.balance if stages else 1.0
     clock = chip.clock_hz
-    links = max(
-        (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles) * clock,
-        bytes_peer / constants.peer_bandwidth * clock,
-        bytes_host / chip.pcie_bandwidth * clock,
-    )
+    memory_s = (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles)
+    peer_s, host_s = bytes_peer / constants.peer_bandwidth, bytes_host / chip.pcie_bandwidth
+    links = max(memory_s, peer_s, host_s) * clock
     if slowest * fill < links:
         # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
         shares = [min(share, float(ceil(load * fill / links))) for share, load in zip(shares, loads, strict=True)]
     longest = max(slowest * fill, links)
-    seconds = longest / clock + chip.launch_s
+    seconds = longest / clock + constants.launch_s[chip.name]
     sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)
     resources = Resources(
         tiles=tiles,
@@ -81,6 +79,11 @@ def project(
         bytes_out=bytes_out,
         bytes_weights=bytes_weights,
         seconds=seconds,
+        compute_s=slowest * fill / clock,
+        memory_s=memory_s,
+        peer_s=peer_s,
+        host_s=host_s,
+        launch_s=constants.launch_s[chip.name],
     )
     return resources, cost
 

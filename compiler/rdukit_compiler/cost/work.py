@@ -189,7 +189,8 @@ ELEMENTWISE_FLOPS: Final[Mapping[str, int]] = {
 
 #: Operations per element that is written: parameters and states alike.
 OPTIMIZER_FLOPS: Final[Mapping[str, int]] = {
-    "sgd": 2, "adamw": 5, "_fused_sgd": 2, "_fused_adam": 5, "_fused_adamw": 5, "clip_grad_norm": 3,
+    "sgd": 2, "adamw": 5, "adam": 5, "adamamsgrad": 6, "adamwamsgrad": 6, "sparseadamw": 5, "adagrad": 4,
+    "_fused_sgd": 2, "_fused_adam": 5, "_fused_adamw": 5, "clip_grad_norm": 3,
 }  # fmt: skip
 
 VIEW_OPS: Final = frozenset({

@@ -1,6 +1,6 @@
 """Heuristics: packaged strategies that decide sharding, parallel factors, tiling and section cuts of a group.
 
-To add one, write ``heuristics/<name>.py`` with ``@heuristic("…")`` and import it here.
+To add one, write ``heuristics/<name>.py`` with ``@heuristic("…")`` and import it here. From outside: ``plugins``.
 """
 
 from rdukit_compiler.heuristics import default_o3, gpt2_qkv, mha, safe_gemm, safe_inference_gemm, sdpa

@@ -18,8 +18,10 @@ from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.patterns.vocabulary import is_gemm, is_rider, is_view
 
-#: Tiles that a stream is cut into at first; more when the buffers do not fit otherwise. Source: ours.
+#: Tiles that a stream is cut into at least; more when the buffers do not fit otherwise. Source: ours.
 FIRST_ITERATIONS = 64
+#: Tiles for each operator of a section at least: filling and draining the pipeline costs time. Source: ours.
+ITERATIONS_PER_STAGE = 8
 #: Cut in the last part of what fits, where the least has to go through memory. Source: ours.
 CUT_WINDOW = 0.25
 #: Part of a section's PCUs that one GEMM asks for at most; a wider one takes more passes. Source: ours.
@@ -106,7 +108,7 @@ class _Load:
     def __init__(self, graph: ModelGraph, limits: Limits) -> None:
         self.graph = graph
         self.limits = limits
-        self.pcus = self.gemms = self.memory_bytes = 0
+        self.pcus = self.gemms = self.stages = self.memory_bytes = 0
         self.weights: dict[str, int] = {}
         self.tables = 0
         self.activations: set[str] = set()
@@ -119,6 +121,7 @@ class _Load:
     def add(self, operator: Operator) -> None:
         self.pcus += pcu_demand(self.graph, operator, self.limits)
         self.gemms += is_gemm(operator)
+        self.stages += not is_view(operator)
         for name in operator.inputs:
             value = self.graph.values[name]
             if value.kind in {ValueKind.PARAMETER, ValueKind.BUFFER}:
@@ -146,7 +149,10 @@ class _Load:
         held = [min(w, 2 * block) if streamed else w for w in self.weights.values()]
         held_pmus = sum(ceil(w / pmu_bytes) for w in held)
         found = Footprint(0, 0, 0, 0, False, 1)
+        enough = min(ITERATIONS_PER_STAGE * self.stages, self.iterations[-1])
         for index, iterations in enumerate(self.iterations):
+            if iterations < enough:
+                continue
             found = Footprint(
                 pcus=self.pcus,
                 pmus=self.buffer_pmus[index] + held_pmus,

@@ -1,6 +1,8 @@
 """What a heuristic is, and the register of all of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -55,18 +57,31 @@ class Heuristic(Protocol):
 
 
 _REGISTER: dict[str, Heuristic] = {}
+#: Where ``@heuristic`` puts classes now: the register, but while a plug-in file runs.
+_target: ContextVar[dict[str, Heuristic]] = ContextVar("heuristic target", default=_REGISTER)
 
 
 def heuristic(name: str) -> Callable[[type], type]:
     """Register a class under the name that rules use."""
 
     def register(cls: type) -> type:
-        if name in _REGISTER:
+        if name in _target.get():
             raise ValueError(f"two heuristics are called {name!r}")
-        _REGISTER[name] = cls()
+        _target.get()[name] = cls()
         return cls
 
     return register
+
+
+@contextlib.contextmanager
+def registering() -> Iterator[dict[str, Heuristic]]:
+    """While it lasts, ``@heuristic`` fills the mapping given here and not the register."""
+    made: dict[str, Heuristic] = {}
+    token = _target.set(made)
+    try:
+        yield made
+    finally:
+        _target.reset(token)
 
 
 def find_heuristic(name: str) -> Heuristic | None:

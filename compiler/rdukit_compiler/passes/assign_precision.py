@@ -7,6 +7,7 @@ forward updates, and the statistics of batch norms, stay f32 likewise.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rdukit.pef.kernel import Argument, Special, references
 from rdukit_compiler.backend.operators import callable_of, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.run_operator import run_operator
+from rdukit_compiler.passes.choose_compute import DECLARED
+from rdukit_compiler.passes.repeated_calls import RepeatedCalls
 
 _ROUNDED = {torch.float32, torch.float64, torch.float16}
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
@@ -49,24 +51,28 @@ class Precision:
 def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     """The graph with device dtypes, and with ``requires_grad`` true exactly where a gradient flows.
 
-    Found by running the operators once on fake tensors: no data is touched.
+    Found by running the operators on fake tensors, equal calls once: no data is touched.
     """
     values = dict(graph.values)
-    statistics = _statistics(graph)
+    exact = read_exactly(graph.operators)
+    statistics = _statistics(graph) | exact
     operators = graph.operators
     if precision.name != "f32":
         operators = tuple(_with_device_dtype(_in_range(o), graph) for o in operators)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
         tensors: dict[str, Any] = {}
+        calls = RepeatedCalls()
         for value in graph.values.values():
             if value.kind is ValueKind.OPERATOR:
                 continue
             held = dtype_name(precision.device_dtype(value, value.name in statistics))
             values[value.name] = replace(value, dtype=held, requires_grad=_wants_grad(value, precision))
-            dtype = precision.compute_dtype(values[value.name])
-            tensors[value.name] = torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
+            dtype = precision.compute_dtype(values[value.name]) if value.name not in exact else getattr(torch, held)
+            tensors[value.name] = calls.tensor_like(
+                torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
+            )
         for operator in operators:
-            run_operator(operator, tensors)
+            calls.run(operator, tensors)
             for name in operator.outputs:
                 tensor = tensors[name]
                 values[name] = replace(
@@ -75,9 +81,18 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     return replace(graph, values=values, operators=operators)
 
 
+def read_exactly(operators: Iterable[Operator]) -> frozenset[str]:
+    """Values that only operators read which keep their declared precision: rounding them would be for nothing."""
+    exact: set[str] = set()
+    rounded: set[str] = set()
+    for operator in operators:
+        (exact if operator.compute == DECLARED else rounded).update(operator.inputs)
+    return frozenset(exact - rounded)
+
+
 def _statistics(graph: ModelGraph) -> frozenset[str]:
-    """Buffers that must not be rounded: those that forward updates, and running means and variances."""
-    found = set(graph.updates)
+    """Buffers that must not be rounded: dropout rates, those that forward updates, and running means and variances."""
+    found = {*graph.updates, *graph.rates}
     for operator in graph.operators:
         if operator.op_type == "batch_norm":
             found.update(references(operator.args[3:5]))
@@ -105,7 +120,7 @@ def _clamped(argument: Argument) -> Argument:
 
 def _with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
     """Tensors that forward makes from nothing have the device's dtype too: f32 would spread through the rest."""
-    if operator.inputs or len(operator.outputs) != 1:
+    if operator.inputs or len(operator.outputs) != 1 or operator.compute == DECLARED:
         return operator
     if getattr(torch, graph.values[operator.outputs[0]].dtype) not in _ROUNDED:
         return operator

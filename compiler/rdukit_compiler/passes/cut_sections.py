@@ -13,13 +13,17 @@ Source: compiler reference 2 (modes), 5.4 items 8 to 12, 7.2.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import ChipSpec
 from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
+from rdukit_compiler.heuristics.plugins import find_misplacement
+from rdukit_compiler.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
+from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.group_labelled import labelled_groups
+from rdukit_compiler.passes.host_sections import HOST, host_reason, split_around_host
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
@@ -27,16 +31,23 @@ from rdukit_compiler.patterns.vocabulary import is_loss, is_rider
 
 logger = logging.getLogger(__name__)
 
+_WHOLE_GRAPH = "the whole graph"
+
 
 @dataclass(frozen=True, slots=True)
 class CutOptions:
-    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults."""
+    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults.
+
+    ``plugins`` are heuristics from outside, by name; ``decision`` is what the user cut, in o1 and o3.
+    """
 
     mode: str
     chip: ChipSpec
     tiles: int
     rules: tuple[Rule, ...] = ()
     inference: bool = False
+    plugins: Mapping[str, Heuristic] = field(default_factory=dict)
+    decision: HumanDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +83,66 @@ def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, .
     """
     if options.mode not in {"o0", "o1", "o3"}:
         raise CompileError(f"mode {options.mode!r} is not legal; legal: o0, o1, o3")
+    decided = _decided(graph, options)
     if options.mode == "o3":
-        groups = [_Group(graph.operators, "the whole graph")] if graph.operators else []
+        groups = [_Group(part, _WHOLE_GRAPH) for part in split_around_host(graph)]
+        if decided:
+            groups = _merge_undecided(graph, _group(graph, decided))
     else:
-        groups = _group(graph, _find_matches(graph, options.rules) if options.mode == "o1" else ())
+        groups = _group(graph, _find_matches(graph, options.rules, decided) if options.mode == "o1" else ())
     plans: list[SectionPlan] = []
     names: set[str] = set()
     for group in groups:
-        plans.extend(_plan(graph, group, options, names))
+        if (reason := host_reason(group.operators)) is not None:
+            plans.append(_host_plan(group, reason, names))
+        else:
+            plans.extend(_plan(graph, group, options, names))
     return tuple(plans)
 
 
-def _find_matches(graph: ModelGraph, rules: Sequence[Rule]) -> tuple[Match, ...]:
-    """Annotated ``op_fusion`` blocks, then what rules match beside them, then what is left of the other blocks."""
-    annotated = labelled_groups(graph, annotated=True)
+def _host_plan(group: _Group, reason: str, names: set[str]) -> SectionPlan:
+    leads = next(operator for operator in group.operators if runs_on_host(operator))
+    operators = tuple(operator.name for operator in group.operators)
+    return SectionPlan(_unique(f"host_{leads.name}", names), operators, None, HOST, {}, reason, {})
+
+
+def _decided(graph: ModelGraph, options: CutOptions) -> tuple[Match, ...]:
+    if options.decision is None or options.mode == "o0":
+        return ()
+    matches, warnings = decided_matches(graph, options.decision)
+    for warning in warnings:
+        logger.warning("[warning Samba]: %s", warning)
+    return matches
+
+
+def _merge_undecided(graph: ModelGraph, groups: Sequence[_Group]) -> list[_Group]:
+    """What a human did not decide, between decisions and sections on the host, as one group each."""
+    place = {operator.name: index for index, operator in enumerate(graph.operators)}
+    found: list[_Group] = []
+    for group in groups:
+        loose = group.match is None and host_reason(group.operators) is None
+        if loose and found and found[-1].leads is None:
+            together = sorted((*found[-1].operators, *group.operators), key=lambda o: place[o.name])
+            found[-1] = _Group(tuple(together), found[-1].why)
+        else:
+            found.append(_Group(group.operators, "what human decisions leave") if loose else group)
+    return found
+
+
+def _find_matches(graph: ModelGraph, rules: Sequence[Rule], decided: Sequence[Match]) -> tuple[Match, ...]:
+    """Human decisions, annotated ``op_fusion`` blocks, what rules match beside them, then the rest of other blocks."""
+    taken = {name for match in decided for name in match.operators}
+    annotated = labelled_groups(graph, annotated=True, taken=taken)
+    if decided:
+        annotated = _compatible(graph, decided, annotated)
     matches = (*annotated, *match_rules(graph, rules, groups=[block.operators for block in annotated]))
     taken = {name for match in matches for name in match.operators}
     blocks = labelled_groups(graph, annotated=False, taken=taken)
-    if not blocks:
-        return matches
+    return _compatible(graph, matches, blocks) if blocks else matches
+
+
+def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Match]) -> tuple[Match, ...]:
+    """``matches``, and those of ``blocks`` that can be sections beside them."""
     topology = Topology(graph)
     groups = Groups(topology)
     for match in matches:
@@ -113,7 +165,7 @@ def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
         groups.join(topology.position[name] for name in match.operators)
         matched.update(dict.fromkeys(match.operators, match))
     _attach_riders(graph, groups, topology, frozenset(matched))
-    found = []
+    found: list[_Group] = []
     for number in groups.in_order():
         operators = tuple(graph.operators[p] for p in groups.members[number])
         origin = next((matched[o.name] for o in operators if o.name in matched), None)
@@ -138,12 +190,13 @@ def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matche
         inside = groups.members[own]
         if not riders.issuperset(inside):
             continue
-        readers = sorted(groups.after(own), key=groups.rank)
+        readers = tuple(groups.after(own))
         producers = sorted(
             {p for m in inside for p in topology.producers[m] if groups.group_of[p] != own}, reverse=True
         )
         if readers and (len(readers) == 1 or not producers):
-            groups.join([position, groups.members[readers[0]][0]])
+            home = readers[0] if len(readers) == 1 else min(readers, key=groups.rank)
+            groups.join([position, groups.members[home][0]])
         elif producers:
             home = next((p for p in producers if p not in riders), producers[0])
             if groups.may_join([position, home]):
@@ -151,6 +204,8 @@ def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matche
 
 
 def _why(leads: Operator, match: Match | None, count: int) -> str:
+    if match is not None and match.rule.startswith("human_decision_"):
+        return f"a human decided that these {len(match.operators)} operators are one section"
     if match is not None and not match.bindings:
         return f"op_fusion block {match.rule} in the program: {len(match.operators)} operators"
     if match is not None:
@@ -168,14 +223,14 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
         graph, group.operators, options.chip, options.tiles, options.inference,
         match.parameters if match else {}, match.settings if match else {},
     )  # fmt: skip
-    name, heuristic, parts, fallback = _choose(request, match)
+    name, heuristic, parts, fallback = _choose(request, match, options.plugins)
     plans = []
     for index, part in enumerate(parts):
         here = Request(
             graph, part, options.chip, options.tiles, options.inference, request.parameters, request.settings
         )
         why = group.why + fallback
-        if options.mode == "o3":
+        if options.mode == "o3" and match is None and group.why == _WHOLE_GRAPH:
             why = _why_packed(index, len(parts), options)
         elif len(parts) > 1:
             why += f"; cut into {len(parts)} sections by {name}, this is number {index + 1}"
@@ -193,21 +248,27 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
     return plans
 
 
-def _choose(request: Request, match: Match | None) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
+def _choose(
+    request: Request, match: Match | None, plugins: Mapping[str, Heuristic]
+) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
     """The heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
     default = find_heuristic(DEFAULT)
     assert default is not None
     wanted = match.heuristic if match and match.heuristic else DEFAULT
-    found = find_heuristic(wanted)
+    found = plugins.get(wanted) or find_heuristic(wanted)
     if found is None:
-        reason = f"there is no heuristic {wanted!r}; legal: {', '.join(heuristic_names())}"
+        reason = f"there is no heuristic {wanted!r}; legal: {', '.join(sorted({*heuristic_names(), *plugins}))}"
     else:
         reason = found.refuse(request) or ""
         for unknown in sorted(set(request.parameters) - found.parameters):
             logger.warning("heuristic parameter ignored: heuristic=%s parameter=%s", wanted, unknown)
         if not reason:
             try:
-                return wanted, found, found.split(request), ""
+                parts = tuple(tuple(part) for part in found.split(request))
+                if wanted in plugins:
+                    reason = _find_misplacement(found, request, parts)
+                if not reason:
+                    return wanted, found, parts, ""
             except DoesNotFit as cause:
                 if wanted == DEFAULT:
                     raise
@@ -218,6 +279,10 @@ def _choose(request: Request, match: Match | None) -> tuple[str, Heuristic, Sequ
         request.graph, request.operators, request.chip, request.tiles, request.inference, request.parameters
     )
     return DEFAULT, default, default.split(plain), f"; {wanted} refused it: {reason}"
+
+
+def _find_misplacement(found: Heuristic, request: Request, parts: Sequence[tuple[Operator, ...]]) -> str:
+    return find_misplacement(request, parts, [found.decide(replace(request, operators=part)) for part in parts])
 
 
 def _why_packed(index: int, count: int, options: CutOptions) -> str:

@@ -4,7 +4,8 @@ A section is a function of its inputs; its backward is that function's vector-Ja
 autograd. So every mode has the same gradients, and equal sections have equal backwards.
 
 What a section hands over, values and gradients, is contiguous: its readers are traced on contiguous tensors, and views
-in their kernels, native libraries and the optimizer's fused updates rely on that.
+in their kernels, native libraries and the optimizer's fused updates rely on that. What a forward saves for its backward
+may be permuted, but has no gaps: native libraries would close them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_aten, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.passes.assign_precision import Precision
+from rdukit_compiler.passes.assign_precision import Precision, read_exactly
 from rdukit_compiler.run_operator import run_operator
 
 #: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
@@ -138,10 +139,11 @@ class _SectionFunction:
         self._operators = operators
         self._inputs = inputs
         self._outputs = outputs
+        exact = read_exactly(operators)
         self._casts = {
             name: precision.compute_dtype(graph.values[name])
             for name in inputs
-            if graph.values[name].kind is not ValueKind.OPERATOR
+            if graph.values[name].kind is not ValueKind.OPERATOR and name not in exact
         }
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -203,18 +205,44 @@ def _bind(
             continue
         if source not in extras:
             extras.append(source)
-        value = node.meta["val"]
+        node.meta["val"] = value = _as_dense(node.meta["val"])
         saved.append(
             SavedValue(
                 None, extras.index(source), str(value.dtype).removeprefix("torch."), tuple(map(int, value.shape))
             )
         )
-    result.args = ((*leaving[: len(outputs)], *extras),)
+    result.args = ((*leaving[: len(outputs)], *(_dense_node(node, result) for node in extras)),)
     _restore_placeholders(forward, len(inputs))
     return SectionKernels(
         inputs, outputs, kernel_from_fx(_cleaned(forward.graph)), tuple(saved), tangents, gradients,
         kernel_from_fx(_cleaned(backward.graph)), _work(forward.graph), _work(backward.graph),
     )  # fmt: skip
+
+
+def _dense_node(node: fx.Node, result: fx.Node) -> fx.Node:
+    """``node``, or a copy of it without gaps between its elements."""
+    if _is_dense(node.meta["val"]):
+        return node
+    with result.graph.inserting_before(result):
+        copy = result.graph.call_function(
+            torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+        )
+    copy.meta = {**node.meta, "val": _as_dense(node.meta["val"])}
+    return copy
+
+
+def _as_dense(value: torch.Tensor) -> torch.Tensor:
+    return value if _is_dense(value) else value.contiguous()
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements fill memory without gaps and overlaps: native libraries keep no other strides."""
+    expected = 1
+    for stride, size in sorted((st, n) for st, n in zip(value.stride(), value.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _restore_placeholders(forward: fx.GraphModule, count: int) -> None:

@@ -3,9 +3,10 @@
 Blocks marked ``user_annotated`` are taken as they are, before the fusion rules, which then leave them alone. Other
 blocks are suggestions: rules apply inside first, and what they leave of a block becomes its groups.
 
-A group is a run of operators, one after the other, with the same labels. Blocks that follow each other under one name,
-such as one a layer, are told apart by the numbers in their module paths (``layers.0`` and ``layers.1``): so equal
-layers get equal sections. Source: compiler reference 5.6; how blocks are told apart is ours.
+A group is what was traced inside one block, told by the block's id; so each layer has its own. The parts of a block
+that stand apart in the graph, as ``reuse_last_id`` makes them, become one group unless a path leaves it and comes back.
+Operators without an id (graphs from elsewhere) group as runs, told apart by the numbers in their module paths.
+Source: compiler reference 5.6; how blocks are told apart is ours.
 """
 
 import ast
@@ -14,6 +15,7 @@ from collections.abc import Collection, Sequence
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.patterns.match import Match
 from rdukit_compiler.patterns.syntax import Scalar
+from rdukit_compiler.patterns.topology import Groups, Topology
 
 
 def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str] = ()) -> tuple[Match, ...]:
@@ -34,12 +36,37 @@ def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str
         elif key is not None:
             runs.append((key, [operator]))
         before = key
-    return tuple(_match(operators) for _, operators in runs)
+    return tuple(_match(operators) for operators in _joined(graph, runs))
+
+
+def _joined(graph: ModelGraph, runs: Sequence[tuple[tuple[str, ...], list[Operator]]]) -> list[list[Operator]]:
+    """Runs of one block id together, where the graph of groups allows it."""
+    first: dict[tuple[str, ...], list[Operator]] = {}
+    if len({key for key, _ in runs}) == len(runs):
+        return [operators for _, operators in runs]
+    topology = Topology(graph)
+    groups = Groups(topology)
+    for _, operators in runs:
+        groups.join(topology.position[operator.name] for operator in operators)
+    found: list[list[Operator]] = []
+    for key, operators in runs:
+        known = first.get(key) if key[0] else None
+        ends = [topology.position[part[0].name] for part in (known, operators) if part]
+        if known is not None and groups.may_join(ends):
+            groups.join(ends)
+            known.extend(operators)
+        else:
+            first[key] = operators
+            found.append(operators)
+    return found
 
 
 def _block_of(operator: Operator) -> tuple[str, ...]:
+    """What tells blocks apart; the first word is the block's id, if it has one."""
+    if block := operator.labels.get("op_fusion_id"):
+        return (block,)
     numbers = (part for part in operator.module.replace("__", ".").split(".") if part.isdecimal())
-    return (operator.labels["op_fusion"], operator.labels.get("heuristic", ""), *numbers)
+    return ("", operator.labels["op_fusion"], operator.labels.get("heuristic", ""), *numbers)
 
 
 def _match(operators: Sequence[Operator]) -> Match:

@@ -1,4 +1,4 @@
-"""Differentiate equal sections once: a memo of section kernels by structure.
+"""Differentiate equal sections once: a memo of section kernels by structure, which may have a store behind it.
 
 Two sections are equal when they make the same calls on values of the same kinds, dtypes and shapes, in the same
 places, whatever the values are called. Layers of a transformer are equal, so a deep model costs little more than a
@@ -12,12 +12,17 @@ from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
+from rdukit_compiler.passes.section_store import SectionStore
 
 
 class SectionMemo:
-    """Builds sections' kernels; each structure is traced once. Good for one compile, over all its graphs."""
+    """Builds sections' kernels; each structure is traced once, or never if the store has it from an earlier compile.
 
-    def __init__(self) -> None:
+    Good for one compile, over all its graphs.
+    """
+
+    def __init__(self, store: SectionStore | None = None) -> None:
+        self._store = store
         #: Structure → kernels as bound to the first section that has it.
         self._known: dict[str, SectionKernels] = {}
         #: The graph last asked about, and who reads its values: found once a graph, not once a section.
@@ -42,10 +47,13 @@ class SectionMemo:
         outputs = section_outputs(graph, operators, self._readers)
         structure = describe_structure(graph, operators, inputs, outputs, precision, contributions)
         known = self._known.get(structure)
+        if known is None and self._store is not None:
+            known = self._store.find(structure)
         if known is None:
-            known = self._known[structure] = build_kernels(
-                graph, operators, precision, contributions, self._readers
-            )  # fmt: skip
+            known = build_kernels(graph, operators, precision, contributions, self._readers)
+            if self._store is not None:
+                self._store.keep(structure, known)
+        self._known[structure] = known
         return rebind(known, inputs, outputs)
 
 
@@ -69,7 +77,7 @@ def describe_structure(
         kwargs = [(key, _renamed(argument, names)) for key, argument in sorted(operator.kwargs.items())]
         for name in operator.outputs:
             names[name] = f"v{len(names)}"
-        lines.append(f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)}")
+        lines.append(f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)} {operator.compute}")
     for name in outputs:
         value = graph.values[name]
         lines.append(

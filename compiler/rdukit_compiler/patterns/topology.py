@@ -40,22 +40,26 @@ class Groups:
         #: Group of each operator; a group is called by a number that says nothing.
         self.group_of: list[int] = list(range(len(topology)))
         self.members: dict[int, list[int]] = {index: [index] for index in range(len(topology))}
-        #: Group -> its place in an order that can be run.
-        self._rank: dict[int, int] = {index: index for index in range(len(topology))}
+        #: Group -> its place in some order that can be run; places are distinct, and some are free.
+        self._place: dict[int, int] = {index: index for index in range(len(topology))}
+        #: The inverse of ``_place``.
+        self._at: dict[int, int] = dict(self._place)
+        #: Group -> its place in ``in_order``; None after a join, until somebody asks.
+        self._rank: dict[int, int] | None = dict(self._place)
 
     def may_join(self, positions: Iterable[int]) -> bool:
         """Whether making one group of these operators' groups leaves no path that goes out and comes back in."""
         wanted = {self.group_of[p] for p in positions}
         if len(wanted) == 1:
             return True
-        last = max(self._rank[g] for g in wanted)
+        last = max(self._place[g] for g in wanted)
         pending = [n for g in wanted for n in self.after(g) if n not in wanted]
         seen: set[int] = set()
         while pending:
             group = pending.pop()
             if group in wanted:
                 return False
-            if group not in seen and self._rank[group] < last:
+            if group not in seen and self._place[group] < last:
                 seen.add(group)
                 pending.extend(self.after(group))
         return True
@@ -63,13 +67,15 @@ class Groups:
     def join(self, positions: Iterable[int]) -> int:
         """Make one group of these operators' groups, which ``may_join`` allowed."""
         first, *others = sorted({self.group_of[p] for p in positions})
+        if not others:
+            return first
+        self._bring_together(first, others)
         for other in others:
             for member in self.members[other]:
                 self.group_of[member] = first
             self.members[first] += self.members.pop(other)
-        if others:
-            self.members[first].sort()
-            self._rank = {group: rank for rank, group in enumerate(self.in_order())}
+        self.members[first].sort()
+        self._rank = None
         return first
 
     def in_order(self) -> Sequence[int]:
@@ -88,7 +94,9 @@ class Groups:
         return order
 
     def rank(self, group: int) -> int:
-        """Place of the group in an order that can be run; valid until the next ``join``."""
+        """Place of the group in ``in_order``; valid until the next ``join``."""
+        if self._rank is None:
+            self._rank = {group: rank for rank, group in enumerate(self.in_order())}
         return self._rank[group]
 
     def after(self, group: int) -> set[int]:
@@ -97,3 +105,32 @@ class Groups:
 
     def _previous(self, group: int) -> set[int]:
         return {self.group_of[p] for m in self.members[group] for p in self.topology.producers[m]} - {group}
+
+    def _bring_together(self, first: int, others: Sequence[int]) -> None:
+        """Give ``first`` a place that suits it and ``others``, which lose theirs.
+
+        Only groups between them move: those that feed one of them go before the new group, the rest after it.
+        """
+        wanted = {first, *others}
+        places = sorted(self._place[group] for group in wanted)
+        window = range(places[0], places[-1] + 1)
+        between = [self._at.pop(place) for place in window if place in self._at]
+        feeding = self._feeding(wanted, places[0])
+        before = [group for group in between if group in feeding]
+        after = [group for group in between if group not in feeding and group not in wanted]
+        for place, group in enumerate((*before, first, *after), places[0]):
+            self._place[group] = place
+            self._at[place] = group
+        for other in others:
+            del self._place[other]
+
+    def _feeding(self, wanted: set[int], first_place: int) -> set[int]:
+        """Groups that feed one of ``wanted``, through others or not, and stand after ``first_place``."""
+        found: set[int] = set()
+        pending = list(wanted)
+        while pending:
+            for group in self._previous(pending.pop()):
+                if group not in wanted and group not in found and self._place[group] > first_place:
+                    found.add(group)
+                    pending.append(group)
+        return found

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 
 from rdukit.files import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
+from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
 from rdukit.pef.inspect import (
     Table,
     cuts_table,
@@ -77,6 +78,28 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
     else:
         click.echo(f"{before} and {after} are equal")
     context.exit(1 if changes else 0)
+
+
+@pef.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--section", help="Id or name of one section.")
+@click.option("--operator", help="Name, or part of it, of an operator: the sections that hold it.")
+@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
+def explain(file: Path, section: str | None, operator: str | None, as_json: bool) -> None:
+    """Say why the sections of FILE are as they are: who decided, what they take, what bounds their time.
+
+    Without --section and --operator: one line a section. Times are projected for the emulated chip.
+
+    Example: rdukit pef explain out/logreg/logreg.pef --operator linear
+    """
+    loaded = read_pef(file)
+    found = find_sections(loaded.pef, section, operator)
+    if as_json:
+        click.echo(json.dumps({"sections": [explain_section(loaded.pef, s) for s in found]}, indent=2, default=str))
+    elif section is None and operator is None:
+        print_tables([bounds_table(loaded.pef, found)])
+    else:
+        print_tables([table for s in found for table in section_tables(loaded.pef, s)])
 
 
 @pef.command()

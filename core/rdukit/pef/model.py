@@ -74,6 +74,12 @@ class Cost:
     bytes_out: int
     bytes_weights: int
     seconds: float
+    #: Terms of ``seconds``: the longest of the first four, and the launch. Zeros in PEFs before format 1.1.
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    peer_s: float = 0.0
+    host_s: float = 0.0
+    launch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,8 @@ class Section:
     why: str
     resources: Resources
     cost: Cost
+    #: What the heuristic decided, as it gave it: tiling, sharding, factors. Empty in PEFs before format 1.1.
+    decisions: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,21 @@ from typing import Any, Final
 
 import torch
 
+from rdukit_runtime.engine.collectives import all_reduce_mean
+
 Tensors = list[torch.Tensor]
 
 
 def sgd(
-    parameters: Tensors, gradients: Tensors, momenta: Tensors, *, lr: float, momentum: float, weight_decay: float
-) -> None:
-    """``torch.optim.SGD``'s update without dampening or Nesterov (SDK reference 9), in place."""
+    parameters: Tensors, gradients: Tensors, momenta: Tensors, *, lr: float, momentum: float, weight_decay: float,
+    nesterov: float = 0.0,
+) -> None:  # fmt: skip
+    """``torch.optim.SGD``'s update without dampening (SDK reference 9), in place; ``nesterov`` is 0 or 1."""
     if not parameters:
         return
     torch._fused_sgd_(
         parameters, gradients, momenta if momentum else [], weight_decay=weight_decay, momentum=momentum, lr=lr,
-        dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+        dampening=0.0, nesterov=bool(nesterov and momentum), maximize=False, is_first_step=False,
     )  # fmt: skip
 
 
@@ -37,6 +40,94 @@ def adamw(
     )  # fmt: skip
 
 
+def adamw_stepwise(
+    parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+) -> None:  # fmt: skip
+    """``adamw`` in the order of torch's default update, bit for bit: several passes over memory instead of one.
+
+    The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
+    for rounding, as that of a bias before batch norm or of attention's key bias.
+    """
+    for parameter, gradient, average, square, step in zip(
+        parameters, gradients, averages, squares, steps, strict=True
+    ):
+        step.add_(1)
+        count = step.item()
+        parameter.mul_(1 - lr * weight_decay)
+        average.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        spread = square.sqrt().div_((1 - beta2**count) ** 0.5).add_(eps)
+        parameter.addcdiv_(average, spread, value=-lr / (1 - beta1**count))
+
+
+def adam(
+    parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, *rest: Tensors,
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool = False,
+) -> None:  # fmt: skip
+    """``torch.optim.Adam``'s update, in place; ``rest`` is the steps, after the largest squares if amsgrad."""
+    if not parameters:
+        return
+    *largest, steps = rest
+    update = torch.optim.adamw.adamw if decoupled else torch.optim.adam.adam
+    update(
+        parameters, gradients, averages, squares, largest[0] if largest else [], steps, foreach=False, fused=False,
+        amsgrad=bool(largest), beta1=beta1, beta2=beta2, lr=lr, weight_decay=weight_decay, eps=eps, maximize=False,
+    )  # fmt: skip
+
+
+def adamw_amsgrad(*columns: Tensors, **scalars: float) -> None:
+    """``torch.optim.AdamW(amsgrad=True)``'s update, in place."""
+    adam(*columns, **scalars, decoupled=True)
+
+
+def sparse_adamw(
+    parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+) -> None:  # fmt: skip
+    """AdamW on the rows [N, …] that have a gradient; the others, and their states, stay as they are, in place."""
+    for parameter, gradient, average, square, step in zip(
+        parameters, gradients, averages, squares, steps, strict=True
+    ):
+        rows = gradient.reshape(gradient.shape[0], -1).any(-1).nonzero().reshape(-1) if gradient.dim() else ...
+        touched = [tensor[rows] for tensor in (parameter, average, square)]
+        adamw_stepwise(
+            [touched[0]], [gradient[rows]], [touched[1]], [touched[2]], [step], lr=lr, beta1=beta1, beta2=beta2,
+            eps=eps, weight_decay=weight_decay,
+        )  # fmt: skip
+        for tensor, part in zip((parameter, average, square), touched, strict=True):
+            tensor[rows] = part
+
+
+def adagrad(
+    parameters: Tensors, gradients: Tensors, sums: Tensors, steps: Tensors, *,
+    lr: float, lr_decay: float, eps: float, weight_decay: float, initial_accumulator_value: float = 0.0,
+) -> None:  # fmt: skip
+    """``torch.optim.Adagrad``'s update, in place."""
+    for total, step in zip(sums, steps, strict=True):
+        if initial_accumulator_value and not step:
+            total.fill_(initial_accumulator_value)
+    torch.optim.adagrad.adagrad(
+        parameters, gradients, sums, steps, has_sparse_grad=False, foreach=False, fused=False, has_complex=False,
+        lr=lr, weight_decay=weight_decay, lr_decay=lr_decay, eps=eps, maximize=False,
+    )  # fmt: skip
+
+
+def accumulate(sums: Tensors, gradients: Tensors, flag: torch.Tensor) -> None:
+    """Add gradients to their sums, in place; where ``flag`` [] is 0 a new sum begins, and ``flag`` becomes 1."""
+    if flag.item():
+        torch._foreach_add_(sums, gradients)
+    else:
+        for total, gradient in zip(sums, gradients, strict=True):
+            total.copy_(gradient)
+        flag.fill_(1)
+
+
+def end_accumulation(flag: torch.Tensor) -> None:
+    """The optimizer has read the sums: the next ``accumulate`` begins new ones."""
+    flag.zero_()
+
+
 def clip_grad_norm(gradients: Tensors, max_norm: float) -> list[torch.Tensor]:
     """Gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does."""
     if not gradients:
@@ -49,5 +140,14 @@ def clip_grad_norm(gradients: Tensors, max_norm: float) -> list[torch.Tensor]:
 OPERATORS: Final[dict[str, Any]] = {
     "rdukit.sgd": sgd,
     "rdukit.adamw": adamw,
+    "rdukit.adamw_stepwise": adamw_stepwise,
+    "rdukit.adam": adam,
+    "rdukit.adamamsgrad": adam,
+    "rdukit.adamwamsgrad": adamw_amsgrad,
+    "rdukit.sparseadamw": sparse_adamw,
+    "rdukit.adagrad": adagrad,
+    "rdukit.accumulate": accumulate,
+    "rdukit.end_accumulation": end_accumulation,
     "rdukit.clip_grad_norm": clip_grad_norm,
+    "rdukit.all_reduce_mean": all_reduce_mean,
 }

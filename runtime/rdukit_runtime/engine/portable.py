@@ -97,16 +97,27 @@ class _Writer:
 
 
 def _callable_of(op: str) -> Callable[..., Any]:
-    """The function that an operator names: ATen's, or one of ours. Nothing else can be reached from a PEF."""
+    """The function that an operator names: ATen's, one of ours, or, in host sections, one that the program registered.
+
+    Nothing else can be reached from a PEF.
+    """
     if op in OPERATORS:
         return OPERATORS[op]  # type: ignore[no-any-return]
     parts = op.split(".")
-    if len(parts) != 3 or parts[0] not in {"aten", "prims"} or any(part.startswith("__") for part in parts):
+    if len(parts) != 3 or parts[0] == "rdukit" or any(part.startswith("__") for part in parts):
         raise PefCorrupt(f"the PEF names operator {op!r}, which is neither ATen's nor ours")
     try:
-        return operator.attrgetter(op)(torch.ops)  # type: ignore[no-any-return]
+        found = operator.attrgetter(op)(torch.ops)
     except AttributeError as cause:
+        if parts[0] not in {"aten", "prims"}:
+            raise PefCorrupt(
+                f"the PEF runs operator {op!r} on the host, which this process does not have: import the library that "
+                "registers it before the PEF is loaded"
+            ) from cause
         raise PefCorrupt(f"the PEF names operator {op!r}, which torch {torch.__version__} does not have") from cause
+    if not isinstance(found, torch._ops.OpOverload):
+        raise PefCorrupt(f"the PEF names operator {op!r}, which is no operator of torch")
+    return found
 
 
 def _special(kind: str, text: str) -> Any:

@@ -118,6 +118,9 @@ class Program:
         #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
         self._made_slots: dict[str, int] = {}
         self._place_persistent(memory)
+        #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
+        self._rates = tuple(name for name in pef.hyperparameters if name in self._slot_of)
+        self._held: Mapping[str, float] | None = None
         for graph in pef.graphs.values():
             for loss in graph.losses:
                 self._tensor(graph.seeds[loss]).fill_(1)
@@ -213,6 +216,10 @@ class Program:
         symbol = self.symbol(name)
         tensor = self._homes[name] if name in self._homes else self._tensor(name)
         return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+
+    def has_value(self, name: str) -> bool:
+        """Whether there is such a tensor, and it can be read."""
+        return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
         """The device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a copy."""
@@ -321,6 +328,8 @@ class Program:
                 raise InvalidArgument(f"section type {kind!r} needs {name!r}: run the sections before it first ('fwd')")
         began = time.perf_counter()
         with torch.no_grad():
+            if self._rates and scalars is not self._held:
+                self._hold(scalars)
             if self.section_seconds is None:
                 for step in steps:
                     self._run_step(step, scalars)
@@ -332,6 +341,12 @@ class Program:
             if plan.stores:
                 self._store(plan.stores)
         self._count(steps, time.perf_counter() - began)
+
+    def _hold(self, scalars: Mapping[str, float]) -> None:
+        """Copy scalars that sections read as tensors into their places."""
+        for name in self._rates:
+            self._tensor(name).fill_(scalars[name])
+        self._held = scalars
 
     def _store(self, stores: Sequence[Store]) -> None:
         """Copy outputs into the regions they share, after all sections: until then these read the old values.

@@ -17,6 +17,7 @@ from sambaflow.samba.conversion import (
     to_torch,
 )
 from sambaflow.samba.creation import arange, full, normal, ones, rand, randint, randn, randn_like, tensor, zeros
+from sambaflow.samba.data_parallel import offer_mpi_backend
 from sambaflow.samba.functional import addmm, torch_function
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
@@ -27,6 +28,9 @@ from sambaflow.samba.utils import set_seed, trace_multigraph
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()
+
+# Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
+offer_mpi_backend()
 
 
 #: Submodules that are imported when first used.

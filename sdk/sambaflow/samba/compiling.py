@@ -3,6 +3,7 @@
 Source: SDK reference 6.1, 21; compiler reference 1.5, 1.7.
 """
 
+import json
 import os
 import sys
 import time
@@ -12,11 +13,14 @@ from typing import Any
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic, write_json_atomic
+from rdukit.pef import read_pef
+from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.pipeline import TracedGraph, compile_graphs
 from rdukit_compiler.report import ConsoleReporter
-from rdukit_compiler.settings import ARCH, KERNELS, PRECISION
+from rdukit_compiler.settings import ARCH, HOST_FALLBACK, KERNELS, PRECISION
+from sambaflow.samba.data_parallel import is_switched_on
 
 
 def compile_traced(
@@ -36,14 +40,23 @@ def compile_traced(
         mode=optimization_mode(config),
         arch=str(config.get("arch") or resolve(ARCH)),
         num_tiles=max(int(config.get("num_tiles") or 0), 0),
-        precision=str(config.get("precision") or resolve(PRECISION)),
+        precision=_precision(config),
         inference=inference,
+        data_parallel=is_switched_on(config.get("data_parallel")),
+        replicas=int(config.get("world_size") or 1),
+        graphamp=str(config["graphamp_preset"]) if config.get("graphamp_preset") else None,
+        mixed_precision_families=_words(config.get("enable_mixed_precision_ops")),
+        accumulates=not inference and accumulation_steps(config) > 1,
         rules=Path(rules) if (rules := config.get("optimization_rules")) else None,
+        heuristics=tuple(Path(name) for name in config.get("heuristics") or ()),
+        human_decision=Path(decided) if (decided := config.get("mac_human_decision")) else None,
         kernels=resolve(KERNELS),
+        host_fallback=resolve(HOST_FALLBACK, True if config.get("host_fallback") else None),
         regions=dict(regions or {}),
-        metadata=_embedded(metadata, config),
+        metadata=_embedded(metadata, {**config, **read_expert_knobs(config)}),
     )
     options.check()
+    check_batches(config)
     quiet = str(config.get("log_level") or "info").lower() in {"error", "critical", "none"}
     reporter = ConsoleReporter(quiet)
     if not quiet:
@@ -51,7 +64,69 @@ def compile_traced(
     path = compile_graphs(graphs, options, reporter)
     write_atomic(folder / f"{pef_name}.samba.log", "".join(line + "\n" for line in reporter.lines).encode())
     write_json_atomic(folder / f"{pef_name}.configs", {k: _jsonable(v) for k, v in sorted(config.items())})
+    if config.get("plot"):
+        write_atomic(folder / f"{pef_name}.svg", draw_pef(read_pef(path).pef).encode())
     return str(path)
+
+
+def _precision(config: Mapping[str, Any]) -> str:
+    if config.get("precision") is None and config.get("disable_bf16_conversion") is True:
+        return "f32"
+    return str(config.get("precision") or resolve(PRECISION))
+
+
+def check_batches(config: Mapping[str, Any]) -> None:
+    """Microbatches divide the batch: on the chip they follow each other through the pipeline of a section.
+
+    Their size has no effect on results. Source: compiler reference 4.1.
+
+    Raises:
+        InvalidArgument: they do not.
+    """
+    batch, microbatch = config.get("batch_size"), config.get("microbatch_size")
+    if isinstance(batch, int) and isinstance(microbatch, int) and (microbatch < 1 or batch % microbatch):
+        raise InvalidArgument(
+            f"--microbatch-size {microbatch} is not legal with --batch-size {batch}; legal: a size that divides it"
+        )
+
+
+def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``--compiler-configs-file`` holds, to be recorded; the knobs have no effect here.
+
+    Raises:
+        InvalidArgument: the file does not exist, or is not a JSON object.
+    """
+    path = config.get("compiler_configs_file")
+    if not path:
+        return {}
+    try:
+        found = json.loads(Path(str(path)).read_text())
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"--compiler-configs-file {path}: {cause}; legal: a file with a JSON object") from cause
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"--compiler-configs-file {path} holds {type(found).__name__}; legal: a JSON object")
+    return {"compiler_configs": found}
+
+
+def _words(option: Any) -> tuple[str, ...]:
+    """An option that is a list, or a text of words, as words."""
+    if isinstance(option, str):
+        return tuple(option.replace(",", " ").split())
+    return tuple(str(word) for word in option) if isinstance(option, list | tuple | set) else ()
+
+
+def accumulation_steps(config: Mapping[str, Any]) -> int:
+    """Backwards before one optimizer step, under either spelling of the option.
+
+    Raises:
+        InvalidArgument: it is no positive number.
+    """
+    given = [config[key] for key in ("grad_accumulation_steps", "gradient_accumulation_steps") if config.get(key)]
+    try:
+        steps = max([int(value) for value in given], default=1)
+    except (TypeError, ValueError) as cause:
+        raise InvalidArgument(f"grad_accumulation_steps is {given!r}; legal: a positive number") from cause
+    return max(steps, 1)
 
 
 def default_pef_name(name: str) -> str:

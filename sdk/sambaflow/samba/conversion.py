@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from sambaflow.samba.nn.parameter import convert_parameter_
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session
+from sambaflow.samba.sambatensor import from_torch_tensor as from_torch_tensor
 
 
 def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
@@ -19,7 +20,8 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
 
     The model's name is its class name in lower case; a parameter's is the module path joined by double underscores.
     ``parent_module_prefix`` is put before, for several instances of one class. Idempotent: what was converted before,
-    also inside another model, keeps its name unless a prefix is given. Returns the model.
+    also inside another model, keeps its name unless a prefix is given. Converted after tracing, a model of the traced
+    names takes the traced one's place: ``to_device`` uploads it (SDK reference 6.3). Returns the model.
     """
     base = re.sub(r"\W+", "", type(model).__name__.lower())
     prefix = f"{parent_module_prefix.strip('_')}__{base}" if parent_module_prefix else base
@@ -28,20 +30,11 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     for path, parameter in model.named_parameters():
         if parent_module_prefix or not getattr(parameter, "sn_name", ""):
             convert_parameter_(parameter, f"{prefix}__{path.replace('.', '__')}")
+    _session().adopt({**parameters_of(model), **buffers_of(model)})
     return model
 
 
 from_torch_ = from_torch_model_
-
-
-def from_torch_tensor(
-    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
-    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
-) -> SambaTensor:  # fmt: skip
-    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
-    return SambaTensor(
-        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
-    )
 
 
 from_torch = from_torch_tensor

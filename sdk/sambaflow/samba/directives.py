@@ -1,5 +1,8 @@
 """Compile hints inside a program: recorded on the operators that they surround, without effect on results.
 
+While a model is traced, leaving a block labels every operator that was recorded since it was entered; inner blocks
+leave first, so their labels win.
+
 Source: SDK reference 11, compiler reference 5.6.
 """
 
@@ -8,15 +11,75 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import fx, nn
 
-_active: list[dict[str, str]] = []
+from rdukit_compiler.from_fx import LABELS_META
+
+
+class Recording:
+    """What is being traced: its record, the open blocks, and the ids given to fusion groups; empty between traces.
+
+    Ids count from 0 in each trace, so a trace that repeats the calls gets the same ones.
+    """
+
+    def __init__(self) -> None:
+        self.graph: fx.Graph | None = None
+        #: Open blocks: labels, and how many operators the record had when the block was entered.
+        self._open: list[tuple[Mapping[str, str], int]] = []
+        self._next_id = 0
+        #: Group's name → the id given to it last.
+        self._last_ids: dict[str, int] = {}
+        self._last_id: int | None = None
+        #: What ``add_aux_tensor`` exposed in this trace, by name.
+        self.auxiliary: dict[str, torch.Tensor] = {}
+
+    @contextmanager
+    def of(self, graph: fx.Graph) -> Iterator[None]:
+        """Label the operators of ``graph`` from now on."""
+        self.__init__()  # type: ignore[misc]
+        self.graph = graph
+        try:
+            yield
+        finally:
+            self.graph = None
+
+    def enter(self, labels: Mapping[str, str]) -> None:
+        """Open a block."""
+        self._open.append((labels, len(self.graph.nodes) if self.graph is not None else 0))
+
+    def leave(self) -> None:
+        """Close the innermost block, and label what was recorded inside."""
+        labels, begun = self._open.pop()
+        if self.graph is not None:
+            self.label(labels, len(self.graph.nodes) - begun)
+
+    def label(self, labels: Mapping[str, str], count: int) -> None:
+        """Label the last ``count`` operators; labels that one has already stay."""
+        if self.graph is not None and labels:
+            for node, _ in zip(reversed(self.graph.nodes), range(count), strict=False):
+                node.meta[LABELS_META] = {**labels, **node.meta.get(LABELS_META, {})}
+
+    def group_id(self, name: str, reuse_last: bool = False) -> str:
+        """A new fusion group's id; with ``reuse_last`` that of the last group of this name, or else of any."""
+        known = self._last_ids.get(name, self._last_id) if reuse_last else None
+        if known is None:
+            known = self._next_id
+            self._next_id += 1
+        self._last_ids[name] = self._last_id = known
+        return str(known)
+
+
+#: The process traces one model at a time.
+recording = Recording()
 
 
 class op_fusion:
     """Mark operators as one fusion group: ``with op_fusion(func_name=…):`` around calls in forward.
 
-    Given a module (``op_fusion(module, 'Encoder')``) it marks everything that the module does. Re-entrant.
+    Given a module (``op_fusion(module, 'Encoder')``) it marks everything that the module does, each call as a group.
+    The context may be kept and entered again: each time begins a new group, unless ``reuse_last_id`` continues the last
+    group of the same name, so that calls which do not stand side by side share one. ``plugins`` are recorded.
     """
 
     def __init__(
@@ -26,37 +89,53 @@ class op_fusion:
     ) -> None:  # fmt: skip
         module = func_name if isinstance(func_name, nn.Module) else None
         name = heuristic if module is not None else func_name
+        self._reuse = reuse_last_id
         self._labels = {"op_fusion": str(name or "")}
         if module is None and heuristic is not None:
             self._labels["heuristic"] = heuristic if isinstance(heuristic, str) else str(dict(heuristic))
+        if heuristic_params:
+            self._labels["heuristic_params"] = str(dict(heuristic_params))
+        if plugins:
+            self._labels["plugins"] = plugins if isinstance(plugins, str) else " ".join(plugins)
         if user_annotated or module is not None:
             self._labels["user_annotated"] = "true"
         if module is not None:
             module.sn_labels = dict(self._labels)  # type: ignore[assignment]
 
     def __enter__(self) -> "op_fusion":
-        _active.append(self._labels)
+        name = self._labels["op_fusion"]
+        recording.enter({**self._labels, "op_fusion_id": recording.group_id(name, self._reuse)})
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _active.pop()
+        recording.leave()
 
 
 @contextmanager
 def sdpa_directives(directives: Mapping[str, Any]) -> Iterator[None]:
     """Options of attention inside the block (keys seen: ``sdp_mixed_p``, ``sdp_block_size``); recorded."""
-    _active.append({f"sdpa.{key}": str(value) for key, value in directives.items()})
+    with hints({f"sdpa.{key}": str(value) for key, value in directives.items()}):
+        yield
+
+
+@contextmanager
+def hints(labels: Mapping[str, str]) -> Iterator[None]:
+    """Any labels for the operators of a block."""
+    recording.enter(labels)
     try:
         yield
     finally:
-        _active.pop()
+        recording.leave()
 
 
-def active_labels(module: nn.Module) -> dict[str, str]:
-    """Labels for operators that are recorded now, inside ``module``; inner ones win."""
+def module_labels(module: nn.Module) -> dict[str, str]:
+    """Labels of one call of ``module`` that ``op_fusion(module, …)`` marked; empty for others."""
     labels = dict(getattr(module, "sn_labels", {}))
-    for item in _active:
-        labels.update(item)
+    if "op_fusion" in labels:
+        labels["op_fusion_id"] = recording.group_id(labels["op_fusion"])
     return labels
+
+
+__all__ = ["hints", "module_labels", "op_fusion", "recording", "sdpa_directives"]

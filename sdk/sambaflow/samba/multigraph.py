@@ -13,6 +13,7 @@ from rdukit.errors import CompileError, InvalidArgument, PefMismatch, TraceError
 from rdukit.pef.model import Pef
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.multigraph_regions import fit_to_regions
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.samba.tracer import TracedModel, trace_model
 
@@ -34,6 +35,8 @@ class MultiGraph:
         self._order: list[Operator] = []
         #: Buffer → the value that a trace leaves in it, per trace.
         self._updates: list[Mapping[str, str]] = []
+        #: Buffer → dropout rate, of all traces.
+        self._rates: dict[str, float] = {}
         self._models: dict[str, nn.Module] = {}
         self._traces: set[str] = set()
 
@@ -50,7 +53,7 @@ class MultiGraph:
         if trace_prefix:
             name = f"{trace_prefix.strip('_')}__{name}"
         name = _free_name(name, self._traces)
-        traced = trace_model(model, inputs, name)
+        traced = trace_model(model, inputs, name, exposed=self._values.keys())
         self._check_join(traced)
         self._traces.add(name)
         self.state.update(traced.state)
@@ -62,6 +65,7 @@ class MultiGraph:
                 self._values[value.name] = value
         self._producers.update(traced.graph.producers())
         self._order.extend(traced.graph.operators)
+        self._rates.update(traced.graph.rates)
         if traced.graph.updates:
             self._updates.append(traced.graph.updates)
         return traced
@@ -131,11 +135,7 @@ class MultiGraph:
             raise InvalidArgument("no graph was added; call samba.session.add_graph(FwdGraph(start, stop, name)) first")
         cut = [self.cut(graph) for graph in self.graphs.values()]
         regions = self.regions()
-        for made in cut:
-            _check_one_per_region("inputs", made, [v.name for v in made.of_kind(ValueKind.INPUT)], regions)
-            _check_one_per_region("outputs", made, made.outputs, regions)
-        _check_region_dtypes(cut, regions)
-        return cut
+        return fit_to_regions(cut, regions)
 
     def cut(self, graph: FwdGraph) -> ModelGraph:
         """The operators that ``graph.stop`` needs, cut at ``graph.start``.
@@ -168,7 +168,8 @@ class MultiGraph:
                 values.setdefault(name, self._values[name])
         for buffer in updates:
             values.setdefault(buffer, self._values[buffer])
-        return ModelGraph(graph.name, values, operators, stop, updates)
+        rates = {name: rate for name, rate in self._rates.items() if name in values}
+        return ModelGraph(graph.name, values, operators, stop, updates, rates)
 
     def _as_input(self, name: str) -> Value:
         value = self._values[name]
@@ -239,31 +240,6 @@ class MultiGraph:
                 raise PefMismatch(
                     f"tensor {name!r} has region {regions.get(name, name)!r}, but {path} was compiled with "
                     f"{symbol.region!r}; set the same sn_region_name before compile and run"
-                )
-
-
-def _check_one_per_region(what: str, graph: ModelGraph, names: Iterable[str], regions: Mapping[str, str]) -> None:
-    owner: dict[str, str] = {}
-    for name in names:
-        region = regions.get(name, name)
-        if owner.setdefault(region, name) != name:
-            raise CompileError(
-                f"graph {graph.name!r}: {what} {owner[region]!r} and {name!r} share region {region!r}; only an input "
-                "and an output of one graph, or tensors of different graphs, may share one"
-            )
-
-
-def _check_region_dtypes(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> None:
-    """Tensors of one region are the same bytes, so they must have one dtype."""
-    first: dict[str, Value] = {}
-    for graph in graphs:
-        for name in (*(v.name for v in graph.of_kind(ValueKind.INPUT)), *graph.outputs):
-            value = graph.values[name]
-            known = first.setdefault(regions.get(name, name), value)
-            if known.dtype != value.dtype:
-                raise CompileError(
-                    f"{known.name!r} and {name!r} share region {regions.get(name, name)!r}, but are {known.dtype} and "
-                    f"{value.dtype}; tensors of one region must have one dtype"
                 )
 
 

@@ -32,6 +32,7 @@ class MultigraphSession:
     buffer_dict: dict[str, SambaTensor]
     tensor_dict: dict[str, dict[str, SambaTensor]]
     _state: dict[str, torch.Tensor]
+    _scalars: dict[str, float]
     _application: "Application | None"
 
     if TYPE_CHECKING:  # SambaSession's own
@@ -121,6 +122,7 @@ class MultigraphSession:
             application.close()
             raise
         self._application = application
+        self._scalars = dict(application.pef.hyperparameters)
         self._state.update(self.multigraph.state)
         self.buffer_dict.update(
             {n: SambaTensor(b, name=n) for n, b in self._state.items() if not isinstance(b, nn.Parameter)}

@@ -105,7 +105,7 @@ class SambaTensor:
     # -- values ------------------------------------------------------------------------------------------------------
 
     def torch_tensor(self) -> torch.Tensor:
-        """The torch tensor, pulled from the device if this is a run's output.
+        """The torch tensor, pulled from the device if this is a run's or a trace's output.
 
         Raises:
             InvalidArgument: the tensor is empty and has no materializer.
@@ -114,6 +114,9 @@ class SambaTensor:
             self._tensor, self._pull = self._pull(), None
         if self._tensor is None:
             if self.materializer is None:
+                if self._name is not None and _session().has_value(self._name):
+                    device: torch.Tensor = _session().read_tensor(self._name)
+                    return device  # a traced output: always what the device holds now
                 raise InvalidArgument(f"tensor {self.sn_name!r} is empty: it has a shape but no values")
             self._tensor = self.materializer(self, None)
         return self._tensor
@@ -361,6 +364,16 @@ def _session() -> Any:
     from sambaflow import samba
 
     return samba.session
+
+
+def from_torch_tensor(
+    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
+    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
+) -> SambaTensor:  # fmt: skip
+    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
+    return SambaTensor(
+        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
+    )
 
 
 def _install_operators() -> None:

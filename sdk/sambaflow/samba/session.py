@@ -16,13 +16,17 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.files import write_json_atomic
+from rdukit.pef import read_pef
 from sambaflow.samba.conversion import buffers_of, parameters_of
+from sambaflow.samba.data_parallel import Replicas
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.measure import runtime_profile
 from sambaflow.samba.multigraph_session import MultigraphSession
+from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.samba.session_extras import SessionExtras, attach_legacy_run
+from sambaflow.samba.spatial import SpatialBatches, find_batches, first_batch, join_parts
 from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Names under which a program may pass a scalar to ``run`` → the compiler's scalar. Others are tolerated.
-_SCALARS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm")
+_SCALARS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm", "p")
 
 
 class SambaSession(MultigraphSession, SessionExtras):
@@ -58,6 +62,9 @@ class SambaSession(MultigraphSession, SessionExtras):
         self._state: dict[str, torch.Tensor] = {}
         self._optimizers: tuple[DeviceOptimizer, ...] = ()
         self._application: Application | None = None
+        self._replicas: Replicas | None = None
+        #: Set by a trace with spatial mapping whose inputs hold several batches.
+        self._spatial: SpatialBatches | None = None
         self._scalars: dict[str, float] = {}
         #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
         self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
@@ -114,9 +121,11 @@ class SambaSession(MultigraphSession, SessionExtras):
 
     def trace(
         self, model: nn.Module, inputs: Any, optim: Any, pef: str, transfer_device: bool = True,
-        init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None,
+        init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None, mapping: str = "section",
     ) -> tuple[SambaTensor, ...]:  # fmt: skip
         """Trace again, check that the graph is the compiled one, load the PEF and upload what the model holds.
+
+        With ``mapping`` spatial, inputs may hold several of the compiled batches: a run then makes as many steps.
 
         Raises:
             PefError: there is no such PEF, it cannot be used, or it was compiled from another graph.
@@ -126,12 +135,14 @@ class SambaSession(MultigraphSession, SessionExtras):
         """
         from rdukit_compiler.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
+        from rdukit_runtime.launch_name import launch_name
 
         self._unload_earlier()
         path = pef or self.pef_path
         began = time.perf_counter()
-        traced = self._trace(model, inputs, None)
-        application = open_application(path, name=Path(path).stem, arch=self._wanted_arch())
+        spatial = self._find_spatial(inputs, path) if str(mapping).lower() == "spatial" else None
+        traced = self._trace(model, inputs if spatial is None else first_batch(inputs, spatial), None)
+        application = open_application(path, Path(path).stem, self._wanted_arch(), launch_name())
         try:
             signature = application.pef.signature.get(traced.graph.name)
             if signature is None:
@@ -145,7 +156,9 @@ class SambaSession(MultigraphSession, SessionExtras):
         except BaseException:
             application.close()
             raise
-        self._application, self._optimizers = application, chosen
+        self._application, self._optimizers, self.pef_path = application, chosen, str(path)
+        self._replicas = Replicas(application)
+        self._spatial = spatial
         self._scalars = dict(application.pef.hyperparameters)
         self._state.update(traced.state)
         self.buffer_dict.update(
@@ -160,11 +173,18 @@ class SambaSession(MultigraphSession, SessionExtras):
             }
         )
         self._connect_outputs(traced, init_output_grads, loss_indices)
+        if spatial is not None:
+            for output in traced.outputs:
+                output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
         if transfer_device:
             self.to_device()
         atexit.register(self.close)
         logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
         return traced.outputs
+
+    def _find_spatial(self, inputs: Any, path: str) -> SpatialBatches | None:
+        named = {t.sn_name: t for t in flatten_tensors(inputs) if isinstance(t, SambaTensor)}
+        return find_batches(named, {n: s.shape for n, s in read_pef(path).pef.symbols.items()}, str(path))
 
     def _unload_earlier(self) -> None:
         """One PEF runs at a time in a process: what an earlier trace loaded goes, and the program is told."""
@@ -197,6 +217,13 @@ class SambaSession(MultigraphSession, SessionExtras):
             for output in graph.seeds:
                 program.seed(output, torch.zeros(program.pef.symbols[output].shape))
 
+    def adopt(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the host's tensors by symbol name from a model that was converted after tracing. Ours, not the vendor's."""
+        if self._application is not None:
+            self._state.update(
+                {n: t for n, t in tensors.items() if n in self._state and self._state[n].shape == t.shape}
+            )  # fmt: skip
+
     def to_device(self) -> None:
         """Host to device: all parameters, buffers and optimizer states."""
         program = self._loaded().program
@@ -219,11 +246,13 @@ class SambaSession(MultigraphSession, SessionExtras):
         """Upload the inputs, run sections, and return a handle for each requested output.
 
         Without ``section_types`` and ``section_ids`` all sections run: a whole training step. A handle's value is read
-        when the program first looks at it.
+        when the program first looks at it. With ``data_parallel`` gradients are averaged over the ranks before the
+        optimizer reads them; the first such run gives all ranks the parameters of rank 0.
 
         Raises:
             UnknownTensor, ShapeMismatch: an input that the PEF was not compiled for. InvalidArgument: an unknown
-            section or graph.
+            section or graph. PefMismatch: ``data_parallel`` with a PEF that was compiled without it, or ranks with
+            different PEFs. PeerLost: another rank died or does not answer.
         """
         application = self._loaded()
         program = application.program
@@ -242,13 +271,36 @@ class SambaSession(MultigraphSession, SessionExtras):
         scalars = self._resolve_scalars(hyperparam_dict)
         for name in requested:
             program.symbol(name)
-        program.write_all(
-            [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
-        )  # fmt: skip
+        given = [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
-        application.run(graph.name, sections, scalars)
-        return [self._handle(name) for name in requested]
+
+        def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
+            program.write_all(values)
+            chosen = sections
+            if self._replicas is not None:
+                chosen = self._replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
+            application.run(graph.name, chosen, scalars)
+            if self._replicas is not None:
+                self._replicas.note(chosen)
+            return [self._handle(name) for name in requested]
+
+        return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+
+    def _run_batches(
+        self, spatial: SpatialBatches, given: Sequence[tuple[str, torch.Tensor]],
+        step: Callable[[Sequence[tuple[str, torch.Tensor]]], list[SambaTensor]],
+    ) -> list[SambaTensor]:  # fmt: skip
+        """A step for each batch of a spatial call; outputs are joined."""
+        made: list[list[SambaTensor]] = []
+        for number in range(spatial.count):
+            for name in spatial.seeds:
+                self._loaded().program.seed(name, spatial.seed_part(name, number))
+            made.append(step([(name, spatial.part(name, value, number)) for name, value in given]))
+        return [
+            SambaTensor(join_parts([part.torch_tensor() for part in parts]), name=parts[0].sn_name)
+            for parts in zip(*made, strict=True)
+        ]
 
     def _seed_outputs(self, names: Sequence[str], gradients: Any) -> None:
         given = [gradients] if isinstance(gradients, SambaTensor | torch.Tensor) else list(gradients)
@@ -274,8 +326,9 @@ class SambaSession(MultigraphSession, SessionExtras):
         if self._scalar_cache is not None and self._scalar_cache[0] == given:
             return self._scalar_cache[1]
         resolved = dict(self._scalars)
+        rates = set(self.get_dropout_rate_argin_names())
         for key in resolved:
-            word = key.rpartition(".")[2]
+            word = "p" if key in rates else key.rpartition(".")[2]
             name = key if key in given else word
             if name in given and (name == key or word in _SCALARS):
                 try:
@@ -293,6 +346,10 @@ class SambaSession(MultigraphSession, SessionExtras):
         """Whether the loaded PEF has a tensor of this name."""
         return self._application is not None and name in self._application.pef.symbols
 
+    def has_value(self, name: str) -> bool:
+        """Whether the loaded PEF has a tensor of this name, and something has put a value there."""
+        return self.knows(name) and self._loaded().program.has_value(name)
+
     def read_tensor(self, name: str) -> torch.Tensor:
         """A copy of a device tensor."""
         return self._loaded().program.read(name)
@@ -307,6 +364,12 @@ class SambaSession(MultigraphSession, SessionExtras):
 
     def seed_output(self, name: str, value: torch.Tensor | None) -> None:
         """Supply an output's incoming gradient, until set again."""
+        if self._spatial is not None:
+            self._spatial.seeds.pop(name, None)
+            joined = self._spatial.joined_shape(self._loaded().program.symbol(name).shape)
+            if value is not None and tuple(value.shape) == joined:
+                self._spatial.seeds[name] = value
+                return
         self._loaded().program.seed(name, value)
 
     def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
@@ -341,6 +404,9 @@ class SambaSession(MultigraphSession, SessionExtras):
                 copy(name, tensor)
 
     def _download(self, name: str, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, SambaParameter) and not tensor.has_data:
+            fill_parameter_(tensor, self.read_tensor(name))
+            return
         with torch.no_grad():
             _plain(tensor).copy_(self.read_tensor(name))
 
@@ -397,12 +463,18 @@ class SambaSession(MultigraphSession, SessionExtras):
             write_json_atomic(Path(path), runtime_profile(application.pef, measured))
 
     def get_dropout_rate_argin_names(self) -> list[str]:
-        """Names of dropout rates that ``hyperparam_dict`` may change: none, rates are compiled in."""
-        return []
+        """Names of dropout rates that ``hyperparam_dict`` may change one by one; its ``p`` changes all of them.
+
+        Rates that are 0 or 1 in the model are compiled in.
+        """
+        pef = self._loaded().pef
+        return [name for name in pef.hyperparameters if name in pef.symbols]
 
     def close(self) -> None:
         """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
         application, self._application = self._application, None
+        self._replicas = self._spatial = self._scalar_cache = None
+        self._sections.clear()
         atexit.unregister(self.close)
         if application is not None:
             application.close()
@@ -419,6 +491,11 @@ class SambaSession(MultigraphSession, SessionExtras):
     def SambaSession(self) -> type["SambaSession"]:
         """The class, under the path that the documentation gives it: ``sambaflow.samba.session.SambaSession``."""
         return SambaSession
+
+    @property
+    def averages_gradients(self) -> bool:
+        """Whether the loaded PEF was compiled for data parallel. Ours, not the vendor's."""
+        return self._replicas is not None and self._replicas.can_reduce
 
     def _loaded(self) -> "Application":
         if self._application is None:

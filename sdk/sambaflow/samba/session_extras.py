@@ -56,11 +56,10 @@ class SessionExtras:
         """Compile hints for what is traced inside; nested ones win. Recorded on the operators, no effect on results."""
         before = dict(self._context_directives)
         self._context_directives.update(hints)
-        directives._active.append({str(key): str(value) for key, value in hints.items()})
         try:
-            yield
+            with directives.hints({str(key): str(value) for key, value in hints.items()}):
+                yield
         finally:
-            directives._active.pop()
             self._context_directives.clear()
             self._context_directives.update(before)
 
@@ -78,7 +77,7 @@ class SessionExtras:
 
     @cached_property
     def aux_tensors(self) -> dict[str, SambaTensor]:
-        """What ``add_aux_tensor`` named, by name. Ours, for looking at host runs."""
+        """What ``add_aux_tensor`` named, by name: of a host run its value, of a trace what the device has. Ours."""
         return {}
 
     def is_valid_aux_tensor_name(self, name: str) -> bool:
@@ -86,18 +85,24 @@ class SessionExtras:
         return name in self.aux_tensors
 
     def add_aux_tensor(self, tensor: Any, name: str) -> None:
-        """Name an intermediate tensor of forward. On the host its value stays readable in ``aux_tensors``.
+        """Expose an intermediate tensor of forward under ``name``.
+
+        When traced it becomes one more output of the graph: not of the model, but ``get_tensors_by_name([name])`` and
+        ``aux_tensors[name]`` read it after a run. No gradient flows into it. On the host its value is kept.
 
         Raises:
-            InvalidArgument: an empty name.
+            InvalidArgument: an empty name, or one that the trace has used.
         """
         if not name:
             raise InvalidArgument("add_aux_tensor needs a name that is not empty")
         plain = unwrap(tensor)
-        if self.tracing:
-            self.aux_tensors[name] = SambaTensor(shape=plain.shape, dtype=plain.dtype, name=name)
-        else:
+        if not self.tracing:
             self.aux_tensors[name] = SambaTensor(plain.detach(), name=name)
+            return
+        if name in directives.recording.auxiliary:
+            raise InvalidArgument(f"add_aux_tensor: {name!r} is used twice in this forward; names must differ")
+        directives.recording.auxiliary[name] = plain
+        self.aux_tensors[name] = SambaTensor(shape=plain.shape, dtype=plain.dtype, name=name)
 
     # -- dynamic dimensions ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,11 @@ from torch import nn
 
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
-from sambaflow.samba.directives import active_labels
+from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
+from sambaflow.samba.directives import module_labels, recording
+from sambaflow.samba.earlier_traces import Source, graft_earlier, remember_traced, tracker_of_trace
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
-
-#: How torch words it when a trace needs a tensor's value.
-_DATA_DEPENDENT = ("DataDependent", "DynamicOutputShape", "_local_scalar_dense", "data-dependent", "Data-dependent")
+from sambaflow.samba.trace_failure import explain_failure
 
 
 @dataclass(slots=True)
@@ -32,49 +32,55 @@ class TracedModel:
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
+def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[str] = ()) -> TracedModel:
     """Trace ``model`` on named ``inputs``: one SambaTensor, or tuples, lists and dicts of them.
 
+    Args:
+        exposed: auxiliary tensors that an earlier trace exposes; the program kept them, and they are not exposed again.
     Raises:
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
 
+    from rdukit_compiler.backend.record import record_forward
     from rdukit_compiler.from_fx import model_graph_from_fx
 
     named = _named_inputs(inputs)
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
     positions = {id(tensor): i for i, tensor in enumerate(named.values())}
-    returned: list[int] = []
+    trackers: list[Mapping[Any, Any]] = []
+    running: list[str] = []
 
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
+        trackers.append(tracker_of_trace())
         stand_ins = [_stand_in(original, value) for original, value in zip(named.values(), flat, strict=False)]
         rest = flat[len(named) :]
         replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
-        with _module_paths(model), _stand_ins(model, replaced), torch.compiler._compile_session_context():
+        with _module_paths(model, running), _stand_ins(model, replaced), torch.compiler._compile_session_context():
             made = model(*args, **kwargs)
-        flat_outputs = [unwrap(item) for item in flatten_tensors(made)]
-        returned.append(len(flat_outputs))
-        return flat_outputs
+        return [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
     with mode:
         values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
     try:
-        recorded = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(values)
+        recorded = record_forward(forward, values)
     except RdukitError:
         raise
     # Whatever the program's forward raises is the trace's failure.
     except Exception as cause:
-        raise _explain(cause, name) from cause
+        raise explain_failure(cause, name, running) from cause
     prefix = f"{name}__"
     listed, state = _list_values(prefix, model, named, parameters, buffers)
+    sources = {n: Source(v, state.get(v.name)) for n, v in zip(recorded.graph.nodes, listed, strict=False)}
+    graft_earlier(recorded, sources)
+    listed = [source.value for source in sources.values()]
+    state = {source.value.name: source.tensor for source in sources.values() if source.tensor is not None}
     constants: dict[str, str] = {}
     for node in recorded.graph.nodes:
         if node.op == "get_attr" and str(node.target) not in constants:
@@ -85,10 +91,13 @@ def trace_model(model: nn.Module, inputs: Any, name: str) -> TracedModel:
             constants[str(node.target)] = symbol
             state[symbol] = tensor
             listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
-    graph = model_graph_from_fx(name, recorded.graph, listed, constants)
+            sources[node] = Source(listed[-1], tensor)
+    graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants))
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
-    outputs = tuple(_output_handle(graph, output) for output in graph.outputs)
+    returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
+    outputs = tuple(_output_handle(graph, output) for output in returned)
+    remember_traced(name, trackers[0], sources)
     return TracedModel(graph, outputs, named, state)
 
 
@@ -170,11 +179,14 @@ def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[st
 
 
 @contextlib.contextmanager
-def _module_paths(model: nn.Module) -> Iterator[None]:
-    """While tracing, tag each recorded operator with the path of the innermost module that was running."""
+def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
+    """While tracing, tag each recorded operator with the path of the innermost module that was running.
+
+    ``running`` holds the paths of the modules that run at the moment, outermost first; those of a failure stay.
+    """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-    from rdukit_compiler.from_fx import LABELS_META, MODULE_META
+    from rdukit_compiler.from_fx import MODULE_META
 
     proxy_mode = get_proxy_mode()
     if proxy_mode is None:
@@ -182,26 +194,33 @@ def _module_paths(model: nn.Module) -> Iterator[None]:
         return
     graph = proxy_mode.tracer.graph
     handles = []
-    begun: list[int] = []
+    begun: list[tuple[int, dict[str, str]]] = []
 
-    def before(module: nn.Module, args: Any) -> None:
-        begun.append(len(graph.nodes))
+    def starter(path: str) -> Any:
+        def before(module: nn.Module, args: Any) -> None:
+            begun.append((len(graph.nodes), module_labels(module)))
+            running.append(path)
+
+        return before
 
     def tagger(path: str) -> Any:
         def after(module: nn.Module, args: Any, output: Any) -> None:
-            count = len(graph.nodes) - begun.pop()
+            while running.pop() != path:  # a module that raised, which the program caught
+                begun.pop()
+            start, labels = begun.pop()
+            count = len(graph.nodes) - start
             for node, _ in zip(reversed(graph.nodes), range(count), strict=False):
                 node.meta.setdefault(MODULE_META, path)
-                if labels := active_labels(module):
-                    node.meta[LABELS_META] = {**labels, **node.meta.get(LABELS_META, {})}
+            recording.label(labels, count)
 
         return after
 
     for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_pre_hook(starter(path)))
         handles.append(module.register_forward_hook(tagger(path)))
     try:
-        yield
+        with recording.of(graph):
+            yield
     finally:
         for handle in handles:
             handle.remove()
@@ -239,17 +258,6 @@ def _list_values(
 def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
     value = graph.values[name]
     return SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
-
-
-def _explain(cause: Exception, name: str) -> RdukitError:
-    text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-    kind = type(cause).__name__
-    if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
-        return TraceError(
-            f"forward of {name!r} needs a tensor's value while tracing ({text}); control flow, shapes and Python "
-            "numbers cannot depend on data"
-        )
-    return TraceError(f"tracing forward of {name!r} failed: {kind}: {text}")
 
 
 def _dtype(tensor: "torch.Tensor | SambaTensor") -> str:

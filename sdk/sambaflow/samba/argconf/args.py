@@ -24,7 +24,7 @@ class CompileArgs(CommonArgs):
     """Options of a compile."""
 
     arch: str | None = Field(default=None, description="target chip: sn10, sn20, sn30, sn40")
-    output_folder: str = "out"
+    output_folder: str | None = "out"
     pef_name: str | None = None
     optim_level: str = Field(default="o3", description="o0, o1 or o3")
     o1_experimental_opts: bool = False
@@ -33,19 +33,21 @@ class CompileArgs(CommonArgs):
     enable_distribution_pass: bool = False
     weight_grad_reduce: Any = None
     enable_safe_stochastic_rounding: bool = False
-    compiler_mode: str = ""
+    compiler_mode: str | None = ""
     enable_mixed_precision_ops: Any = None
     enable_multi_input_broadcast: bool = False
     tiling_accum: Any = None
     use_air_ce: bool = False
     all_regions_hbm: bool = False
     num_tiles: int = -1
-    hbm_auto_alloc: bool = False
+    hbm_auto_alloc: str | bool = Field(
+        default=False, description="how HBM is given out; configurations say linear_scan"
+    )
     n_chips: int = 1
     run_early_tp: bool = False
     early_tp: Any = None
     tensor_parallel: str | bool | None = None
-    compiler_configs_file: str = ""
+    compiler_configs_file: str | None = ""
     optimize_concat_split: bool = False
     resources_scaling_factors: list[float | str] | None = None
     enable_pcu_scaling: bool = False

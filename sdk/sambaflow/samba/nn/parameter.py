@@ -86,8 +86,11 @@ class SambaParameter(nn.Parameter):
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
         """Device to host."""
         if _session().knows(self.sn_name):
-            with torch.no_grad():
-                self.data.copy_(self.sn_data)
+            if not self.has_data:
+                fill_parameter_(self, self.sn_data)
+            else:
+                with torch.no_grad():
+                    self.data.copy_(self.sn_data)
         return self
 
     cpu_ = cpu
@@ -143,6 +146,16 @@ def convert_parameter_(parameter: nn.Parameter, name: str) -> SambaParameter:
     assert isinstance(parameter, SambaParameter)
     parameter._sn_name = name
     return parameter
+
+
+def fill_parameter_(parameter: SambaParameter, value: torch.Tensor) -> None:
+    """Give an empty parameter a value in place: the same object with its names, so that models and optimizers keep it.
+
+    torch cannot move an object off the meta device, so its contents are exchanged with those of a new one.
+    """
+    made = SambaParameter(value.to(parameter.dtype), parameter.requires_grad)
+    made.__dict__.update(parameter.__dict__)
+    torch.utils.swap_tensors(parameter, made)
 
 
 def _detached(parameter: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,9 @@ Source: SDK reference 9. They are ``torch.optim`` optimizers on the host, so ``s
 run too; on the device the same update is the opt section.
 """
 
-from sambaflow.samba.optim import adam, sgd
-from sambaflow.samba.optim.adam import AdamW
+from sambaflow.samba.optim import adagrad, adam, sgd
+from sambaflow.samba.optim.adagrad import Adagrad
+from sambaflow.samba.optim.adam import Adam, AdamW, SparseAdamW
 from sambaflow.samba.optim.sgd import SGD
 
-__all__ = ["SGD", "AdamW", "adam", "sgd"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "SparseAdamW", "adagrad", "adam", "sgd"]

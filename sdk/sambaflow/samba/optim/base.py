@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rdukit.errors import CompileError
+from rdukit.errors import CompileError, InvalidArgument
 from rdukit_compiler.optimizer import STATES, OptimizerGroup
 
 
@@ -53,9 +53,27 @@ class DeviceOptimizer(torch.optim.Optimizer):
                     for state, symbol in zip(STATES[self.kind], names, strict=True):
                         yield parameter, self.host_key(state), symbol
 
+    def cpu(self) -> "DeviceOptimizer":
+        """Device to host: the states; what ``samba.session.to_cpu(optimizer)`` does."""
+        from sambaflow import samba
+
+        samba.session.to_cpu(self)
+        return self
+
     def host_key(self, state: str) -> str:
         """Key of a state in torch's ``optimizer.state[parameter]``."""
         return state
+
+
+def check_accepted(optimizer: object, accepted: Mapping[str, Any]) -> None:
+    """Let pass the keywords that do not change the update.
+
+    Raises:
+        InvalidArgument: ``dampening`` or ``maximize``, which would.
+    """
+    changing = sorted(key for key in ("dampening", "maximize") if accepted.get(key))
+    if changing:
+        raise InvalidArgument(f"{type(optimizer).__name__} does not support {', '.join(changing)}; leave it out")
 
 
 def plain_parameters(params: Any) -> Any:
@@ -78,7 +96,8 @@ def optimizer_list(optimizers: Any) -> tuple[DeviceOptimizer, ...]:
         return tuple(item for part in optimizers for item in optimizer_list(part))
     if not isinstance(optimizers, DeviceOptimizer):
         raise CompileError(
-            f"{type(optimizers).__name__} is not an optimizer of sambaflow.samba.optim; legal: SGD, AdamW"
+            f"{type(optimizers).__name__} is not an optimizer of sambaflow.samba.optim; legal: SGD, AdamW, Adam, "
+            "Adagrad, SparseAdamW"
         )
     return (optimizers,)
 

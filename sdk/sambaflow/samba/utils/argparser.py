@@ -29,7 +29,13 @@ def parse_app_args(
     ``common_parser_fn`` adds options to every command, the others to theirs. The result has every built-in attribute
     whatever the command, and the session remembers it.
 
+    With ``--data-parallel`` torch's default process group is made of the ranks that were launched together, and
+    ``local_rank`` is this one's rank.
+
     Exits with status 2 on an unknown option or command, as argparse does.
+
+    Raises:
+        PeerLost: not all ranks came in time.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     if given and Path(given[0]).suffix == ".py":
@@ -53,7 +59,10 @@ def parse_app_args(
         if not hasattr(args, name):
             setattr(args, name, value)
     from sambaflow import samba
+    from sambaflow.samba.data_parallel import is_switched_on, join_ranks
 
+    if is_switched_on(args.data_parallel):
+        args.local_rank = join_ranks()
     samba.session.options = dict(vars(args))
     return args
 
@@ -89,21 +98,26 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
     add("--data-parallel", action="store_true", help="one replica per process")
     add("-ws", "--world-size", type=int, default=1, help="replicas")
     add("--reduce-on-rdu", action="store_true", help="reduce gradients on the fabric")
-    add("--data-parallel-mode", default="normal", help="only 'normal'")
+    add("--data-parallel-mode", choices=["normal"], default="normal", help="only 'normal'")
     add("--log-level", default="info", help="front-end verbosity: debug, info, warning, error")
     add("--verbose", "-v", type=int, nargs="?", const=1, default=0, help="more output")
     add("--debug", action="store_true", help="more output and checks")
     add("--arch", choices=["sn10", "sn20", "sn30", "sn40", "sn40l"], default=None, help="target chip (default sn30)")
     add("--num-tiles", type=int, default=-1, help="tiles that the PEF uses; -1 = all of a chip")
-    add("--n-chips", "--num-chips", type=int, default=1, help="RDUs for model parallel")
+    add("--n-chips", "--num-chips", "--nchips", type=int, default=1, help="RDUs for model parallel")
     add("--output-folder", default="out", help="where the artifact folder goes")
     add("--pef-name", default=None, help="name of the PEF and of its folder")
-    for mode in ("o0", "o1", "o3"):
-        add(f"-{mode}", f"--{mode}", dest="optim_level", action="store_const", const=mode, default="o3",
+    for mode in ("o0", "o1", "o1HD", "o3"):
+        flags = dict.fromkeys(dashes + word for word in (mode, mode.lower()) for dashes in ("-", "--"))
+        add(*flags, dest="optim_level", action="store_const", const=mode, default="o3",
             help=f"optimisation level {mode}")  # fmt: skip
-    add("--optim-level", dest="optim_level", default="o3", help="o0, o1 or o3")
+    add("--optim-level", dest="optim_level", default="o3", help="o0, o1, o1HD or o3")
     add("--optimization-rules", default=None, help="fusion rule file (YAML) for o1")
     add("--precision", choices=["bf16", "f32"], default=None, help="device arithmetic (ours; default bf16)")
+    add(
+        "--heuristics", action="append", default=None, metavar="FILE", help="Python file of heuristics for rules (ours)"
+    )
+    add("--host-fallback", action="store_true", help="run operators that the RDU does not have on the host (ours)")
     _add_accepted(parser)
     if command in _RUN:
         add("-n", "--num-iterations", type=int, default=100, help="iterations to measure")
@@ -120,37 +134,45 @@ def add_built_in_options(parser: argparse.ArgumentParser, command: str) -> None:
         add("--visualize", action="store_true", help="accepted, without effect")
 
 
-#: Options of the compiler that are recorded in the PEF and change nothing here: (flags, keyword arguments).
-_ACCEPTED: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
-    (("--compiler-mode",), {"default": ""}),
-    (("--compiler-configs-file",), {"default": ""}),
-    (("--mac-human-decision",), {"default": None}),
-    (("--mac-v1",), {"action": "store_true"}),
-    (("--mac-v2",), {"action": "store_true"}),
-    (("--use-o1-default-rules",), {"action": "store_true"}),
-    (("--o1-experimental-opts",), {"action": "store_true"}),
+#: Options of the compiler: (flags, keyword arguments). Those with an effect are read in ``compiling``; all are recorded
+#: in the PEF. Source: SDK reference 8.1, compiler reference 4.
+_COMPILER_OPTIONS: Final[tuple[tuple[tuple[str, ...], dict[str, Any]], ...]] = (
+    (("--graphamp-preset",), {"choices": ["default", "mp0", "mp1", "mp4"], "default": None,
+                              "help": "which operators keep the program's precision"}),
+    (("--enable-mixed-precision-ops",), {"nargs": "*", "default": None, "metavar": "FAMILY",
+                                         "help": "families of operators that compute in f32: gemm, softmax, norm …"}),
+    (("--grad-accumulation-steps",), {"type": int, "default": 1,
+                                      "help": "above 1, backward adds to the gradients until the optimizer runs"}),
+    (("--plot",), {"action": "store_true", "default": None, "help": "draw the sections into the artifact folder"}),
+    (("--mac-human-decision",), {"default": None, "metavar": "JSON", "help": "sections that a human cuts"}),
+    (("--compiler-configs-file",), {"default": "", "metavar": "JSON", "help": "expert knobs: read and recorded"}),
+    (("--tiling-accum",), {"choices": ["bf16sr", "fp32"], "default": None}),
+    (("--weight-grad-reduce",), {"choices": ["bf16sr", "fp32"], "default": None}),
     (("--resources-scaling-factors",), {"nargs": "+", "default": ["-1.0"] * 4}),
-    (("--graphamp-preset",), {"choices": ["default", "mp0", "mp1", "mp4"], "default": None}),
-    (("--enable-mixed-precision-ops",), {"nargs": "*", "default": None}),
-    (("--enable-stoc-rounding", "--enable-stochastic-rounding"), {"action": "store_true"}),
     (("--tensor-parallel",), {"choices": ["none", "batch", "weight"], "default": "none"}),
-    (("--model-parallel",), {"action": "store_true"}),
+    (("--compiler-mode",), {"default": ""}),
     (("--distlearn-config",), {"default": ""}),
-    (("--enable-conv-tiling",), {"action": "store_true"}),
-    (("--enable-tiling",), {"action": "store_true"}),
-    (("--default-par-factors",), {"action": "store_true"}),
     (("--stage-instrumentation",), {"default": "none"}),
-    (("--weight-sharing",), {"action": "store_true"}),
-    (("--enable-hypersection",), {"action": "store_true"}),
-    (("--plot",), {"action": "store_true", "default": None}),
-    (("--disable-strict-conversion",), {"action": "store_true"}),
+    (("--hbm-auto-alloc",), {"default": None}),
     (("--target-runtime-version",), {"default": None}),
-)
+    (("--target-sambaflow-version",), {"default": None}),
+    (("--enable-stoc-rounding",), {"action": "store_true"}),
+    (("--enable-stochastic-rounding",), {"action": "store_true"}),
+    (("--enable-safe-stochastic-rounding",), {"action": "store_true"}),
+    *(((flag,), {"action": "store_true"}) for flag in (
+        "--mac-v1", "--mac-v2", "--use-o1-default-rules", "--o1-experimental-opts", "--model-parallel",
+        "--enable-conv-tiling", "--enable-tiling", "--default-par-factors", "--weight-sharing", "--enable-hypersection",
+        "--disable-strict-conversion", "--enable-multi-input-broadcast", "--enable-pcu-scaling", "--skip-pnr-aware",
+        "--loop-conversion", "--optimize-concat-split", "--enable-coe", "--run-early-tp", "--early-tp",
+        "--enable-distribution-pass", "--all-regions-hbm", "--use-air-ce", "--include-read-stall-cycles",
+        "--gen-tensorboard", "--squeeze-bs-dim",
+    )),
+)  # fmt: skip
 
 
 def _add_accepted(parser: argparse.ArgumentParser) -> None:
-    for flags, keywords in _ACCEPTED:
-        parser.add_argument(*flags, help="recorded in the PEF", **keywords)
+    for flags, keywords in _COMPILER_OPTIONS:
+        parser.add_argument(*flags, **{"help": "recorded in the PEF", **keywords})
 
 
 def built_in_defaults() -> dict[str, Any]:
@@ -164,12 +186,12 @@ def built_in_defaults() -> dict[str, Any]:
 
 #: Attributes without an option that programs read, with their defaults. Source: SDK reference 8.1, metadata of PEFs.
 _ATTRIBUTES: Final[dict[str, Any]] = {
-    "local_rank": -1, "grad_accumulation_steps": 1, "fp32_params": False, "amp_level": 4, "default_device": "DDR",
+    "local_rank": -1, "fp32_params": False, "amp_level": 4, "default_device": "DDR",
     "fuse_fwd_bwd": False, "metapipe_disable": False, "weight_caching": False, "host_fifo": False,
     "tile_orientation": "auto", "recompute_ratio": -1.0, "input_layout": None, "weight_layout": None,
     "latency_budget_fwd": None, "latency_budget_bwd": None, "max_tiling_depth": None, "safe_mode": False,
-    "strict_conversion": False, "unroll_first": False, "samba_plot": False, "gen_tensorboard": False,
-    "optimize_concat_split": False, "single_opt_sec": False, "disable_bf16_conversion": False, "sambatune_graph": False,
+    "strict_conversion": False, "unroll_first": False, "samba_plot": False,
+    "single_opt_sec": False, "disable_bf16_conversion": False, "sambatune_graph": False,
     "mlir_file_name": None, "dev_mode": False, "gold_file_path": None, "listen_for_input": False,
     "mock_inference": False, "dump_accuracy_debug_info": False, "log_dir": None, "modelbox": False,
     "samba_runtime_profile": None,

@@ -1,6 +1,7 @@
 """What sections take: time and resources. Source: SDK reference 7.2."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rdukit.pef import read_pef
 def measure_sections(
     model: nn.Module, inputs: Any, num_sections: int | None = None, n_iterations: int = 100, batch_size: int = 1,
     data_parallel: bool = False, reduce_on_rdu: bool = False, json: str | None = None, min_duration: float = 0.0,
-    **accepted: Any,
+    section_types: Sequence[str] | None = None, **accepted: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Run the traced graph and print each section's mean seconds: this host's, and the chip's as projected.
 
@@ -28,7 +29,9 @@ def measure_sections(
     began, runs = time.perf_counter(), 0
     samba.session.start_runtime_profile()
     while runs < n_iterations or time.perf_counter() - began < min_duration:
-        samba.session.run(inputs, None, data_parallel=data_parallel, reduce_on_rdu=reduce_on_rdu)
+        samba.session.run(
+            inputs, None, data_parallel=data_parallel, reduce_on_rdu=reduce_on_rdu, section_types=section_types
+        )
         runs += 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "profile.json"

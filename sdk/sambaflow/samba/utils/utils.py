@@ -13,6 +13,7 @@ from torch import nn
 
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.samba.tracer import flatten_tensors
+from sambaflow.samba.utils.sections import create_mac_resource_report
 
 
 def trace_graph(
@@ -32,7 +33,7 @@ def trace_graph(
     chosen = optim if optim is not None else optimizers
     return samba.session.trace(
         model, inputs, chosen, pef, transfer_device=transfer_device, init_output_grads=init_output_grads,
-        loss_indices=loss_indices,
+        loss_indices=loss_indices, mapping=mapping,
     )  # fmt: skip
 
 
@@ -109,9 +110,10 @@ def assert_close(
 def measure_performance(
     model: nn.Module, inputs: Any, batch_size: int, n_chips: int = 1, inference: bool = False,
     run_graph_only: bool = False, n_iterations: int = 100, json: str | None = None, min_duration: float = 0.0,
+    data_parallel: bool = False, world_size: int | None = None, compiled_stats_json: str | None = None,
     **accepted: Any,
 ) -> tuple[float, float]:  # fmt: skip
-    """Run the traced graph repeatedly and print throughput and latency of this host.
+    """Run the traced graph repeatedly and print throughput and latency of this host; of this rank, if there are more.
 
     Returns:
         (samples a second, seconds a step).
@@ -119,10 +121,14 @@ def measure_performance(
     from sambaflow import samba
 
     sections = ["fwd"] if inference else None
+    if not inference and samba.session.averages_gradients and (not data_parallel or (world_size or 1) < 2):
+        print("[warning Samba] the PEF is data parallel: measure with --data-parallel --world-size N to include reduce")
     runs = 0
     began = time.perf_counter()
     while runs < n_iterations or time.perf_counter() - began < min_duration:
-        samba.session.run(inputs if not run_graph_only else None, None, section_types=sections)
+        samba.session.run(
+            inputs if not run_graph_only else None, None, data_parallel=data_parallel, section_types=sections
+        )
         runs += 1
     seconds = (time.perf_counter() - began) / runs
     throughput = batch_size * n_chips / seconds
@@ -132,4 +138,6 @@ def measure_performance(
     print(f"projected RDU latency (emulated): {report['emulated_seconds'] / max(report['runs'], 1):.6f} s")
     if json:
         Path(json).write_text(json_module.dumps({"throughput": throughput, "latency_s": seconds, "iterations": runs}))
+    if compiled_stats_json:
+        create_mac_resource_report(samba.session.pef_path, compiled_stats_json)
     return throughput, seconds

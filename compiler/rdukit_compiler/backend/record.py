@@ -1,0 +1,226 @@
+"""Record a program's forward pass, at torch's level before decomposition; a call like an earlier one costs little.
+
+torch's own recorder takes about a millisecond an operator, most of it to find shape and dtype of the result. A deep
+model makes the same calls layer after layer, so the results of plain calls are remembered by what they were given.
+Whatever is out of the ordinary goes torch's way: in-place operators, constants, what needs data, other tensor types.
+
+All of it is private to torch: see ``torch_private``, whose self-test covers it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
+from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
+
+#: Literals that a plain call may have, and that are told apart by type and value.
+_LITERALS: Final = (
+    type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_NEEDS_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_NEVER: Final = frozenset({
+    "aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift", "aten::is_nonzero", "aten::item", "aten::detach",
+    "aten::_local_scalar_dense", "prim::device", "aten::set_data", "aten::data", "aten::alias",
+})  # fmt: skip
+
+#: Functions that are no operators and are recorded all the same.
+_RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
+
+
+def record_forward(function: Callable[..., Any], values: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Record the calls of ``function(list of tensors)``; each node has its result, a fake tensor, in ``meta["val"]``.
+
+    Args:
+        values: fake tensors.
+    Raises:
+        Whatever ``function`` raises.
+    """
+    recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
+    with _use_lazy_graph_module(True):  # nobody runs the record: its Python code is not generated
+        return recorder.trace(function, values)
+
+
+class _Recorder(proxy_tensor._MakefxTracer):
+    """torch's recorder with faster modes."""
+
+    def _construct_modes_with_fx_tracer(self, fx_tracer: Any) -> None:
+        super()._construct_modes_with_fx_tracer(fx_tracer)
+        self.proxy_function_mode = _FunctionMode(fx_tracer)
+        self.proxy_mode = _RememberingMode(
+            fx_tracer,
+            self.tracing_mode,
+            pre_dispatch=self.pre_dispatch,
+            _allow_fake_constant=self._allow_fake_constant,
+            _error_on_data_dependent_ops=self._error_on_data_dependent_ops,
+        )
+
+
+class _FunctionMode(PreDispatchTorchFunctionMode):
+    """Looks at the few functions that must be recorded although they are no operators, and lets the rest pass."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        if func in _RECORDED or str(getattr(func, "__module__", "")).startswith("torch._functorch"):
+            return super().__torch_function__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a call made: enough to make its like. ``shares`` is the position, among the call's tensors, of the one over
+    whose memory the result is; -1 for memory of its own.
+    """
+
+    description: tuple[object, ...]
+    device: torch.device
+    shares: int
+
+    def make(self, mode: Any, memory_of: torch.Tensor | None) -> FakeTensor:
+        """Another such tensor; over the memory of ``memory_of`` if that is given."""
+        dtype, shape, stride, offset = self.description
+        with in_kernel_invocation_manager(mode):
+            made = torch.empty_strided(
+                shape if memory_of is None else (0,), stride if memory_of is None else (1,), dtype=dtype, device="meta"
+            )  # type: ignore[call-overload]
+            if memory_of is not None:
+                made.set_(memory_of.untyped_storage(), offset, shape, stride)
+        return FakeTensor(mode, made, self.device)
+
+
+class _RememberingMode(ProxyTorchDispatchMode):
+    """torch's mode, which records one operator call at a time, with a memory for plain calls."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: Call → its result; None where the like of it cannot be made.
+        self._results: dict[tuple[object, ...], _Result | None] = {}
+        self._plain: dict[object, bool] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        plain = self._plain.get(func)
+        if plain is None:
+            plain = self._plain[func] = _is_plain(func)
+        if not plain or torch._C._functorch.peek_interpreter_stack() is not None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            call = _Call(self.tracer.tensor_tracker)
+            node_args = call.add_all(args)
+            node_kwargs = {key: call.add(value) for key, value in kwargs.items()}
+        if not call.is_plain:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        key = (func, *_state(), *kwargs, *call.key)
+        if key in self._results:
+            if (result := self._results[key]) is None:
+                return super().__torch_dispatch__(func, types, args, kwargs)
+            with torch._C.DisableTorchFunction():
+                return self._repeat(func, result, node_args, node_kwargs, call.tensors)
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            self._results[key] = _remember(made, call.tensors)
+        return made
+
+    def _repeat(
+        self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> FakeTensor:
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        made = result.make(mode, tensors[result.shares] if result.shares >= 0 else None)
+        graph = self.tracer.graph
+        name = graph._target_to_str(func.overloadpacket.__name__)
+        node = graph.create_node("call_function", func, args, kwargs, name)
+        # A copy, so that what is done to the tensor later in place does not change what the record says of this call.
+        node.meta["val"] = result.make(mode, made)
+        self.tracer.tensor_tracker[made] = proxy_tensor._ProxyTensor(fx.Proxy(node, self.tracer), None)
+        return made
+
+
+class _Call:
+    """The arguments of one call: what tells it from others, and the same arguments as nodes of the record."""
+
+    __slots__ = ("_tracker", "is_plain", "key", "tensors")
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+        self.is_plain = True
+        self.key: list[object] = []
+        self.tensors: list[FakeTensor] = []
+
+    def add_all(self, arguments: Sequence[object]) -> tuple[Any, ...]:
+        return tuple(self.add(argument) for argument in arguments)
+
+    def add(self, argument: object) -> Any:
+        kind = type(argument)
+        if kind is FakeTensor:
+            return self._add_tensor(argument)
+        if kind in {list, tuple}:
+            self.key.append(("[", len(argument)))  # type: ignore[arg-type]
+            return [self.add(item) for item in argument]  # type: ignore[attr-defined]
+        if kind not in _LITERALS:
+            self.is_plain = False
+            return None
+        self.key.append(kind)
+        self.key.append(argument)
+        return argument
+
+    def _add_tensor(self, tensor: Any) -> Any:
+        entry = self._tracker.get(tensor)
+        if (
+            entry is None or entry.constant is not None or tensor.constant is not None or tensor.requires_grad
+            or tensor.is_conj() or tensor.is_neg() or tensor.layout is not torch.strided
+        ):  # fmt: skip
+            self.is_plain = False
+            return None
+        self.key.append(_describe(tensor))
+        self.key.append(tensor.fake_device)
+        self.tensors.append(tensor)
+        return entry.proxy.node
+
+
+def _is_plain(func: Any) -> bool:
+    return (
+        isinstance(func, torch._ops.OpOverload)
+        and not func._schema.is_mutable
+        and func._schema.name not in _NEVER
+        and len(func._schema.returns) == 1
+        and not any(tag in func.tags for tag in _NEEDS_DATA)
+    )
+
+
+def _state() -> tuple[object, ...]:
+    """What besides its arguments decides what a call makes."""
+    return (
+        torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+    )  # fmt: skip
+
+
+def _describe(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _remember(made: object, tensors: Sequence[FakeTensor]) -> _Result | None:
+    if type(made) is not FakeTensor or made.constant is not None or made.requires_grad or made.is_conj():
+        return None
+    if made.is_neg() or made.layout is not torch.strided or any(made is tensor for tensor in tensors):
+        return None
+    memory = made.untyped_storage()
+    shares = next((i for i, t in enumerate(tensors) if t.untyped_storage()._cdata == memory._cdata), -1)
+    if shares < 0 and (made.storage_offset() or memory.nbytes() != _packed_bytes(made)):
+        return None
+    return _Result(_describe(made), made.fake_device, shares)
+
+
+def _packed_bytes(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (reach + 1) * tensor.itemsize

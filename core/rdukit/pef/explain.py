@@ -1,0 +1,154 @@
+"""Why a section is as it is: who decided, what it takes of what there is, and what its time is bound by. Pure.
+
+All of it was recorded by the compile; nothing is decided again. Times are the cost model's, never measured.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rdukit.errors import NotFound
+from rdukit.hardware import find_chip
+from rdukit.pef.inspect import Table
+from rdukit.pef.model import Pef, Section
+from rdukit.units import format_bytes, format_count, format_seconds
+
+#: Terms of the projected time, and what each is called. The longest decides; the launch is added to it.
+BOUNDS: Final = {
+    "compute_s": "compute", "memory_s": "device memory", "peer_s": "links to other RDUs", "host_s": "host link (IO)",
+}  # fmt: skip
+
+
+def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[Section]:
+    """Sections by id or name, or those that hold an operator whose name has ``operator`` in it; all without either.
+
+    Raises:
+        NotFound: there is none; the message has names that are near.
+    """
+    found = list(pef.sections)
+    if section is not None:
+        found = [s for s in found if section in {str(s.id), s.name}]
+        if not found:
+            raise NotFound(
+                f"the PEF has no section {section!r}; legal: 0 to {len(pef.sections) - 1}, or a name such as "
+                f"{', '.join(s.name for s in pef.sections[:4])}"
+            )
+    if operator is not None:
+        exact = [s for s in found if operator in s.operators]
+        found = exact or [s for s in found if any(operator in name for name in s.operators)]
+        if not found:
+            names = [name for s in pef.sections for name in s.operators]
+            raise NotFound(f"no section holds an operator {operator!r}; operators are such as {', '.join(names[:4])}")
+    return found
+
+
+def find_bound(section: Section) -> str:
+    """What the section's projected time is bound by: compute, device memory, a link, or its launch."""
+    terms = {name: getattr(section.cost, name) for name in BOUNDS}
+    longest = max(terms, key=lambda name: terms[name])
+    if terms[longest] < section.cost.launch_s:
+        return "launch"
+    return BOUNDS[longest] if terms[longest] else "not recorded"
+
+
+def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
+    """Everything that is known about a section's placement, ready for JSON. Bytes, seconds, units."""
+    chip = find_chip(pef.arch)
+    used, cost = section.resources, section.cost
+    pmus = used.tiles * chip.pmus_per_tile
+    return {
+        "id": section.id,
+        "name": section.name,
+        "type": section.type.value,
+        "graph": section.graph,
+        "operators": list(section.operators),
+        "decided_by": {"rule": section.rule, "heuristic": section.heuristic, "mode": pef.mode},
+        "why": section.why,
+        "decisions": dict(section.decisions),
+        "resources": {
+            "tiles": {"used": used.tiles, "available": pef.num_tiles},
+            "pcus": {"used": used.pcus, "available": used.tiles * chip.pcus_per_tile},
+            "pmus": {"used": used.pmus, "available": pmus},
+            "sram_bytes": {"used": used.sram_bytes, "available": pmus * chip.pmu_bytes},
+        },
+        "projected": {
+            "seconds": cost.seconds,
+            "cycles": cost.cycles,
+            "bound": find_bound(section),
+            "terms_s": {**{BOUNDS[name]: getattr(cost, name) for name in BOUNDS}, "launch": cost.launch_s},
+            "flops": cost.flops,
+            "bytes_in": cost.bytes_in,
+            "bytes_out": cost.bytes_out,
+            "bytes_weights": cost.bytes_weights,
+        },
+    }
+
+
+def section_tables(pef: Pef, section: Section) -> list[Table]:
+    """The explanation of one section for people."""
+    found = explain_section(pef, section)
+    decided = found["decided_by"]
+    origin = f"rule {decided['rule']}" if decided["rule"] else f"mode {decided['mode']}, no rule"
+    rows = [
+        ("operators", " ".join(section.operators) or "-"),
+        ("decided by", f"{origin}; heuristic {decided['heuristic']}"),
+        ("why", section.why),
+        *((name.replace("_", " "), text) for name, text in _decision_rows(found["decisions"])),
+    ]
+    resources = tuple(
+        (
+            {"pcus": "PCU", "pmus": "PMU", "sram_bytes": "SRAM"}.get(name, name),
+            *(format_bytes(n) if "bytes" in name else str(n) for n in (value["used"], value["available"])),
+            f"{100 * value['used'] / value['available']:.0f} %" if value["available"] else "-",
+        )
+        for name, value in found["resources"].items()
+    )
+    projected = found["projected"]
+    bound = projected["bound"]
+    times = [
+        (name, format_seconds(seconds), "<- bound" if name == bound else "")
+        for name, seconds in projected["terms_s"].items()
+    ]
+    times.append(("together", format_seconds(projected["seconds"]), f"{format_count(projected['cycles'])} cycles"))
+    moved = (
+        f"{format_bytes(projected['bytes_in'])} read, {format_bytes(projected['bytes_weights'])} of weights, "
+        f"{format_bytes(projected['bytes_out'])} written; {format_count(projected['flops'])} flop"
+    )
+    return [
+        Table(f"Section {section.id} {section.name} ({section.type.value}, graph {section.graph})", ("", ""),
+              tuple(rows)),
+        Table("Resources", ("unit", "used", "available", "part"), resources, frozenset({"used", "available", "part"})),
+        Table(f"Projected time ({moved})", ("term", "time", ""), tuple(times), frozenset({"time"})),
+    ]  # fmt: skip
+
+
+def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
+    """One line a section: who decided, what bounds it."""
+    rows = tuple(
+        (
+            str(s.id), s.type.value, s.name, s.rule or "-", s.heuristic, find_bound(s), format_seconds(s.cost.seconds),
+            s.why,
+        )
+        for s in sections
+    )  # fmt: skip
+    columns = ("id", "type", "section", "rule", "heuristic", "bound by", "projected", "why")
+    return Table(f"Why the sections of {pef.name} are as they are", columns, rows, frozenset({"id", "projected"}))
+
+
+def _decision_rows(decisions: dict[str, Any]) -> list[tuple[str, str]]:
+    """One line a decision; a mapping by operator gives a line an operator."""
+    rows: list[tuple[str, str]] = []
+    for name, value in decisions.items():
+        if isinstance(value, dict):
+            for operator, chosen in value.items():
+                text = (
+                    ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in chosen.items())
+                    if isinstance(chosen, dict)
+                    else str(chosen)
+                )
+                rows.append((f"{name} of {operator}", text))
+        elif "bytes" in name and isinstance(value, int):
+            rows.append((name, format_bytes(value)))
+        else:
+            rows.append((name, value if isinstance(value, str) else json.dumps(value)))
+    return rows

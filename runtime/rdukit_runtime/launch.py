@@ -1,0 +1,102 @@
+"""Who started this process, and as which rank: read from the variables that launchers set. Pure.
+
+Source: SDK reference 18, 22 and runtime reference 9 for which launchers programs use (MPICH, Open MPI, Slurm); the
+variables are those launchers' own. torchrun is ours to add, since stock torch comes with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+
+LOOPBACK: Final = "127.0.0.1"
+#: Where ranks meet when the program names an address and no port; torch's own default.
+DEFAULT_PORT: Final = 29500
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher's variables. A process was started by it when ``rank`` and ``size`` are both set."""
+
+    name: str
+    rank: str
+    size: str
+    local_rank: str
+    #: Ranks on this node; the empty name: the launcher does not say.
+    local_size: str
+    #: Nodes of the launch, where it says that instead.
+    nodes: str = ""
+
+
+#: The innermost launcher first: torchrun and mpirun run inside a Slurm step, not the other way round.
+LAUNCHERS: Final = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    Launcher(
+        "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    Launcher("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Launcher("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_STEP_NUM_NODES"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process's place among the ranks that were started together.
+
+    ``address`` and ``port`` are where they meet, as the environment says; ``None`` where it does not.
+    """
+
+    launcher: Launcher | None
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    is_one_node: bool = True
+    address: str | None = None
+    port: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The launcher's name, for people."""
+        return "no launcher" if self.launcher is None else self.launcher.name
+
+
+def read_launch(environ: Mapping[str, str]) -> Launch:
+    """The launch that ``environ`` describes; a world of one where no launcher's variables are set.
+
+    Raises:
+        InvalidArgument: a variable is not a number, or the rank is not below the size.
+    """
+    for launcher in LAUNCHERS:
+        if environ.get(launcher.rank) and environ.get(launcher.size):
+            return _launch_of(launcher, environ)
+    return Launch(None)
+
+
+def _launch_of(launcher: Launcher, environ: Mapping[str, str]) -> Launch:
+    rank, size = _number(environ, launcher.rank), _number(environ, launcher.size)
+    if not 0 <= rank < size:
+        raise InvalidArgument(
+            f"${launcher.rank} is {rank} and ${launcher.size} is {size}; legal: a rank from 0 to the size less one"
+        )
+    local_rank = _number(environ, launcher.local_rank) if environ.get(launcher.local_rank) else rank
+    is_one_node = True
+    if launcher.local_size and environ.get(launcher.local_size):
+        is_one_node = _number(environ, launcher.local_size) >= size
+    if launcher.nodes and environ.get(launcher.nodes):
+        is_one_node = _number(environ, launcher.nodes) == 1
+    address = environ.get("MASTER_ADDR") or None
+    port = _number(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else None
+    if address is None and port is not None and is_one_node:
+        address = LOOPBACK
+    if address is not None and port is None and address not in {LOOPBACK, "localhost"}:
+        port = DEFAULT_PORT
+    return Launch(launcher, rank, size, local_rank, is_one_node, address, port)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError as cause:
+        raise InvalidArgument(f"${name} is {environ[name]!r}; legal: a whole number") from cause

@@ -1,0 +1,127 @@
+"""Joining the ranks of a launch: torch's default process group, over gloo.
+
+Stock torch wheels have no MPI, so MPI launchers only start the ranks here; they meet over TCP. Where they meet comes
+from ``MASTER_ADDR`` and ``MASTER_PORT``; without these, ranks of one node meet at a port that rank 0 chooses and
+leaves in the home folder under the launch's name. Source: SDK reference 18 (fallback from ``mpi``); the way is ours.
+"""
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, TCPStore
+
+from rdukit.errors import InvalidArgument, PeerLost, Unavailable
+from rdukit.files import sha256_of, write_json_atomic
+from rdukit.settings import home_folder, resolve
+from rdukit_runtime.launch import LOOPBACK, Launch, read_launch
+from rdukit_runtime.launch_name import launch_name
+from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.02
+
+
+def join_process_group(timeout: timedelta | None = None) -> Launch:
+    """Make torch's default process group of the ranks that were launched together; a world of one when launched alone.
+
+    Does nothing if there is a group already.
+
+    Args:
+        timeout: of one collective; default: the setting ``distributed.timeout_s``.
+    Raises:
+        PeerLost: not all ranks came in time. InvalidArgument: the launcher's variables are wrong, or ranks are on
+        several nodes and nothing says where they meet. Unavailable: this torch cannot make a process group.
+    """
+    launch = read_launch(os.environ)
+    if not (dist.is_available() and dist.is_gloo_available()):
+        raise Unavailable("this torch has no gloo, which data parallel needs; install a stock torch wheel")
+    if dist.is_initialized():
+        return launch
+    longest = timeout or timedelta(seconds=resolve(DISTRIBUTED_TIMEOUT_S))
+    if launch.world_size == 1:
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1, timeout=longest)
+    else:
+        try:
+            _meet(launch, longest)
+        except RuntimeError as cause:
+            raise PeerLost(
+                f"rank {launch.rank} of {launch.world_size} (by {launch.name}) did not meet all others within "
+                f"{resolve(RENDEZVOUS_TIMEOUT_S):g} s ({str(cause).splitlines()[0]}); look at what the other ranks "
+                f"say, check MASTER_ADDR and MASTER_PORT if they are set, or raise ${RENDEZVOUS_TIMEOUT_S.variable}",
+                rank=launch.rank,
+            ) from cause
+    atexit.register(_leave)
+    logger.info("event=joined rank=%d ranks=%d launcher=%s", launch.rank, launch.world_size, launch.name)
+    return launch
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _meet(launch: Launch, longest: timedelta) -> None:
+    if launch.address is not None and launch.port is not None:
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun's agent keeps the store
+            dist.init_process_group("gloo", init_method="env://", timeout=longest)
+            return
+        _init(launch, _store(launch, launch.address, launch.port), longest)
+        return
+    if not launch.is_one_node:
+        raise InvalidArgument(
+            f"the {launch.world_size} ranks are on several nodes; set MASTER_ADDR to rank 0's host and MASTER_PORT to "
+            "a free port there, equal for all ranks"
+        )
+    _use_loopback()
+    path = home_folder() / "run" / f"rendezvous-{sha256_of((launch_name() or '').encode())[:16]}.json"
+    if launch.rank == 0:
+        store = _store(launch, LOOPBACK, 0)
+        write_json_atomic(path, {"port": store.port, "pid": os.getpid()})
+        try:
+            _init(launch, store, longest)
+        finally:
+            path.unlink(missing_ok=True)
+    else:
+        _init(launch, _store(launch, LOOPBACK, _wait_for_port(path)), longest)
+
+
+def _store(launch: Launch, address: str, port: int) -> TCPStore:
+    """The store at which ranks meet; rank 0 serves it, at a port of its own choice where ``port`` is 0."""
+    waiting = timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S))
+    is_master = launch.rank == 0
+    return TCPStore(address, port, launch.world_size, is_master, timeout=waiting, wait_for_workers=False)
+
+
+def _init(launch: Launch, store: TCPStore, longest: timedelta) -> None:
+    """Wait for all ranks, then connect them: connecting itself knows only the collectives' long timeout."""
+    store.set(f"rdukit/here/{launch.rank}", "1")
+    store.wait([f"rdukit/here/{rank}" for rank in range(launch.world_size)])
+    dist.init_process_group("gloo", store=store, rank=launch.rank, world_size=launch.world_size, timeout=longest)
+
+
+def _wait_for_port(path: Path) -> int:
+    """The port that rank 0 of this launch left at ``path``; what a dead process left does not count."""
+    waiting = resolve(RENDEZVOUS_TIMEOUT_S)
+    end = time.monotonic() + waiting
+    while time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found = json.loads(path.read_text())
+            os.kill(int(found["pid"]), 0)
+            return int(found["port"])
+        time.sleep(_POLL_S)
+    raise RuntimeError(f"rank 0 has not come: there is no {path}")
+
+
+def _use_loopback() -> None:
+    """Ranks of one node need no other network; a program's own choice stays."""
+    if "GLOO_SOCKET_IFNAME" not in os.environ and Path("/sys/class/net/lo").exists():
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"

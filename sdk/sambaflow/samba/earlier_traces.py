@@ -1,0 +1,115 @@
+"""Tensors that a program keeps from one trace and uses in the next.
+
+Programs cache what does not depend on a graph's inputs, such as the tables of rotary embeddings, and several graphs
+share it. While tracing, such a tensor holds no data, only the memory of how it was made: from parameters, buffers and
+constants. A later trace makes it in the same way again.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from rdukit.errors import TraceError
+from rdukit_compiler.ir import Value, ValueKind
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A graph input of a trace: its value, and the program's tensor behind it (``None`` for inputs)."""
+
+    value: Value
+    tensor: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    graph: str
+    node: fx.Node
+    sources: Mapping[fx.Node, Source]
+
+
+#: Tensor of an earlier trace that the program still holds → how it was made. Weak: forgotten with the tensor.
+_origins: MutableMapping[Any, _Origin] = WeakIdKeyDictionary()
+
+
+def tracker_of_trace() -> Mapping[Any, Any]:
+    """The tensors of the trace that is going on, weakly, and their proxies."""
+    mode = get_proxy_mode()
+    if mode is None:
+        raise TraceError("no trace is going on")
+    tracker: Mapping[Any, Any] = mode.tracer.tensor_tracker
+    return tracker
+
+
+def remember_traced(graph: str, tracker: Mapping[Any, Any], sources: Mapping[fx.Node, Source]) -> None:
+    """Remember what is left of a trace: ``tracker`` maps its tensors to their proxies, weakly."""
+    for tensor, made in list(tracker.items()):
+        _origins[tensor] = _Origin(graph, made.proxy.node, sources)
+
+
+def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> None:
+    """Make tensors of earlier traces again, in front of the graph that uses them.
+
+    Parameters and buffers that they are made of join ``sources``, in the order of the graph's placeholders; those that
+    the graph has already are shared.
+
+    Raises:
+        TraceError: such a tensor depends on an input of its graph.
+    """
+    graph = recorded.graph
+    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
+    known = {id(source.tensor): node for node, source in sources.items() if source.tensor is not None}
+    copies: dict[fx.Node, fx.Node] = {}
+
+    def copy(node: fx.Node, origin: _Origin) -> fx.Node:
+        if (source := origin.sources.get(node)) is not None:
+            return _place(source, origin, node)
+        with graph.inserting_before(first):
+            return graph.node_copy(node, lambda made_from: copies[made_from])
+
+    def _place(source: Source, origin: _Origin, node: fx.Node) -> fx.Node:
+        if source.value.kind is ValueKind.INPUT:
+            raise TraceError(
+                f"forward uses a tensor that it kept from tracing graph {origin.graph!r}, and that depends on that "
+                f"graph's input {source.value.name!r}; make it an input and an output instead"
+            )
+        if (placed := known.get(id(source.tensor))) is not None:
+            return placed
+        last = list(sources)[-1] if sources else None
+        with graph.inserting_after(last):
+            placeholder = graph.placeholder(node.name)
+        placeholder.meta = dict(node.meta)
+        sources[placeholder] = source
+        known[id(source.tensor)] = placeholder
+        return placeholder
+
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        origin = _origins.get(getattr(recorded, str(node.target)))
+        if origin is None:
+            continue
+        for earlier in _ancestors(origin.node):
+            if earlier not in copies:
+                copies[earlier] = copy(earlier, origin)
+        node.replace_all_uses_with(copies[origin.node])
+        graph.erase_node(node)
+
+
+def _ancestors(node: fx.Node) -> list[fx.Node]:
+    """``node`` and all that it is made of, each after its own ancestors."""
+    found: dict[fx.Node, None] = {}
+    pending = [node]
+    while pending:
+        current = pending[-1]
+        missing = [n for n in current.all_input_nodes if n not in found]
+        if missing:
+            pending.extend(missing)
+        else:
+            found.setdefault(pending.pop())
+    return list(found)

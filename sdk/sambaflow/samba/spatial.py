@@ -1,0 +1,98 @@
+"""Spatial mapping: one call streams several batches through a graph that was compiled for one.
+
+Each batch is a whole step, optimizer included, on the parameters that the step before left: what a loop over the
+batches on the host does. Source: SDK reference 7.1. How outputs are joined is ours: along their first axis, and
+outputs without axes, such as a mean loss, as a vector with an element a batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rdukit.errors import PefMismatch
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+
+
+@dataclass(slots=True)
+class SpatialBatches:
+    """``count`` batches a call. ``axes``: input → the axis along which the batches lie."""
+
+    count: int
+    axes: Mapping[str, int]
+    #: Output → incoming gradient of all batches, joined; until set again.
+    seeds: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def part(self, name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """Batch ``number`` of an input; inputs that hold one batch only are the same for all."""
+        return _part(tensor, self.axes[name], number, self.count) if name in self.axes else tensor
+
+    def seed_part(self, name: str, number: int) -> torch.Tensor:
+        """Batch ``number`` of an output's incoming gradient."""
+        value = self.seeds[name]
+        return value[number] if value.dim() == 1 and len(value) == self.count else _part(value, 0, number, self.count)
+
+    def joined_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of an output of all batches."""
+        return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
+
+
+def find_batches(
+    inputs: Mapping[str, SambaTensor], compiled: Mapping[str, Sequence[int]], pef: str
+) -> SpatialBatches | None:
+    """How many of the compiled batches the program's inputs hold; None if it is one.
+
+    Args:
+        compiled: input → the shape that the PEF was compiled for.
+    Raises:
+        PefMismatch: inputs disagree, or a size is no multiple of the compiled one.
+    """
+    counts: dict[str, int] = {}
+    axes: dict[str, int] = {}
+    for name, tensor in inputs.items():
+        shape, wanted = tuple(tensor.shape), tuple(compiled.get(name, tuple(tensor.shape)))
+        different = [i for i, (ours, theirs) in enumerate(zip(shape, wanted, strict=False)) if ours != theirs]
+        if not different:
+            continue
+        axis = different[0]
+        if len(shape) != len(wanted) or len(different) > 1 or not wanted[axis] or shape[axis] % wanted[axis]:
+            raise PefMismatch(
+                f"input {name!r} is {list(shape)}; with spatial mapping legal are batches of {list(wanted)}, one after "
+                f"the other along one axis, as {pef} was compiled for"
+            )
+        counts[name], axes[name] = shape[axis] // wanted[axis], axis
+    if len(set(counts.values())) > 1:
+        raise PefMismatch(f"inputs hold different numbers of batches: {counts}; {pef} takes the same number of each")
+    return SpatialBatches(next(iter(counts.values())), axes) if counts else None
+
+
+def first_batch(inputs: Any, batches: SpatialBatches) -> Any:
+    """``inputs`` of any nesting with every tensor cut to its first batch, for a trace."""
+    if isinstance(inputs, SambaTensor):
+        if inputs.sn_name not in batches.axes:
+            return inputs
+        return SambaTensor(
+            batches.part(inputs.sn_name, inputs.torch_tensor(), 0), name=inputs.sn_name, batch_dim=inputs.batch_dim,
+            named_dims=inputs.named_dims, sized_dims=inputs.sized_dims, region_name=inputs._region,
+        )  # fmt: skip
+    if isinstance(inputs, SambaTensors):
+        return SambaTensors({name: first_batch(tensor, batches) for name, tensor in dict.items(inputs)})
+    if isinstance(inputs, Mapping):
+        return {key: first_batch(value, batches) for key, value in inputs.items()}
+    if isinstance(inputs, list | tuple):
+        return type(inputs)(first_batch(value, batches) for value in inputs)
+    return inputs
+
+
+def join_parts(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """An output of all batches from those of each."""
+    return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
+
+
+def _part(tensor: torch.Tensor, axis: int, number: int, count: int) -> torch.Tensor:
+    size = tensor.shape[axis] // count
+    return tensor.narrow(axis, number * size, size)
+
+
+__all__ = ["SpatialBatches", "find_batches", "first_batch", "join_parts"]

@@ -1,0 +1,66 @@
+"""What to say when a program's forward fails while it is traced: what, in which module, at which line."""
+
+import linecache
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import torch
+
+import rdukit
+import sambaflow
+from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
+
+#: How torch words it when a trace needs a tensor's value.
+_DATA_DEPENDENT: Final = (
+    "DataDependent", "DynamicOutputShape", "_local_scalar_dense", "data-dependent", "Data-dependent",
+    ".numpy() is not supported",
+)  # fmt: skip
+
+#: How torch words it when an operator cannot say the shape of what it makes; the group is the operator.
+_SHAPELESS: Final = (
+    re.compile(r"no fake impl registered for <CustomOpDef\((\S+)\)>"),
+    re.compile(r"^UnsupportedOperatorException: (\S+)"),
+    re.compile(r"[Oo]perator (\S+) .*(?:does not have|no) (?:a )?(?:fake|meta)"),
+)
+
+#: Folders whose frames are not the program's.
+_LIBRARIES: Final = tuple(str(Path(str(module.__file__)).parent) for module in (torch, sambaflow, rdukit))
+
+
+def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> RdukitError:
+    """The error to raise for what forward of ``model`` raised.
+
+    Args:
+        running: paths of the modules that ran, outermost first.
+    """
+    text = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+    kind = type(cause).__name__
+    where = f"in module {(running[-1] if running else '') or 'forward'!r}{_line_of(cause.__traceback__)}"
+    for words in _SHAPELESS:
+        if (found := words.search(f"{kind}: {text}")) or (found := words.search(text)):
+            return UnsupportedOperator(
+                f"operator {found[1]!r} {where} is not supported on the RDU, and cannot run on the host either, because "
+                "it does not say the shape of what it makes: register a fake kernel (torch.library.register_fake) and "
+                "compile with --host-fallback, or write it with torch's operators"
+            )
+    if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
+        return TraceError(
+            f"forward of {model!r} needs a tensor's value while tracing, {where} ({text}); control flow, shapes and "
+            "Python numbers cannot depend on data: use torch.where, masks or topk, or pass the value in as an argument"
+        )
+    return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
+
+
+def _line_of(trace: TracebackType | None) -> str:
+    """``, model.py:12: …`` of the innermost frame that is the program's."""
+    found = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith((*_LIBRARIES, "<")):
+            line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
+            found = f", {Path(code.co_filename).name}:{trace.tb_lineno}: {line}"
+        trace = trace.tb_next
+    return found.rstrip(": ")
