@@ -16,6 +16,9 @@ RUFF := $(BIN)/ruff
 RUFF_OPTIONS := --quiet --extend-exclude '*_pb2*' --config 'src = ["core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo"]'
 #: More arguments for pytest: make test ARGS="-k pef -x"
 ARGS ?=
+#: Folder with checkouts of the vendor's programs, and more folders to import from: make conformance PROGRAMS=~/src
+PROGRAMS ?=
+PATHS ?=
 
 .PHONY: help setup demo up check format lint types imports unit tidy test conformance integration engine browser bench proto docs clean
 
@@ -55,8 +58,10 @@ tidy: setup ## Format the code and sort its imports.
 test: setup ## All tests.
 	$(BIN)/pytest -q $(ARGS)
 
-conformance: setup ## The vendor's public surface, and numbers against PyTorch.
+conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)
+	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
+		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
 
 integration: setup ## Real daemon, broker, database and boxes as processes.
 	$(BIN)/pytest -q tests/integration $(ARGS)

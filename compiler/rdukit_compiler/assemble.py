@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rdukit.errors import UnsupportedOperator
+from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
@@ -80,6 +80,8 @@ class _GraphAssembler:
         #: Value → symbols of the gradients that flow into it.
         self._gradients: dict[str, list[str]] = {}
         self._scheduled: list[int] = []
+        #: What each name of this graph stands for.
+        self._kinds: dict[str, SymbolKind] = {}
 
     def run(self, plans: Sequence[SectionPlan], groups: tuple[OptimizerGroup, ...]) -> Graph:
         graph, training = self._graph, not self._options.inference
@@ -133,6 +135,11 @@ class _GraphAssembler:
     # -- symbols -----------------------------------------------------------------------------------------------------
 
     def _symbol(self, name: str, kind: SymbolKind, dtype: str, shape: tuple[int, ...]) -> None:
+        if (other := self._kinds.setdefault(name, kind)) is not kind:
+            raise CompileError(
+                f"two tensors of graph {self._graph.name!r} are called {name!r}: its {other} and its {kind}; give the "
+                "one that the program names another name"
+            )
         known = self._assembly.symbols.get(name)
         if known is not None and _MADE_OR_TAKEN.get(known.kind, 0) > _MADE_OR_TAKEN.get(kind, 0):
             return  # another graph of this PEF takes it as an input, or shows it as an output

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
-from rdukit.errors import UnsupportedOperator
+from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
@@ -76,6 +76,11 @@ class _Converter:
                 outputs = tuple(self._output(item) for item in node.args[0])
             else:
                 raise UnsupportedOperator(f"the trace has a {node.op} node {node.name!r}, which cannot be compiled")
+        for value in self._inputs:
+            if self._values[value.name] is not value:
+                raise CompileError(
+                    f"the {value.kind} {value.name!r} has the name that an operator's output gets; give it another name"
+                )
         updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
         return ModelGraph(self._model, self._values, tuple(self._operators), outputs, updates, self._rates)
 
@@ -106,6 +111,11 @@ class _Converter:
         if "val" not in node.meta and not node.users:
             return  # torch refused this call while tracing; it was made again with operands that torch takes
         op = self._op_of(node)
+        if "out" in node.kwargs:
+            raise UnsupportedOperator(
+                f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {op.split('.')[1]} has out=, which the RDU "
+                "does not support; use what the operator returns"
+            )
         if op == "getitem":
             source, index = node.args
             assert isinstance(source, fx.Node) and isinstance(index, int)
@@ -248,6 +258,11 @@ class _Converter:
                 raise UnsupportedOperator(
                     f"in module {module or 'forward'!r}: {op_type} gives a Python value that depends on data; "
                     "control flow and shapes cannot depend on data"
+                )
+            if tensor.layout is not torch.strided:
+                raise UnsupportedOperator(
+                    f"in module {module or 'forward'!r}: {op_type} makes a tensor of layout {tensor.layout}; the RDU "
+                    "has dense tensors only: use a dense tensor with a mask"
                 )
             shape = tuple(map(int, tensor.shape))
             self._values[value_name] = Value(value_name, ValueKind.OPERATOR, dtype_name(tensor.dtype), shape)

@@ -49,8 +49,8 @@ class Operator:
     ``op`` is the ATen name (``aten.linear.default``); ``op_type`` is the word that fusion rules use (``linear``).
     ``args`` and ``kwargs`` name values by ``Ref``. ``outputs`` are the values it makes (more than one for ``split``).
     ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
-    directives that were active there, such as ``op_fusion`` groups. ``compute``: dtype in which it computes, then,
-    after ``>``, that of its results where it is another; empty: as its operands come.
+    directives that were active there, such as ``op_fusion`` groups. ``compute``: dtypes that its floating operands
+    are rounded to, one after the other, joined by ``+``; then, after ``>``, that of its results. Empty: as they come.
     """
 
     name: str

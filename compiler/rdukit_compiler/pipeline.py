@@ -14,7 +14,8 @@ step  what                   leaves true
 ====  =====================  =========================================================================================
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +24,9 @@ import torch
 from rdukit import __version__
 from rdukit.cpu import cpu_signature
 from rdukit.errors import CompileError
-from rdukit.files import write_atomic
+from rdukit.files import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
+from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
 from rdukit_compiler.choices import load_choices
@@ -40,7 +42,7 @@ from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.passes.section_store import open_section_store
 from rdukit_compiler.report import Reporter, describe_plans, projection_line
-from rdukit_compiler.signature import graph_signature
+from rdukit_compiler.signature import call_digests, graph_signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
         _check_plans(typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
+        assembly.memo.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
         tables[graph.name] = assemble_graph(assembly, graph, typed, plans, optimizers, options)
     if store is not None:
         store.trim()
@@ -94,12 +97,17 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
         symbols=assembly.symbols,
         sections=tuple(assembly.sections),
         hyperparameters=assembly.hyperparameters,
-        signature={t.graph.name: graph_signature(t.graph, t.optimizers) for t in graphs},
+        signature={
+            t.graph.name: {**graph_signature(t.graph, t.optimizers), "calls": call_digests(t.graph)} for t in graphs
+        },
         metadata=dict(options.metadata),
     )
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
+    reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
+    write_reports(options.pef_path.parent, reports)
     write_pef(options.pef_path, pef, assembly.kernels, natives)
     reporter.info("Compilation succeeded.")
+    reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")
     return options.pef_path
 
@@ -136,17 +144,20 @@ def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Report
             raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
         reporter.info("No C++ compiler found: sections run from generated operator code")
         return {}
-    total = sum(has_native_form(kernel) for kernel in assembly.kernels.values())
-    done = 0
+    count = _counter(reporter, "kernels", sum(has_native_form(kernel) for kernel in assembly.kernels.values()))
 
     def on_built(digest: str, error: str | None) -> None:
-        nonlocal done
-        done += 1
-        reporter.progress(done, total, f"kernel {digest[:8]}")
+        count()
         if error:
             reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
     return build_natives(assembly.kernels, on_built)
+
+
+def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:
+    """Tells the reporter of one more at each call."""
+    numbers = itertools.count(1)
+    return lambda: reporter.progress(what, next(numbers), total)
 
 
 def _beside(path: Path, suffix: str) -> Path:

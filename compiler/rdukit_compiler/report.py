@@ -1,11 +1,20 @@
 """What a compile says: lines in the vendor's grammar (compiler reference 1.5), and progress for people."""
 
 import sys
+import threading
+import time
 from collections.abc import Sequence
-from typing import Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rdukit.pef.model import Section
 from rdukit_compiler.passes.cut_sections import SectionPlan
+
+if TYPE_CHECKING:  # most compiles have no terminal
+    from rich.progress import Progress, TaskID
+
+#: A bar is drawn again after so long at the earliest: drawing costs more than a section of a small model.
+REDRAW_S: Final = 0.1
 
 
 class Reporter(Protocol):
@@ -17,8 +26,8 @@ class Reporter(Protocol):
     def warning(self, text: str) -> None:
         """Something that the user should act on."""
 
-    def progress(self, done: int, total: int, label: str) -> None:
-        """How many native kernels are ready."""
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How many of ``what`` (sections, kernels) are ready. May come from any thread."""
 
 
 class SilentReporter:
@@ -30,16 +39,33 @@ class SilentReporter:
     def warning(self, text: str) -> None:
         pass
 
-    def progress(self, done: int, total: int, label: str) -> None:
+    def progress(self, what: str, done: int, total: int) -> None:
         pass
 
 
 class ConsoleReporter:
-    """Prints ``[info    ]: …`` to stdout and, in a terminal, a progress bar on stderr; keeps all lines."""
+    """Prints ``[info    ]: …`` to stdout and, in a terminal, progress bars on stderr; keeps all lines.
+
+    A bar is there while something of its kind is missing. Used as ``with ConsoleReporter() as reporter:``, so that the
+    terminal is as before however the compile ends.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._drawn = 0.0
+        self._lock = threading.Lock()
         self.lines: list[str] = []
+
+    def __enter__(self) -> "ConsoleReporter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._stop()
 
     def info(self, text: str) -> None:
         self._say(f"[info    ]: {text}")
@@ -47,16 +73,43 @@ class ConsoleReporter:
     def warning(self, text: str) -> None:
         self._say(f"[warning Samba]: {text}")
 
-    def progress(self, done: int, total: int, label: str) -> None:
-        if not self._quiet and sys.stderr.isatty():
-            filled = 30 * done // max(total, 1)
-            bar = "█" * filled + "░" * (30 - filled)
-            print(f"\r  kernels {bar} {done}/{total} {label}", end="\n" if done == total else "", file=sys.stderr)
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._quiet or not sys.stderr.isatty():
+            return
+        with self._lock:
+            if self._bars is None:
+                self._bars = _new_bars()
+                self._bars.start()
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._tasks[what], completed=done, total=total)
+            if done >= total:
+                self._stop()
+            elif time.monotonic() - self._drawn > REDRAW_S:
+                self._bars.refresh()
+                self._drawn = time.monotonic()
+
+    def _stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = None
+        self._tasks.clear()
 
     def _say(self, line: str) -> None:
         self.lines.append(line)
         if not self._quiet:
             print(line, flush=True)
+
+
+def _new_bars() -> "Progress":
+    """Bars on stderr that leave nothing behind; what is printed meanwhile appears above them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("  compiling {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True, auto_refresh=False,
+    )  # fmt: skip
 
 
 def projection_line(sections: Sequence[Section]) -> str:

@@ -1,6 +1,8 @@
 """Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +33,11 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         args = [as_index(a) for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
     operands, _, results = operator.compute.partition(">")
-    if operands:
-        args = [_rounded(a, operands) for a in args]
+    for dtype in filter(None, operands.split("+")):
+        args = [_rounded(a, dtype) for a in args]
     try:
-        made = function(*args, **kwargs)
+        with quiet_refusals(args):
+            made = function(*args, **kwargs)
     except RuntimeError:
         made = _attempt(function, promote_floats(args) or args, kwargs, operator)
     if results:
@@ -58,6 +61,18 @@ def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
     except RuntimeError as cause:
         where = operator.module or "forward"
         raise CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}") from cause
+
+
+@contextlib.contextmanager
+def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
+    """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
+    fake = logging.getLogger("torch._subclasses.fake_tensor")
+    before = fake.disabled
+    fake.disabled = before or promote_floats(args) is not None
+    try:
+        yield
+    finally:
+        fake.disabled = before
 
 
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:

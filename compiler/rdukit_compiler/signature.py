@@ -1,11 +1,12 @@
 """What a run's trace must have in common with the compile's, and what to say when it has not."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from rdukit.errors import PefMismatch
-from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
-from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, TensorSpec
+from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup
 
 
@@ -22,31 +23,77 @@ def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -
     }
 
 
-def check_signature(compiled: Mapping[str, Any], traced: Mapping[str, Any], pef: str, with_optimizer: bool) -> None:
+def call_digests(graph: ModelGraph) -> list[str]:
+    """A short digest of each operator's call: kept in a PEF, so that a later trace can name the one that differs."""
+    return [_digest(operator) for operator in graph.operators]
+
+
+def check_signature(
+    compiled: Mapping[str, Any], traced: Mapping[str, Any], pef: str, with_optimizer: bool,
+    graph: ModelGraph | None = None,
+) -> None:  # fmt: skip
     """Compare a PEF's signature with a trace's.
 
     Args:
         with_optimizer: False for a run without optimizer, which a training PEF allows.
+        graph: the trace's, to name the operator that differs.
     Raises:
         PefMismatch: they differ; the message names the first difference and what the PEF was compiled for.
     """
     for kind in ("inputs", "parameters", "buffers", "outputs"):
         _check_table(kind[:-1], compiled[kind], traced[kind], pef)
     if compiled["digest"] != traced["digest"]:
-        theirs, ours = compiled["operators"], traced["operators"]
-        position = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), None)
-        if position is not None:
-            reason = f"operator {position} is {ours[position]!r}, compiled was {theirs[position]!r}"
-        elif len(theirs) != len(ours):
-            reason = f"it has {len(ours)} operators, compiled were {len(theirs)}"
-        else:
-            reason = "an operator has other arguments, or operators are connected differently"
+        reason = _first_difference(compiled, traced, graph)
         raise PefMismatch(f"the traced graph differs from {pef}: {reason}; compile this program again")
     if with_optimizer and compiled["optimizers"] != traced["optimizers"]:
         raise PefMismatch(
             f"the optimizer differs from {pef}: this run has {sorted(traced['optimizers']) or 'none'}, compiled was "
             f"{sorted(compiled['optimizers']) or 'none (inference)'}; compile this program again"
         )
+
+
+def _first_difference(compiled: Mapping[str, Any], traced: Mapping[str, Any], graph: ModelGraph | None) -> str:
+    theirs, ours = compiled["operators"], traced["operators"]
+    position = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), None)
+    if position is not None:
+        where = f" (in module {graph.operators[position].module or 'forward'!r})" if graph is not None else ""
+        return f"operator {position} is {ours[position]!r}, compiled was {theirs[position]!r}{where}"
+    if len(theirs) != len(ours):
+        first = min(len(theirs), len(ours))
+        extra = f"{ours[first]!r} is new" if len(ours) > first else f"{theirs[first]!r} is missing"
+        return f"it has {len(ours)} operators, compiled were {len(theirs)}: operator {first}, {extra}"
+    calls = compiled.get("calls", ())
+    if graph is not None and len(calls) == len(graph.operators):
+        for number, operator in enumerate(graph.operators):
+            if _digest(operator) != calls[number]:
+                return (
+                    f"operator {number}, {operator.op_type!r} in module {operator.module or 'forward'!r}, was compiled "
+                    f"with other arguments or inputs than now: {_shown(operator)}"
+                )
+    return "an operator has other arguments, or operators are connected differently"
+
+
+def _digest(operator: Operator) -> str:
+    call = repr((operator.op, operator.args, sorted(operator.kwargs.items())))
+    return hashlib.blake2b(call.encode(), digest_size=4).hexdigest()
+
+
+def _shown(operator: Operator) -> str:
+    """``mul(x, 3.0)``."""
+    given = [_word(a) for a in operator.args] + [f"{k}={_word(v)}" for k, v in operator.kwargs.items()]
+    return f"{operator.op_type}({', '.join(given)})"
+
+
+def _word(argument: Argument) -> str:
+    match argument:
+        case Ref(name):
+            return name
+        case Special(_, text):
+            return text
+        case list():
+            return "[" + ", ".join(_word(item) for item in argument) + "]"
+        case _:
+            return repr(argument)
 
 
 def _check_table(kind: str, compiled: Mapping[str, str], traced: Mapping[str, str], pef: str) -> None:

@@ -103,6 +103,9 @@ def open_application(
     lease = open_lease(
         name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=max(pef.region_bytes, 1) + (1 << 20), launch=launch
     )
+    for section in pef.sections:
+        if section.heuristic == "host":
+            logger.warning("runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why)
     try:
         kernels, native = _load_kernels(loaded)
         return Application(loaded, lease, kernels, native)

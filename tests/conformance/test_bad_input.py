@@ -1,6 +1,7 @@
 """Whatever is wrong with a program or a file is said, with what would be legal, and nothing is written."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rdukit.errors import (
     PefMismatch,
     PefNotFound,
     RdukitError,
+    RuleError,
     RuntimeFault,
     ShapeMismatch,
     TraceError,
@@ -127,9 +129,7 @@ def test_a_failed_trace_leaves_the_node_free_and_the_next_one_works(compiled: Lo
     assert len(trace(compiled)) == 2
 
 
-def test_a_second_trace_replaces_the_loaded_pef_and_warns(
-    compiled: Loaded, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_trace_replaces_the_loaded_pef_and_warns(compiled: Loaded, caplog: pytest.LogCaptureFixture) -> None:
     first = trace(compiled)
     samba.session.run(compiled.inputs, first, section_types=["fwd"])
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
@@ -378,3 +378,114 @@ def test_a_compile_that_fails_leaves_an_older_pef_alone(compiled: Loaded, tmp_pa
     with pytest.raises(TraceError):
         compile_model(bad, samba.randn(2, 2, name="x"), None, tmp_path)
     assert Path(compiled.pef).read_bytes() == before
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+class WithBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(16, 4)
+        self.register_buffer("offset", torch.zeros(4))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.lin(image) + self.offset
+        return made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "withbuffer__lin__weight", "withbuffer__offset", "withbuffer__lin__linear__outputs__0",
+        "withbuffer__add__outputs__0", "withbuffer__lin__bias__sgd0__momentum", "withbuffer__add__outputs__0__grad",
+    ],
+)  # fmt: skip
+def test_an_input_with_the_name_of_another_tensor_is_refused(name: str, tmp_path: Path) -> None:
+    net = WithBuffer()
+    samba.from_torch_model_(net)
+    with pytest.raises(CompileError, match=f"'{name}'.*name"):
+        compile_model(net, samba.randn(8, 16, name=name), sgd(net.parameters()), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_parameters_of_one_name_are_refused(tmp_path: Path) -> None:
+    class Clash(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Module()
+            self.a.b = nn.Linear(2, 2)
+            self.a__b = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.a__b(self.a.b(x))
+
+    with pytest.raises(CompileError, match="two tensors are called 'clash__a__b__weight'"):
+        compile_model(Clash(), samba.randn(2, 2, name="x"), None, tmp_path)
+
+
+# -- the retraced graph ------------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    def __init__(self, factor: float = 2.0, before: bool = True, extra: bool = False) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self.factor, self.before, self.extra = factor, before, extra
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a, b = self.lin(x), x * self.factor
+        made = a - b if self.before else b - a
+        return torch.relu(made.relu() if self.extra else made)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"factor": 3.0}, r"operator 1, 'mul' in module 'forward', was compiled with other .*mul\(x, 3\.0\)"),
+        ({"before": False}, r"operator 2, 'sub' .*sub\(scaled__mul__outputs__0, scaled__lin__linear__outputs__0\)"),
+        ({"extra": True}, r"'scaled__relu_1__outputs__0' is not in|operators, compiled were"),
+    ],
+)  # fmt: skip
+def test_a_retraced_graph_that_differs_names_the_first_difference(
+    change: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    pef = compile_model(Scaled(), samba.randn(2, 4, name="x"), None, tmp_path)
+    other = Scaled(**change)
+    samba.from_torch_model_(other)
+    with pytest.raises(PefMismatch, match=text):
+        utils.trace_graph(other, samba.randn(2, 4, name="x"), None, pef=pef)
+
+
+# -- rule files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mine:\n  priority: 1\n  heuristc: SAFE_GEMM\n  pattern:\n    a:\n      op_type: linear\n",
+         [r"mine\.yaml", "line 3", "heuristc", "heuristic"]),
+        ("mine:\n  priority: 1\n  pattern:\n    a:\n      op_typ: linear\n",
+         [r"mine\.yaml", "line 5", "op_typ", "op_type"]),
+        ("mine:\n  priority: 1\n  pattern:\n    a:\n      op_type: linear\n      child: b\n",
+         [r"mine\.yaml", "mine", "'b'"]),
+        ("mine:\n  pattern: [\n", [r"mine\.yaml", "line"]),
+    ],
+)  # fmt: skip
+def test_a_rule_file_with_a_typo_is_refused_before_anything_is_compiled(
+    text: str, words: list[str], tmp_path: Path
+) -> None:
+    rules = tmp_path / "mine.yaml"
+    rules.write_text(text)
+    with pytest.raises(RuleError) as refused:
+        compile_model(LogReg(), classifier_inputs(), None, tmp_path, optim_level="o1", optimization_rules=str(rules))
+    for word in words:
+        assert re.search(word, str(refused.value)), (word, str(refused.value))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rule_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RdukitError, match=r"nowhere\.yaml"):
+        compile_model(
+            LogReg(), classifier_inputs(), None, tmp_path, optim_level="o1", optimization_rules="nowhere.yaml"
+        )

@@ -25,12 +25,12 @@ def bench() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("workload", ["gpt2 o3", "gpt2 o0", "bert-large o3"])
+@pytest.mark.parametrize("workload", ["gpt2 o3 step", "gpt2 o0 step", "bert-large o3"])
 def test_the_median_ratio_to_published_training_figures_is_within_one_and_a_half(
     bench: ModuleType, workload: str
 ) -> None:
-    points = [p for p in bench.compare(workload) if "samples per second" not in p.what]
-    assert len(points) >= 6
+    points = list(bench.compare(workload))
+    assert len(points) >= 5
     assert bench.medians(points)["all"] <= 1.5
     assert all(p.note for p in points if p.ratio > 1.5)
 

@@ -9,7 +9,7 @@ All of it is private to torch: see ``torch_private``, whose self-test covers it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import fx
@@ -72,29 +72,38 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Form(NamedTuple):
+    """What torch can tell of a plain tensor without its data; the offset in elements."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Result:
     """What a call made: enough to make its like. ``shares`` is the position, among the call's tensors, of the one over
     whose memory the result is; -1 for memory of its own.
     """
 
-    description: tuple[object, ...]
+    form: _Form
     device: torch.device
     shares: int
 
     def make(self, mode: Any, memory_of: torch.Tensor | None) -> FakeTensor:
         """Another such tensor; over the memory of ``memory_of`` if that is given."""
-        dtype, shape, stride, offset = self.description
+        dtype, shape, stride, offset = self.form
         with in_kernel_invocation_manager(mode):
-            made = torch.empty_strided(
-                shape if memory_of is None else (0,), stride if memory_of is None else (1,), dtype=dtype, device="meta"
-            )  # type: ignore[call-overload]
-            if memory_of is not None:
+            if memory_of is None:
+                made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            else:
+                made = torch.empty_strided((0,), (1,), dtype=dtype, device="meta")
                 made.set_(memory_of.untyped_storage(), offset, shape, stride)
         return FakeTensor(mode, made, self.device)
 
 
-class _RememberingMode(ProxyTorchDispatchMode):
+class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     """torch's mode, which records one operator call at a time, with a memory for plain calls."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -179,7 +188,7 @@ class _Call:
         ):  # fmt: skip
             self.is_plain = False
             return None
-        self.key.append(_describe(tensor))
+        self.key.append(_form_of(tensor))
         self.key.append(tensor.fake_device)
         self.tensors.append(tensor)
         return entry.proxy.node
@@ -203,8 +212,8 @@ def _state() -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _describe(tensor: torch.Tensor) -> tuple[object, ...]:
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset()
+def _form_of(tensor: torch.Tensor) -> _Form:
+    return _Form(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
 
 
 def _remember(made: object, tensors: Sequence[FakeTensor]) -> _Result | None:
@@ -216,7 +225,7 @@ def _remember(made: object, tensors: Sequence[FakeTensor]) -> _Result | None:
     shares = next((i for i, t in enumerate(tensors) if t.untyped_storage()._cdata == memory._cdata), -1)
     if shares < 0 and (made.storage_offset() or memory.nbytes() != _packed_bytes(made)):
         return None
-    return _Result(_describe(made), made.fake_device, shares)
+    return _Result(_form_of(made), made.fake_device, shares)
 
 
 def _packed_bytes(tensor: torch.Tensor) -> int:

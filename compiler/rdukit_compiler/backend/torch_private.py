@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.split_saving import split_saving
 
 logger = logging.getLogger(__name__)
@@ -90,3 +92,8 @@ def self_test() -> None:
     x = torch.ones(3, requires_grad=True)
     traced = trace_aten(lambda a, b: joint([a], [b]), [x, torch.ones(3)])
     assert any(str(node.target) == "aten.tanh_backward.default" for node in traced.graph.nodes)
+    with FakeTensorMode():
+        values = [torch.empty(3, 4)]
+    recorded = record_forward(lambda tensors: [tensors[0].t() + 1, tensors[0].t() + 1], values)
+    made = [(str(node.target), node.meta["val"].shape) for node in recorded.graph.nodes if node.op == "call_function"]
+    assert made == [("aten.t.default", (4, 3)), ("aten.add.Tensor", (4, 3))] * 2

@@ -67,12 +67,12 @@ def section_limits(
     )
 
 
-def footprint(graph: ModelGraph, operators: Sequence[Operator], limits: Limits) -> Footprint:
-    """What ``operators`` occupy together as one section."""
+def footprint(graph: ModelGraph, operators: Sequence[Operator], limits: Limits, *, streamed: bool = False) -> Footprint:
+    """What ``operators`` occupy together as one section; ``streamed``: though the weights could stay on chip."""
     load = _Load(graph, limits)
     for operator in operators:
         load.add(operator)
-    return load.footprint()
+    return load.footprint(streamed)
 
 
 def pack(graph: ModelGraph, operators: Sequence[Operator], limits: Limits) -> list[tuple[Operator, ...]]:
@@ -141,10 +141,10 @@ class _Load:
         found = self.footprint()
         return found.pmus <= limits.pmus and found.sram_bytes <= limits.sram_bytes
 
-    def footprint(self) -> Footprint:
+    def footprint(self, streamed: bool = False) -> Footprint:
         limits, pmu_bytes = self.limits, _pmu_bytes(self.limits)
         weight_bytes = sum(self.weights.values())
-        streamed = weight_bytes > limits.sram_bytes // 2
+        streamed = streamed or weight_bytes > limits.sram_bytes // 2
         block = load_constants().weight_block_bytes
         held = [min(w, 2 * block) if streamed else w for w in self.weights.values()]
         held_pmus = sum(ceil(w / pmu_bytes) for w in held)

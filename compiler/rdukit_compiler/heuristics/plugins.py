@@ -56,7 +56,7 @@ def find_misplacement(request: Request, parts: Sequence[Sequence[Operator]], dec
         return "its sections do not hold the group's operators, each once and in order"
     limits = default_limits(request)
     for number, (part, decided) in enumerate(zip(parts, decisions, strict=True)):
-        taken = footprint(request.graph, part, limits)
+        taken = footprint(request.graph, part, limits, streamed=decided.get("weights") == "streamed")
         needs = {"PCUs": (taken.pcus, limits.pcus), "PMUs": (taken.pmus, limits.pmus),
                  "SRAM bytes": (taken.sram_bytes, limits.sram_bytes)}  # fmt: skip
         for key, limit in _LIMITED.items():

@@ -5,7 +5,7 @@ preset      what it does
 ==========  ===========================================================================================================
 none        everything bf16 until the program converts (``default`` is the same)
 mp0         the program's own precision everywhere
-mp1         as mp0, but GEMM-like operators compute on inputs rounded to bf16
+mp1         as mp0, but GEMM-like operators take inputs rounded to bf16; they give f32
 mp4         bf16, but softmax, norms, losses and reductions compute in f32; their results are rounded
 ==========  ===========================================================================================================
 
@@ -40,10 +40,10 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
 }  # fmt: skip
 _SENSITIVE: Final = ("softmax", "norm", "loss", "reduce")
 
-#: ``Operator.compute``: the dtype of its operands, and that of its results where it is another.
+#: ``Operator.compute``: the dtypes that its operands are rounded to, one after the other, and after ``>`` its results'.
 DECLARED: Final = "float32"
 WIDE: Final = "float32>bfloat16"
-NARROW: Final = "bfloat16>float32"
+NARROW: Final = "bfloat16+float32"
 ROUNDED: Final = "bfloat16"
 
 

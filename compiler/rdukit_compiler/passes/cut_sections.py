@@ -295,7 +295,7 @@ def _why_packed(index: int, count: int, options: CutOptions) -> str:
 
 
 def _base_name(group: _Group, mode: str) -> str:
-    if mode == "o3":
+    if mode == "o3" and group.match is None:
         return "section"
     if group.match is not None:
         return group.match.rule

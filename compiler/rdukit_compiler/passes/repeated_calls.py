@@ -19,7 +19,7 @@ class RepeatedCalls:
     def __init__(self) -> None:
         #: Description → the tensor that stands for all of that description.
         self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
-        #: Operator and arguments, tensors by ``id``: those in ``_tensors`` live as long as this.
+        #: Operator, arguments and dtype to compute in, tensors by ``id``: those in ``_tensors`` live as long as this.
         self._made: dict[str, tuple[torch.Tensor, ...]] = {}
 
     def tensor_like(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ places, whatever the values are called. Layers of a transformer are equal, so a 
 shallow one. The kernels of a repeated section are those of the first; only the names that they are bound to change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from rdukit.pef.kernel import Argument, Ref
@@ -23,6 +23,8 @@ class SectionMemo:
 
     def __init__(self, store: SectionStore | None = None) -> None:
         self._store = store
+        #: Called after each section.
+        self.on_built: Callable[[], None] = lambda: None
         #: Structure → kernels as bound to the first section that has it.
         self._known: dict[str, SectionKernels] = {}
         #: The graph last asked about, and who reads its values: found once a graph, not once a section.
@@ -54,6 +56,7 @@ class SectionMemo:
             if self._store is not None:
                 self._store.keep(structure, known)
         self._known[structure] = known
+        self.on_built()
         return rebind(known, inputs, outputs)
 
 

@@ -22,7 +22,9 @@ _OPTIONS: Final = (
 )  # fmt: skip
 
 #: What is compared of two sections that belong together; the rest is figures, or said elsewhere.
-_SECTION_FIELDS: Final = ("id", "name", "operators", "rule", "heuristic", "why", "kernel", "inputs", "outputs")
+_SECTION_FIELDS: Final = (
+    "id", "name", "operators", "rule", "heuristic", "why", "kernel", "inputs", "outputs", "decisions",
+)  # fmt: skip
 
 _TEXT_LENGTH: Final = 72
 

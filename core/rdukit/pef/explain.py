@@ -93,7 +93,7 @@ def section_tables(pef: Pef, section: Section) -> list[Table]:
         ("operators", " ".join(section.operators) or "-"),
         ("decided by", f"{origin}; heuristic {decided['heuristic']}"),
         ("why", section.why),
-        *((name.replace("_", " "), text) for name, text in _decision_rows(found["decisions"])),
+        *_decision_rows(found["decisions"]),
     ]
     resources = tuple(
         (
@@ -138,7 +138,8 @@ def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
 def _decision_rows(decisions: dict[str, Any]) -> list[tuple[str, str]]:
     """One line a decision; a mapping by operator gives a line an operator."""
     rows: list[tuple[str, str]] = []
-    for name, value in decisions.items():
+    for key, value in decisions.items():
+        name = key.replace("_", " ")
         if isinstance(value, dict):
             for operator, chosen in value.items():
                 text = (

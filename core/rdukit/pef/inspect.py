@@ -123,7 +123,7 @@ def sections_table(loaded: LoadedPef) -> Table:
             format_bytes(s.resources.sram_bytes), format_count(s.cost.flops), format_bytes(moved_bytes(s)),
             format_count(s.cost.cycles), format_seconds(s.cost.seconds),
         )
-        for s in loaded.pef.sections
+        for s in scheduled_sections(loaded.pef)
     )  # fmt: skip
     return Table("Sections, in schedule order (figures are the cost model's projection)", columns, rows,
                  frozenset({"id", *columns[7:], "operators"}))  # fmt: skip

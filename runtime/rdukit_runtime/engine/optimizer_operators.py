@@ -6,6 +6,9 @@ Each takes lists of tensors of equal length and run-time scalars.
 from typing import Any, Final
 
 import torch
+from torch.optim.adagrad import adagrad as functional_adagrad
+from torch.optim.adam import adam as functional_adam
+from torch.optim.adamw import adamw as functional_adamw
 
 from rdukit_runtime.engine.collectives import all_reduce_mean
 
@@ -49,9 +52,7 @@ def adamw_stepwise(
     The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
     for rounding, as that of a bias before batch norm or of attention's key bias.
     """
-    for parameter, gradient, average, square, step in zip(
-        parameters, gradients, averages, squares, steps, strict=True
-    ):
+    for parameter, gradient, average, square, step in zip(parameters, gradients, averages, squares, steps, strict=True):
         step.add_(1)
         count = step.item()
         parameter.mul_(1 - lr * weight_decay)
@@ -69,7 +70,7 @@ def adam(
     if not parameters:
         return
     *largest, steps = rest
-    update = torch.optim.adamw.adamw if decoupled else torch.optim.adam.adam
+    update = functional_adamw if decoupled else functional_adam
     update(
         parameters, gradients, averages, squares, largest[0] if largest else [], steps, foreach=False, fused=False,
         amsgrad=bool(largest), beta1=beta1, beta2=beta2, lr=lr, weight_decay=weight_decay, eps=eps, maximize=False,
@@ -86,9 +87,7 @@ def sparse_adamw(
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
     """AdamW on the rows [N, …] that have a gradient; the others, and their states, stay as they are, in place."""
-    for parameter, gradient, average, square, step in zip(
-        parameters, gradients, averages, squares, steps, strict=True
-    ):
+    for parameter, gradient, average, square, step in zip(parameters, gradients, averages, squares, steps, strict=True):
         rows = gradient.reshape(gradient.shape[0], -1).any(-1).nonzero().reshape(-1) if gradient.dim() else ...
         touched = [tensor[rows] for tensor in (parameter, average, square)]
         adamw_stepwise(
@@ -107,7 +106,7 @@ def adagrad(
     for total, step in zip(sums, steps, strict=True):
         if initial_accumulator_value and not step:
             total.fill_(initial_accumulator_value)
-    torch.optim.adagrad.adagrad(
+    functional_adagrad(
         parameters, gradients, sums, steps, has_sparse_grad=False, foreach=False, fused=False, has_complex=False,
         lr=lr, weight_decay=weight_decay, lr_decay=lr_decay, eps=eps, maximize=False,
     )  # fmt: skip

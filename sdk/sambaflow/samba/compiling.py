@@ -61,7 +61,9 @@ def compile_traced(
     reporter = ConsoleReporter(quiet)
     if not quiet:
         print(f"[Info][SAMBA]# Placing log files in {folder / pef_name}.samba.log", flush=True)
-    path = compile_graphs(graphs, options, reporter)
+        print(f"[Info][MAC]# Placing log files in {folder / pef_name}.mac.log", flush=True)
+    with reporter:
+        path = compile_graphs(graphs, options, reporter)
     write_atomic(folder / f"{pef_name}.samba.log", "".join(line + "\n" for line in reporter.lines).encode())
     write_json_atomic(folder / f"{pef_name}.configs", {k: _jsonable(v) for k, v in sorted(config.items())})
     if config.get("plot"):

@@ -1,6 +1,7 @@
 """Lazy parameters: modules are built without values, which come when they are needed. Source: SDK reference 13."""
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -100,11 +101,19 @@ def is_lazy(parameter: Any) -> bool:
 def value_of(parameter: Any) -> torch.Tensor:
     """A lazy parameter's value, from its materializer: a function of the parameter, or of it and a random source."""
     make: Callable[..., torch.Tensor] = parameter.materializer
-    try:
-        made = make(parameter)
-    except TypeError:
-        made = make(parameter, RNGProviderFactory().build_provider()())
+    made = make(parameter, RNGProviderFactory().build_provider()()) if _takes_two(make) else make(parameter)
     return made.detach().to(parameter.dtype)
+
+
+def _takes_two(make: Callable[..., torch.Tensor]) -> bool:
+    """Whether a materializer wants a random source beside the parameter."""
+    try:
+        inspect.signature(make).bind(None)
+    except TypeError:
+        return True
+    except ValueError:  # built in, without a signature: what can be counted on is the parameter
+        return False
+    return False
 
 
 def default_values(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -116,7 +116,7 @@ class MultigraphSession:
                     f"{path} was compiled from graphs {', '.join(compiled)}; this program added {', '.join(ours)}"
                 )
             for graph in cut:
-                check_signature(application.pef.signature[graph.name], graph_signature(graph, ()), path, False)
+                check_signature(application.pef.signature[graph.name], graph_signature(graph, ()), path, False, graph)
             self.multigraph.check_regions(application.pef, path)
         except BaseException:
             application.close()

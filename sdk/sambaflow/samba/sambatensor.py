@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_compiler.run_operator import as_index, promote_floats
+from rdukit_compiler.run_operator import as_index, promote_floats, quiet_refusals
 
 _anonymous = itertools.count()
 
@@ -27,6 +27,10 @@ _DESCRIPTIONS = frozenset(
     {"size", "dim", "ndim", "ndimension", "numel", "nelement", "device", "layout", "is_floating_point", "itemsize",
      "element_size", "nbytes", "is_leaf", "grad_fn", "is_cuda", "is_meta", "is_sparse"}
 )  # fmt: skip
+
+
+#: What needs values: an empty tensor refuses it.
+_VALUES = frozenset({"item", "tolist", "numpy", "backward", "data_ptr", "retain_grad", "storage", "untyped_storage"})
 
 
 #: Functions whose integer operands are indices or class labels.
@@ -118,7 +122,9 @@ class SambaTensor:
                     device: torch.Tensor = _session().read_tensor(self._name)
                     return device  # a traced output: always what the device holds now
                 raise InvalidArgument(f"tensor {self.sn_name!r} is empty: it has a shape but no values")
-            self._tensor = self.materializer(self, None)
+            from sambaflow.samba.lazy_param import value_of
+
+            self._tensor = value_of(self)
         return self._tensor
 
     @property
@@ -225,37 +231,50 @@ class SambaTensor:
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
+        if has_empty((args, kwargs)):
+            return infer(func, args, kwargs or {})
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
         if getattr(func, "__name__", "") in _INDEXING:
             plain = [as_index(value) for value in plain]
-        with torch._C.DisableTorchFunctionSubclass():
-            try:
-                return wrap(func(*plain, **named))
-            except RuntimeError:
-                promoted = promote_floats([*plain, *named.values()])
-                if promoted is None:
-                    raise
-                return wrap(func(*promoted[: len(plain)], **dict(zip(named, promoted[len(plain) :], strict=True))))
+        return wrap(_call_promoting(func, plain, named))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         if not hasattr(torch.Tensor, name):
             raise AttributeError(f"'SambaTensor' object has no attribute {name!r}")
+        if name not in _DESCRIPTIONS and name not in _VALUES and self._is_empty():
+            return self._inferred(name)
         tensor = self._described() if name in _DESCRIPTIONS else self.torch_tensor()
         value = getattr(tensor, name)
         if not callable(value):
             return wrap(value)
 
         def method(*args: Any, **kwargs: Any) -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                made = value(*unwrap(list(args)), **unwrap(kwargs))
+            of_class = getattr(torch.Tensor, name)
+            made = _call_promoting(of_class, [tensor, *unwrap(list(args))], unwrap(kwargs))
             if made is tensor:
                 return self
             result = wrap(made)
             return self._renamed(result) if name in _CASTS and isinstance(result, SambaTensor) else result
 
         return method
+
+    def _inferred(self, name: str) -> Any:
+        """A method or property of an empty tensor: gives empty tensors."""
+        of_class = getattr(torch.Tensor, name)
+        if not callable(of_class):
+            return infer(lambda tensor: getattr(tensor, name), (self,), {})
+        return lambda *args, **kwargs: infer(of_class, (self, *args), kwargs)
+
+    def _is_empty(self) -> bool:
+        """Whether there are no values and no way to get them: only shape and dtype are known."""
+        return (
+            self._tensor is None
+            and self._pull is None
+            and self.materializer is None
+            and (self._name is None or not _session().has_value(self._name))
+        )
 
     def _described(self) -> torch.Tensor:
         """A tensor that answers questions about shape and dtype: the wrapped one, or one without values."""
@@ -271,12 +290,16 @@ class SambaTensor:
         return result
 
     def __getitem__(self, index: Any) -> Any:
+        if self._is_empty():
+            return infer(torch.Tensor.__getitem__, (self, index), {})
         return wrap(self.torch_tensor()[unwrap(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.torch_tensor()[unwrap(index)] = unwrap(value)
 
     def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d tensor")
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Any]:
@@ -298,8 +321,18 @@ class SambaTensor:
         values = self.torch_tensor().detach().numpy()
         return values.astype(dtype, copy=bool(copy)) if dtype is not None else values.copy() if copy else values
 
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """What ``torch.as_tensor`` and ``numpy.from_dlpack`` take."""
+        return self.torch_tensor().detach().__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> Any:
+        return self.torch_tensor().__dlpack_device__()
+
     def __hash__(self) -> int:
         return id(self)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.torch_tensor(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
         values = repr(self._tensor) if self._tensor is not None else ("<on device>" if self._pull else "<empty>")
@@ -330,6 +363,55 @@ class DimInfo:
 
     def __init__(self, max: int) -> None:
         self.max = max
+
+
+def _call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call a torch function; floating operands of mixed dtypes that it refuses are promoted, as on the device."""
+    values = [*args, *kwargs.values()]
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            with quiet_refusals(values):
+                return function(*args, **kwargs)
+        except RuntimeError:
+            promoted = promote_floats(values)
+            if promoted is None or getattr(function, "__name__", "").endswith("_"):
+                raise
+            named = dict(zip(kwargs, promoted[len(args) :], strict=True))
+            return function(*promoted[: len(args)], **named)
+
+
+def has_empty(value: Any) -> bool:
+    """Whether a SambaTensor inside ``value`` is empty."""
+    if isinstance(value, SambaTensor):
+        return value._is_empty()
+    if isinstance(value, Mapping):
+        return any(has_empty(item) for item in value.values())
+    return isinstance(value, list | tuple) and any(has_empty(item) for item in value)
+
+
+def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
+
+    def described(value: Any) -> Any:
+        if isinstance(value, SambaTensor):
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+        if isinstance(value, torch.Tensor):
+            return value.to("meta")
+        if isinstance(value, Mapping):
+            return {key: described(item) for key, item in value.items()}
+        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+            return type(value)(described(item) for item in value)
+        return value
+
+    def emptied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return SambaTensor(shape=value.shape, dtype=value.dtype)
+        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+            return [emptied(item) for item in value]
+        return value
+
+    with torch._C.DisableTorchFunctionSubclass():
+        return emptied(function(*described(tuple(args)), **described(kwargs)))
 
 
 def wrap(value: Any) -> Any:
@@ -381,8 +463,7 @@ def _install_operators() -> None:
 
     def make(name: str) -> Callable[..., Any]:
         def operate(self: SambaTensor, *others: Any) -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                return wrap(getattr(self.torch_tensor(), name)(*unwrap(list(others))))
+            return SambaTensor.__torch_function__(getattr(torch.Tensor, name), (), (self, *others))
 
         operate.__name__ = name
         return operate

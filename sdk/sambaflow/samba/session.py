@@ -152,7 +152,9 @@ class SambaSession(MultigraphSession, SessionExtras):
                 )
             chosen = optimizer_list(optim)
             traced_groups = compiler_groups(chosen)
-            check_signature(signature, graph_signature(traced.graph, traced_groups), str(path), bool(traced_groups))
+            check_signature(
+                signature, graph_signature(traced.graph, traced_groups), str(path), bool(traced_groups), traced.graph
+            )
         except BaseException:
             application.close()
             raise
@@ -218,7 +220,7 @@ class SambaSession(MultigraphSession, SessionExtras):
                 program.seed(output, torch.zeros(program.pef.symbols[output].shape))
 
     def adopt(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the host's tensors by symbol name from a model that was converted after tracing. Ours, not the vendor's."""
+        """Take the tensors, by symbol name, of a model that was converted after tracing. Ours, not the vendor's."""
         if self._application is not None:
             self._state.update(
                 {n: t for n, t in tensors.items() if n in self._state and self._state[n].shape == t.shape}
@@ -378,7 +380,12 @@ class SambaSession(MultigraphSession, SessionExtras):
         return [SambaTensor(program.read(program.find_tensor(name)), name=name) for name in names]
 
     def to_cpu(self, *things: Any) -> None:
-        """Device to host: models (parameters and buffers), optimizers (states), tensors."""
+        """Device to host: models (parameters and buffers), optimizers (states), tensors.
+
+        While no PEF is loaded the host's values are the only ones: nothing happens (programs that run on either).
+        """
+        if self._application is None:
+            return
         for thing in _flat(things):
             if isinstance(thing, DeviceOptimizer):
                 self._download_optimizer(thing)
@@ -433,7 +440,7 @@ class SambaSession(MultigraphSession, SessionExtras):
         for parameter, key, symbol in optimizer.named_states(first):
             held = optimizer.state.get(parameter, {}).get(key)
             if held is not None and symbol in program.pef.symbols:
-                program.write(symbol, _plain(torch.as_tensor(held)))
+                program.write(symbol, _plain(torch.as_tensor(unwrap(held))))
 
     def _download_optimizer(self, optimizer: DeviceOptimizer) -> None:
         program = self._loaded().program

@@ -10,6 +10,7 @@ from typing import Final
 import torch
 
 import rdukit
+import rdukit_compiler
 import sambaflow
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 
@@ -27,7 +28,7 @@ _SHAPELESS: Final = (
 )
 
 #: Folders whose frames are not the program's.
-_LIBRARIES: Final = tuple(str(Path(str(module.__file__)).parent) for module in (torch, sambaflow, rdukit))
+_LIBRARIES: Final = tuple(str(Path(str(m.__file__)).parent) for m in (torch, sambaflow, rdukit, rdukit_compiler))
 
 
 def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> RdukitError:
@@ -42,25 +43,26 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
     for words in _SHAPELESS:
         if (found := words.search(f"{kind}: {text}")) or (found := words.search(text)):
             return UnsupportedOperator(
-                f"operator {found[1]!r} {where} is not supported on the RDU, and cannot run on the host either, because "
-                "it does not say the shape of what it makes: register a fake kernel (torch.library.register_fake) and "
-                "compile with --host-fallback, or write it with torch's operators"
+                f"operator {found[1]!r} {where} is not supported on the RDU; nearest supported: torch's own operators. "
+                "To run it on the host instead, let it say the shape of what it makes (torch.library.register_fake) "
+                "and compile with --host-fallback or RDUKIT_HOST_FALLBACK=1"
             )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         return TraceError(
-            f"forward of {model!r} needs a tensor's value while tracing, {where} ({text}); control flow, shapes and "
+            f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
             "Python numbers cannot depend on data: use torch.where, masks or topk, or pass the value in as an argument"
         )
     return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
 
 
 def _line_of(trace: TracebackType | None) -> str:
-    """``, model.py:12: …`` of the innermost frame that is the program's."""
+    """`` (model.py:12: …)`` of the innermost frame that is the program's."""
     found = ""
     while trace is not None:
         code = trace.tb_frame.f_code
         if not code.co_filename.startswith((*_LIBRARIES, "<")):
             line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
-            found = f", {Path(code.co_filename).name}:{trace.tb_lineno}: {line}"
+            shown = f": {line[:80]}" if line else ""
+            found = f" ({Path(code.co_filename).name}:{trace.tb_lineno}{shown})"
         trace = trace.tb_next
-    return found.rstrip(": ")
+    return found

@@ -238,7 +238,11 @@ def _list_values(
             raise CompileError(
                 f"parameter {path!r} was not converted; call samba.from_torch_model_(model) before compile and trace"
             )
-        if symbol in state or symbol in named:
+        if symbol in named:
+            raise CompileError(
+                f"two tensors are called {symbol!r}: input and parameter {path!r}; give the input another name"
+            )
+        if symbol in state:
             raise CompileError(
                 f"two tensors are called {symbol!r}; give the models different prefixes with "
                 "samba.from_torch_model_(model, parent_module_prefix='…')"
@@ -250,6 +254,11 @@ def _list_values(
     base = str(getattr(model, "sn_prefix", prefix))
     for path, buffer in buffers.items():
         symbol = base + path.replace(".", "__")
+        if symbol in state or symbol in named:
+            raise CompileError(
+                f"two tensors are called {symbol!r}, one of them buffer {path!r}; give the input or the attribute "
+                "another name"
+            )
         state[symbol] = buffer
         values.append(Value(symbol, ValueKind.BUFFER, _dtype(buffer), tuple(buffer.shape)))
     return values, state

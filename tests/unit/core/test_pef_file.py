@@ -101,7 +101,9 @@ def test_another_version_is_refused_with_the_readable_ones(tmp_path: Path, versi
     with zipfile.ZipFile(path) as archive:
         index = json.loads(archive.read(INDEX))
     rewrite(path, {INDEX: json.dumps(index | {"format": version}).encode()})
-    with pytest.raises(PefVersionMismatch, match=rf"has format {version[0]}.{version[1]}.*reads 1.0 to 1.0"):
+    with pytest.raises(
+        PefVersionMismatch, match=rf"has format {version[0]}.{version[1]}.*reads 1.0 to 1.{FORMAT_VERSION[1]}"
+    ):
         read_pef(path)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from sambaflow.samba.sambatensor import unwrap, wrap
+from sambaflow.samba.sambatensor import has_empty, infer, unwrap, wrap
 
 
 def torch_function(name: str) -> Callable[..., Any]:
@@ -24,6 +24,8 @@ def torch_function(name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs.pop("out", None) is not None:
             raise TypeError(f"samba.{name}: out= is not supported on the device; use the returned tensor")
+        if has_empty((args, kwargs)):
+            return infer(function, args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():
             return wrap(function(*unwrap(list(args)), **unwrap(kwargs)))
 

@@ -155,7 +155,7 @@ def fill_parameter_(parameter: SambaParameter, value: torch.Tensor) -> None:
     """
     made = SambaParameter(value.to(parameter.dtype), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
-    torch.utils.swap_tensors(parameter, made)
+    torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
 
 
 def _detached(parameter: torch.Tensor) -> torch.Tensor:

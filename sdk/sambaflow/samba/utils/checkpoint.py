@@ -21,7 +21,7 @@ def save_tensors(tensors: Any, path: "str | Path") -> None:
     from safetensors.torch import save_file
 
     named = dict(tensors) if isinstance(tensors, Mapping) else {str(t.sn_name): t for t in tensors}
-    plain = {name: torch.as_tensor(unwrap(t)).detach().contiguous().clone() for name, t in named.items()}
+    plain = {name: _plain(t).contiguous().clone() for name, t in named.items()}
     with atomic_target(Path(path)) as temporary:
         save_file(plain, str(temporary))
 
@@ -65,6 +65,12 @@ def load_sharded_checkpoint(
     missing = sorted(n for n, t in targets.items() if id(t) not in loaded and n in persistent)
     if strict and missing:
         raise InvalidArgument(f"{path} lacks {missing[:8]} of {len(targets)} tensors; pass strict=False to keep theirs")
+
+
+def _plain(tensor: Any) -> torch.Tensor:
+    """A torch tensor and nothing more: what a parameter holds, what a SambaTensor wraps, what an array becomes."""
+    held = unwrap(tensor)
+    return held.data if isinstance(held, torch.Tensor) else torch.as_tensor(held)
 
 
 def _targets(model: nn.Module) -> dict[str, torch.Tensor]:
