@@ -14,6 +14,13 @@ from rdukit_compiler.passes.choose_host_operators import runs_on_host
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
+#: Operators whose floating operands must have one dtype: fake tensors let a mix pass that the CPU then refuses.
+_SAME_DTYPE = frozenset(
+    "linear matmul mm bmm mv dot addmm addmv baddbmm addbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
+    "conv_transpose2d conv_transpose3d scaled_dot_product_attention group_norm instance_norm prelu".split()
+)
+#: Operators whose parameters must not be narrower than what they normalise.
+_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
 
 
@@ -35,6 +42,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     operands, _, results = operator.compute.partition(">")
     for dtype in filter(None, operands.split("+")):
         args = [_rounded(a, dtype) for a in args]
+    if operator.op_type in _SAME_DTYPE or (operator.op_type in _NORMS and _is_wide(args[0])):
+        args = promote_floats(args) or args
     try:
         with quiet_refusals(args):
             made = function(*args, **kwargs)
@@ -55,6 +64,10 @@ def _rounded(value: Any, dtype: str) -> Any:
     return value.to(getattr(torch, dtype)) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
 def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
     try:
         return function(*args, **kwargs)
@@ -68,7 +81,7 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
     """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
     fake = logging.getLogger("torch._subclasses.fake_tensor")
     before = fake.disabled
-    fake.disabled = before or promote_floats(args) is not None
+    fake.disabled = before or len(_float_dtypes(args)) > 1
     try:
         yield
     finally:
@@ -77,11 +90,15 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
 
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:
     """``args`` with all floating tensors in the widest dtype among them; None if they agree already."""
-    floats = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
+    floats = _float_dtypes(args)
     if len(floats) < 2:
         return None
     widest = max(floats, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
     return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+
+
+def _float_dtypes(args: Sequence[Any]) -> set[torch.dtype]:
+    return {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
 
 
 def as_index(value: Any) -> Any:

@@ -72,6 +72,6 @@ def nearest_supported(operator: Operator) -> str:
     if (written := _NEAREST.get(operator.op_type.rstrip("_"))) is not None:
         return written
     word = operator.op_type.lower().strip("_")
-    inside = sorted((name for name in _KNOWN if name in word), key=len)
+    inside = sorted((name for name in _KNOWN if len(name) > 3 and name in word), key=len)
     close = difflib.get_close_matches(word, _KNOWN, n=1, cutoff=0.0)
-    return inside[-1] if inside else close[0]
+    return f"{inside[-1] if inside else close[0]} by its name; or write it with torch's own operators"

@@ -90,9 +90,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_checkpoint(
-    folder: Path, family: str, sizes: dict[str, Any], tokenizer: PreTrainedTokenizerFast, seed: int
-) -> None:
+def make_checkpoint(folder: Path, family: str, sizes: dict[str, Any], tokenizer: PreTrainedTokenizerFast) -> None:
     """A Hugging Face folder: configuration, random weights, tokenizer."""
     set_seed(_SEEDS[family])
     config = AutoConfig.for_model(family, **sizes)

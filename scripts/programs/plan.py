@@ -220,22 +220,25 @@ def _generative() -> list[Step]:
 
 
 def _generate_text() -> list[Step]:
+    found = [step for family in FAMILIES for step in _generate_text_of(family, family, "")]
+    two = "generation.batch_size=2 generation.prompts=[Once,There] +generation.static_seq_lengths=[32,64]"
+    return [*found, *_generate_text_of("llama", "llama-b2", two)]
+
+
+def _generate_text_of(family: str, name: str, options: str) -> list[Step]:
     where = (MODELZOO, "examples/nlp/text_generation")
-    found: list[Step] = []
-    for family in FAMILIES:
-        model = f"checkpoint.model_name_or_path={{materials}}/{family} model.max_seq_length={LENGTH}"
-        cpu = f"cpu_generate_text {family}"
-        telemetry = f"generation.output_dir={{out}}/generated_{family}"
-        found += [
-            Step(cpu, *where, f"cpu_generate_text.py {model} generation.max_new_tokens=32", _some_text),
-            Step(f"rdu_generate_text {family} compile", *where,
-                 f"rdu_generate_text.py command=compile {model} samba_compile.output_folder={{out}} "
-                 f"samba_compile.pef_name={family} samba_compile.arch=sn40", _wrote_pef(f"{family}/{family}.pef")),
-            Step(f"rdu_generate_text {family} run", *where,
-                 f"rdu_generate_text.py command=run {model} samba_run.pef={{out}}/{family}/{family}.pef "
-                 f"generation.max_new_tokens=32 {telemetry}", _same_text(cpu)),
-        ]  # fmt: skip
-    return found
+    model = f"checkpoint.model_name_or_path={{materials}}/{family} model.max_seq_length={LENGTH} {options}"
+    more = f"generation.max_new_tokens=32 generation.output_dir={{out}}/generated-{name}"
+    cpu = f"cpu_generate_text {name}"
+    return [
+        Step(cpu, *where, f"cpu_generate_text.py {model} generation.max_new_tokens=32", _some_text),
+        Step(f"rdu_generate_text {name} compile", *where,
+             f"rdu_generate_text.py command=compile {model} samba_compile.output_folder={{out}} "
+             f"samba_compile.pef_name={name} samba_compile.arch=sn40", _wrote_pef(f"{name}/{name}.pef")),
+        Step(f"rdu_generate_text {name} run", *where,
+             f"rdu_generate_text.py command=run {model} samba_run.pef={{out}}/{name}/{name}.pef {more}",
+             _same_text(cpu)),
+    ]  # fmt: skip
 
 
 def _train() -> list[Step]:

@@ -141,11 +141,51 @@ def test_an_empty_tensor_knows_its_shape_and_can_be_filled_later() -> None:
     assert not hasattr(empty, "no_such_attribute")
     assert empty.sn_region_name == "kv"
     assert "cache" in repr(empty)
-    with pytest.raises(InvalidArgument, match="'cache' is empty"):
-        empty.sum()
+    for read in ("item", "tolist", "numpy", "torch_tensor", "__bool__"):
+        with pytest.raises(InvalidArgument, match="'cache' is empty"):
+            getattr(empty, read)()
     empty.data = torch.ones(2, 3)
     assert empty.has_data
     assert empty.sum().item() == 6
+
+
+def test_functions_of_empty_tensors_infer_shape_and_dtype() -> None:
+    k = SambaTensor(shape=(2, 3), dtype=torch.bfloat16, name="k")
+    for made, shape, dtype in (
+        (torch.add(k, k), (2, 3), torch.bfloat16),
+        (samba.add(k, 1), (2, 3), torch.bfloat16),
+        (torch.ones(2, 3) * k, (2, 3), torch.float32),
+        (k.float() @ k.float().t(), (2, 2), torch.float32),
+        (k[:, :1], (2, 1), torch.bfloat16),
+        (k == 0, (2, 3), torch.bool),
+        (torch.cat([k, k]).T, (3, 4), torch.bfloat16),
+        (k.topk(1)[1], (2, 1), torch.int64),
+    ):
+        assert isinstance(made, SambaTensor) and not made.has_data
+        assert (tuple(made.shape), made.dtype) == (shape, dtype)
+
+
+def test_mixed_floating_dtypes_promote_in_methods_operators_and_functions() -> None:
+    narrow, wide = SambaTensor(torch.ones(2, 2).bfloat16()), torch.ones(2, 2)
+    for made in (
+        narrow @ wide,
+        wide @ narrow,
+        narrow.matmul(wide),
+        torch.matmul(wide, narrow),
+        samba.add(narrow, wide),
+    ):
+        assert made.dtype == torch.float32
+    linear = nn.Linear(2, 2)
+    samba.from_torch_model_(linear)
+    assert (linear.weight @ narrow).dtype == torch.float32
+
+
+def test_other_libraries_take_a_samba_tensor_as_an_array() -> None:
+    tensor = SambaTensor(torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(torch.as_tensor(tensor), tensor.torch())
+    assert torch.as_tensor(SambaTensor(torch.tensor(3.0))).item() == 3
+    with pytest.raises(TypeError, match="0-d"):
+        len(SambaTensor(torch.tensor(3.0)))
 
 
 def test_a_materializer_gives_the_values_when_they_are_needed() -> None:
@@ -154,6 +194,8 @@ def test_a_materializer_gives_the_values_when_they_are_needed() -> None:
     )
     assert not lazy.has_data
     assert lazy.sum().item() == 10
+    alone = SambaTensor(shape=(2,), dtype=torch.bfloat16, materializer=lambda t: torch.ones(tuple(t.shape)))
+    assert alone.torch().dtype == torch.bfloat16
 
 
 def test_a_tensor_without_values_or_shape_is_refused() -> None:

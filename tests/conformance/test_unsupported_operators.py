@@ -137,6 +137,34 @@ def test_with_the_opt_in_an_unsupported_operator_trains_on_the_host_in_a_section
     assert f"section {sections[0].name}: operator" in log
 
 
+def test_an_operator_of_the_program_that_was_changed_is_differentiated_again(tmp_path: Path) -> None:
+    class Powers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.full((4,), 2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ops.rdukit_powers.power(self.w)
+
+    gradients = []
+    for power in (2, 3):
+        library = torch.library.Library("rdukit_powers", "DEF")
+        library.define("power(Tensor x) -> Tensor")
+        for key in ("CPU", "Meta"):
+            library.impl("power", lambda x, power=power: x**power, key)
+        torch.library.register_autograd(
+            "rdukit_powers::power", lambda ctx, g, power=power: power * ctx.saved_tensors[0] ** (power - 1) * g,
+            setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs), lib=library,
+        )  # fmt: skip
+        net = Powers()
+        loaded = load_model(net, samba.randn(4, name="x"), tmp_path, sgd, precision="f32", host_fallback=True)
+        loaded.run(section_types=["fwd", "bckwd"])
+        gradients.append(net.w.sn_grad[0].item())
+        samba.session.reset()
+        library._destroy()
+    assert gradients == [4.0, 12.0]
+
+
 def test_the_opt_in_is_an_option_of_every_program_and_a_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
+from rdukit_compiler.backend.known_values import READS, FindOrigin, find_known_number
+
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (
     type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -33,21 +35,29 @@ _NEVER: Final = frozenset({
 _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 
 
-def record_forward(function: Callable[..., Any], values: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """Record the calls of ``function(list of tensors)``; each node has its result, a fake tensor, in ``meta["val"]``.
+def record_forward(
+    function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None
+) -> fx.GraphModule:
+    """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
+
+    Results are tensors without data, fake ones or on the meta device; those over one memory share a storage.
 
     Args:
         values: fake tensors.
+        origin_of: tensor that ``function`` kept from an earlier record → its node there.
     Raises:
         Whatever ``function`` raises.
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
+    recorder.origin_of = origin_of
     with _use_lazy_graph_module(True):  # nobody runs the record: its Python code is not generated
         return recorder.trace(function, values)
 
 
 class _Recorder(proxy_tensor._MakefxTracer):
     """torch's recorder with faster modes."""
+
+    origin_of: FindOrigin
 
     def _construct_modes_with_fx_tracer(self, fx_tracer: Any) -> None:
         super()._construct_modes_with_fx_tracer(fx_tracer)
@@ -59,6 +69,13 @@ class _Recorder(proxy_tensor._MakefxTracer):
             _allow_fake_constant=self._allow_fake_constant,
             _error_on_data_dependent_ops=self._error_on_data_dependent_ops,
         )
+        self.proxy_mode.origin_of = self.origin_of
+
+    def _convert_args_to_fake(self, args: Any) -> Any:
+        (values,) = args
+        if all(type(v) is FakeTensor and v.fake_mode is self.fake_tensor_mode for v in values):
+            return args  # torch would copy each, in half a millisecond
+        return super()._convert_args_to_fake(args)
 
 
 class _FunctionMode(PreDispatchTorchFunctionMode):
@@ -91,16 +108,14 @@ class _Result:
     device: torch.device
     shares: int
 
-    def make(self, mode: Any, memory_of: torch.Tensor | None) -> FakeTensor:
-        """Another such tensor; over the memory of ``memory_of`` if that is given."""
+    def make(self, mode: Any, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Another such tensor, on the meta device."""
         dtype, shape, stride, offset = self.form
         with in_kernel_invocation_manager(mode):
-            if memory_of is None:
-                made = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-            else:
-                made = torch.empty_strided((0,), (1,), dtype=dtype, device="meta")
-                made.set_(memory_of.untyped_storage(), offset, shape, stride)
-        return FakeTensor(mode, made, self.device)
+            if self.shares < 0:
+                return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            made = torch.empty_strided((0,), (1,), dtype=dtype, device="meta")
+            return made.set_(tensors[self.shares].untyped_storage(), offset, shape, stride)
 
 
 class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -111,6 +126,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         #: Call → its result; None where the like of it cannot be made.
         self._results: dict[tuple[object, ...], _Result | None] = {}
         self._plain: dict[object, bool] = {}
+        self.origin_of: FindOrigin = lambda tensor: None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
@@ -120,6 +136,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
         if not plain or torch._C._functorch.peek_interpreter_stack() is not None:
+            if func._schema.name in READS and (known := self._known(args[0])) is not None:
+                return bool(known) if func._schema.name == "aten::is_nonzero" else known
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
             call = _Call(self.tracer.tensor_tracker)
@@ -138,16 +156,23 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             self._results[key] = _remember(made, call.tensors)
         return made
 
+    def _known(self, tensor: Any) -> bool | int | float | None:
+        entry = self.tracer.tensor_tracker.get(tensor)
+        node = entry.proxy.node if entry is not None else self.origin_of(tensor)
+        root: torch.nn.Module = self.tracer.root  # type: ignore[union-attr]
+        return None if node is None else find_known_number(node, root, self.origin_of)
+
     def _repeat(
         self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> FakeTensor:
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        made = result.make(mode, tensors[result.shares] if result.shares >= 0 else None)
+        described = result.make(mode, tensors)
+        made = FakeTensor(mode, described, result.device)
         graph = self.tracer.graph
         name = graph._target_to_str(func.overloadpacket.__name__)
         node = graph.create_node("call_function", func, args, kwargs, name)
-        # A copy, so that what is done to the tensor later in place does not change what the record says of this call.
-        node.meta["val"] = result.make(mode, made)
+        # Over the same memory, but what is done to ``made`` in place later does not change what it says of this call.
+        node.meta["val"] = described
         self.tracer.tensor_tracker[made] = proxy_tensor._ProxyTensor(fx.Proxy(node, self.tracer), None)
         return made
 

@@ -23,7 +23,7 @@ from rdukit_compiler.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.group_labelled import labelled_groups
-from rdukit_compiler.passes.host_sections import HOST, host_reason, split_around_host
+from rdukit_compiler.passes.host_sections import HOST, host_reason, split_around_host, without_host
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
@@ -89,7 +89,8 @@ def cut_sections(graph: ModelGraph, options: CutOptions) -> tuple[SectionPlan, .
         if decided:
             groups = _merge_undecided(graph, _group(graph, decided))
     else:
-        groups = _group(graph, _find_matches(graph, options.rules, decided) if options.mode == "o1" else ())
+        matches = _find_matches(graph, options.rules, decided) if options.mode == "o1" else ()
+        groups = _group(graph, without_host(graph, matches))
     plans: list[SectionPlan] = []
     names: set[str] = set()
     for group in groups:

@@ -5,6 +5,7 @@ from typing import Final
 
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.passes.choose_host_operators import HOST_LABEL, runs_on_host
+from rdukit_compiler.patterns.match import Match
 
 #: What stands for a heuristic in a host section: nothing is placed on tiles.
 HOST: Final = "host"
@@ -28,6 +29,12 @@ def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
         members = tuple(operator for operator in graph.operators if stage[operator.name] == number)
         groups.extend([(o,) for o in members] if number % 2 else [members])
     return groups
+
+
+def without_host(graph: ModelGraph, matches: Sequence[Match]) -> tuple[Match, ...]:
+    """Those of ``matches`` that no host operator is in: it has a section of its own, whatever a rule says."""
+    hosted = {operator.name for operator in graph.operators if runs_on_host(operator)}
+    return tuple(match for match in matches if hosted.isdisjoint(match.operators))
 
 
 def host_reason(operators: Sequence[Operator]) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.passes.assign_precision import Precision
+from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
 from rdukit_compiler.passes.section_store import SectionStore
 
@@ -49,12 +50,14 @@ class SectionMemo:
         outputs = section_outputs(graph, operators, self._readers)
         structure = describe_structure(graph, operators, inputs, outputs, precision, contributions)
         known = self._known.get(structure)
-        if known is None and self._store is not None:
-            known = self._store.find(structure)
+        # What an operator of the program's own does may change from one compile to the next.
+        store = None if any(runs_on_host(operator) for operator in operators) else self._store
+        if known is None and store is not None:
+            known = store.find(structure)
         if known is None:
             known = build_kernels(graph, operators, precision, contributions, self._readers)
-            if self._store is not None:
-                self._store.keep(structure, known)
+            if store is not None:
+                store.keep(structure, known)
         self._known[structure] = known
         self.on_built()
         return rebind(known, inputs, outputs)

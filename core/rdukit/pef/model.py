@@ -1,7 +1,7 @@
 """What a PEF holds, as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import prod
 from typing import Any
@@ -155,8 +155,20 @@ class Pef:
 
 
 def pef_to_dict(pef: Pef) -> dict[str, Any]:
-    """Plain containers, ready for JSON."""
-    return asdict(pef)
+    """Plain containers, ready for JSON; they share their content with ``pef``, which ``asdict`` would copy."""
+    return {
+        **_fields_of(pef),
+        "graphs": {name: _fields_of(graph) for name, graph in pef.graphs.items()},
+        "symbols": {name: _fields_of(symbol) for name, symbol in pef.symbols.items()},
+        "sections": [
+            {**_fields_of(section), "resources": _fields_of(section.resources), "cost": _fields_of(section.cost)}
+            for section in pef.sections
+        ],
+    }
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def pef_from_dict(value: Mapping[str, Any]) -> Pef:

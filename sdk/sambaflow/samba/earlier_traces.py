@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -47,9 +48,19 @@ def tracker_of_trace() -> Mapping[Any, Any]:
 
 
 def remember_traced(graph: str, tracker: Mapping[Any, Any], sources: Mapping[fx.Node, Source]) -> None:
-    """Remember what is left of a trace: ``tracker`` maps its tensors to their proxies, weakly."""
+    """Remember what is left of a trace: ``tracker`` maps its tensors to their proxies, weakly.
+
+    The program's own tensors are among them where an operator returned one as it was; they have values.
+    """
     for tensor, made in list(tracker.items()):
-        _origins[tensor] = _Origin(graph, made.proxy.node, sources)
+        if isinstance(tensor, FakeTensor):
+            _origins[tensor] = _Origin(graph, made.proxy.node, sources)
+
+
+def origin_of(tensor: torch.Tensor) -> fx.Node | None:
+    """The node of an earlier trace that made ``tensor``, if the program kept it from there."""
+    origin = _origins.get(tensor)
+    return None if origin is None else origin.node
 
 
 def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> None:

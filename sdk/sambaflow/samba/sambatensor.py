@@ -236,7 +236,7 @@ class SambaTensor:
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
         if getattr(func, "__name__", "") in _INDEXING:
             plain = [as_index(value) for value in plain]
-        return wrap(_call_promoting(func, plain, named))
+        return wrap(call_promoting(func, plain, named))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -252,7 +252,7 @@ class SambaTensor:
 
         def method(*args: Any, **kwargs: Any) -> Any:
             of_class = getattr(torch.Tensor, name)
-            made = _call_promoting(of_class, [tensor, *unwrap(list(args))], unwrap(kwargs))
+            made = call_promoting(of_class, [tensor, *unwrap(list(args))], unwrap(kwargs))
             if made is tensor:
                 return self
             result = wrap(made)
@@ -365,7 +365,7 @@ class DimInfo:
         self.max = max
 
 
-def _call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a torch function; floating operands of mixed dtypes that it refuses are promoted, as on the device."""
     values = [*args, *kwargs.values()]
     with torch._C.DisableTorchFunctionSubclass():
@@ -374,7 +374,8 @@ def _call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[
                 return function(*args, **kwargs)
         except RuntimeError:
             promoted = promote_floats(values)
-            if promoted is None or getattr(function, "__name__", "").endswith("_"):
+            name = getattr(function, "__name__", "")
+            if promoted is None or (name.endswith("_") and not name.endswith("__")):  # in place
                 raise
             named = dict(zip(kwargs, promoted[len(args) :], strict=True))
             return function(*promoted[: len(args)], **named)

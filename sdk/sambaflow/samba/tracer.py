@@ -16,7 +16,7 @@ from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.directives import module_labels, recording
-from sambaflow.samba.earlier_traces import Source, graft_earlier, remember_traced, tracker_of_trace
+from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.samba.trace_failure import explain_failure
 
@@ -69,7 +69,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     with mode:
         values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
     try:
-        recorded = record_forward(forward, values)
+        recorded = record_forward(forward, values, origin_of)
     except RdukitError:
         raise
     # Whatever the program's forward raises is the trace's failure.

@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from rdukit_compiler.backend.record import record_forward
+from rdukit_compiler.backend.torch_private import self_test
 
 Forward = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 OUTSIDE = torch.arange(6.0).reshape(2, 3)
@@ -87,11 +88,11 @@ def described(module: fx.GraphModule) -> tuple[list[object], list[object]]:
         args = fx.node.map_arg((node.args, node.kwargs), lambda n: f"node {place[n]}")
         calls.append((node.op, str(node.target), repr(args)))
         value = node.meta.get("val")
-        for tensor in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(tensor, FakeTensor):
+        for tensor in value if isinstance(value, list | tuple) else [value]:  # a tensor of vmap has no storage
+            if isinstance(tensor, torch.Tensor) and (isinstance(tensor, FakeTensor) or tensor.is_meta):
                 memory = numbered.setdefault(tensor.untyped_storage()._cdata, len(numbered))
                 form = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-                results.append((node.op, *form, tensor.device, memory))
+                results.append((node.op, *form, memory))
     return calls, results
 
 
@@ -127,3 +128,7 @@ def test_a_value_that_is_needed_while_recording_is_refused_as_by_torch() -> None
         values = [torch.empty(4, 6)]
     with pytest.raises(Exception, match=r"data-dependent|DataDependent|value out of|_local_scalar_dense"):
         record_forward(forward, values)
+
+
+def test_torchs_private_interfaces_behave_as_the_compiler_takes_for_granted() -> None:
+    self_test()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sambaflow.samba.sambatensor import _session, unwrap, wrap
+from sambaflow.samba.sambatensor import _session, call_promoting, unwrap, wrap
 
 #: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
@@ -109,7 +109,7 @@ class SambaParameter(nn.Parameter):
         with torch._C.DisableTorchFunctionSubclass():
             if func is torch.Tensor.detach:
                 return _detached(args[0])
-            result = func(*unwrap(list(args)), **unwrap(kwargs))
+            result = call_promoting(func, unwrap(list(args)), unwrap(kwargs))
         name = getattr(func, "__name__", "")
         if name in {"__get__", "__set__", "__delete__"} or name in _PLAIN:
             return result

@@ -1,0 +1,87 @@
+"""Values that are known while a forward pass is recorded: those that depend on no input, parameter or buffer.
+
+A recorded tensor holds no data. Programs look at some all the same, such as whether a mask that they have just made is
+all zeros; what they made from nothing can be made for real, from the record.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+#: Operators that read a tensor's value.
+READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
+#: More would be no constant but a computation that belongs on the device.
+MOST_OPERATORS: Final = 64
+MOST_ELEMENTS: Final = 1 << 24
+
+#: Tensor of an earlier record that the program kept → the node that made it, if that is known.
+FindOrigin = Callable[[torch.Tensor], fx.Node | None]
+
+
+def find_known_number(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> bool | int | float | None:
+    """The number in the one-element tensor of ``node``; None if it is not known before the program runs.
+
+    Args:
+        root: holds the constants of a graph that has no module yet.
+    """
+    order = _operators_before(node, root, origin_of)
+    if order is None:
+        return None
+    made: dict[fx.Node, Any] = {}
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        for current, source in order:
+            if isinstance(source, fx.Node):
+                made[current] = made[source]
+            elif source is not None:
+                made[current] = source
+            else:
+                arguments = fx.node.map_arg((current.args, current.kwargs), lambda n: made[n])
+                assert callable(current.target)
+                made[current] = current.target(*arguments[0], **arguments[1])
+        number: bool | int | float = made[node].item()
+        return number
+
+
+def _operators_before(
+    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin
+) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
+    """Nodes in the order to compute them, each with the tensor or the other record's node that it equals."""
+    order: dict[fx.Node, fx.Node | torch.Tensor | None] = {}
+    pending = [node]
+    while pending:
+        current = pending[-1]
+        if current in order:
+            pending.pop()
+            continue
+        source: fx.Node | torch.Tensor | None = None
+        needed = current.all_input_nodes
+        if current.op == "get_attr":
+            tensor = getattr(current.graph.owning_module or root, str(current.target), None)
+            source = origin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
+            if source is None:
+                return None
+            needed = [source] if isinstance(source, fx.Node) else []
+        elif current.op != "call_function" or not _is_pure(current):
+            return None
+        if missing := [n for n in needed if n not in order]:
+            pending.extend(missing)
+            if len(pending) + len(order) > MOST_OPERATORS:
+                return None
+        else:
+            order[pending.pop()] = source
+    return list(order.items())
+
+
+def _is_pure(node: fx.Node) -> bool:
+    function, value = node.target, node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
+        return False
+    return (
+        isinstance(function, torch._ops.OpOverload)
+        and not function._schema.is_mutable
+        and torch.Tag.nondeterministic_seeded not in function.tags
+    )
