@@ -126,7 +126,7 @@ def measure(kind: str, options: argparse.Namespace, scratch: Path) -> dict[str, 
     warm = scratch / f"{kind}-warm"
     warm.mkdir()
     if options.kernels == "native":
-        compile_seconds(2, 2 * options.width, "training", warm, "native")
+        compile_seconds(2, 2 * options.width, kind, warm, "native")
         shutil.rmtree(warm / "sections", ignore_errors=True)
     samples: dict[str, list[dict[str, float]]] = {}
     for number in range(options.samples):

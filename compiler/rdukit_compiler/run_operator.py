@@ -10,6 +10,7 @@ import torch
 from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.ir import Operator
+from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
@@ -166,6 +167,15 @@ def _wide(op: str) -> Callable[..., Any]:
     return form
 
 
+def _layer_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """In f32 inside, rounded once: torch's own bf16 form adds up the parameters' gradients in bf16, which stop growing
+    after a few hundred rows. Keeps the dtype of x.
+    """
+    wide = {key: _as_wide(value) for key, value in kwargs.items()}
+    made: torch.Tensor = torch.ops.aten.layer_norm.default(_as_wide(x), *(_as_wide(a) for a in args), **wide)
+    return made.to(x.dtype)
+
+
 def _on_host(op: str) -> Callable[..., Any]:
     """The operator in f32, in which the host computes; what it makes is bf16 again if all floats it reads are."""
 
@@ -198,6 +208,9 @@ _WIDE = (
 _FORMS: dict[str, Callable[..., Any]] = {
     **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in _WIDE},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
+    "aten.embedding.default": embedding,
+    "aten.layer_norm.default": _layer_norm,
+    "aten.index.Tensor": index,
     "aten.batch_norm.default": _batch_norm,
     "aten.dropout.default": _dropout,
     "aten.feature_dropout.default": _feature_dropout,

@@ -77,9 +77,15 @@ def adam(
     )  # fmt: skip
 
 
-def adamw_amsgrad(*columns: Tensors, **scalars: float) -> None:
+def adamw_amsgrad(
+    parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, largest: Tensors, steps: Tensors, *,
+    lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+) -> None:  # fmt: skip
     """``torch.optim.AdamW(amsgrad=True)``'s update, in place."""
-    adam(*columns, **scalars, decoupled=True)
+    adam(
+        parameters, gradients, averages, squares, largest, steps, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
+        weight_decay=weight_decay, decoupled=True,
+    )  # fmt: skip
 
 
 def sparse_adamw(

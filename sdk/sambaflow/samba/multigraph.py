@@ -12,6 +12,7 @@ from torch import nn
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, TraceError
 from rdukit.pef.model import Pef
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from sambaflow.samba.consumers import Consumer, consumer_of, rewired
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.multigraph_regions import fit_to_regions
 from sambaflow.samba.sambatensor import SambaTensor
@@ -37,6 +38,8 @@ class MultiGraph:
         self._updates: list[Mapping[str, str]] = []
         #: Buffer → dropout rate, of all traces.
         self._rates: dict[str, float] = {}
+        #: Operators that the program has looked at through ``tensor.dsts``, by name.
+        self._consumers: dict[str, Consumer] = {}
         self._models: dict[str, nn.Module] = {}
         self._traces: set[str] = set()
 
@@ -111,6 +114,28 @@ class MultiGraph:
                     "another; give different tensors different names"
                 )
 
+    def consumers(self, name: str) -> list[Consumer]:
+        """The operators that read a traced tensor, in the order of the trace; empty for what was not traced."""
+        return [
+            self._consumers.setdefault(operator.name, consumer_of(operator, self._handle_of))
+            for operator in self._order
+            if name in operator.inputs
+        ]
+
+    def _handle_of(self, name: str) -> SambaTensor:
+        for known in (self.outputs, self.inputs):
+            if name in known:
+                return known[name]
+        value = self._values[name]
+        return SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
+
+    def _follow_consumers(self) -> None:
+        """Take over what the program changed in the inputs of ``tensor.dsts``."""
+        self._order = rewired(self._order, self._consumers.values(), self._values)
+        self._producers.update({output: o for o in self._order for output in o.outputs})
+        for consumer in self._consumers.values():
+            consumer.before = tuple(tensor.sn_name for tensor in consumer.inputs)
+
     # -- cutting -----------------------------------------------------------------------------------------------------
 
     def add(self, graph: FwdGraph) -> None:
@@ -133,6 +158,7 @@ class MultiGraph:
         """
         if not self.graphs:
             raise InvalidArgument("no graph was added; call samba.session.add_graph(FwdGraph(start, stop, name)) first")
+        self._follow_consumers()
         cut = [self.cut(graph) for graph in self.graphs.values()]
         regions = self.regions()
         return fit_to_regions(cut, regions)

@@ -200,6 +200,12 @@ class SambaTensor:
         _session().seed_output(self.sn_name, None if value is None else unwrap(value))
 
     @property
+    def dsts(self) -> list[Any]:
+        """The operators that read it in what ``trace_multigraph`` traced; their ``inputs`` may be changed."""
+        found: list[Any] = _session().multigraph.consumers(self.sn_name)
+        return found
+
+    @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
         value: torch.Tensor = _session().read_tensor(self.sn_name)

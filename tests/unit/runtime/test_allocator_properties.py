@@ -11,7 +11,7 @@ from rdukit_runtime.placement import find_placement
 from rdukit_runtime.states import LeaseEvent
 
 NODE = NodeSpec(
-    "SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0, 0.0), 2, 2, max_applications=6
+    "SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0), 2, 2, max_applications=6
 )
 
 

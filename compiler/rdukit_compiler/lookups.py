@@ -1,0 +1,61 @@
+"""Lookups whose gradient adds up in f32: a row that many indices name would stop growing in bf16 at 256 equal parts.
+
+torch's own bf16 form adds in bf16, so that a frequent token's gradient is off by half and more; the device's gradients
+accumulate wider and are rounded once (SDK reference 16).
+"""
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def embedding(
+    weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """``aten.embedding``: weight [N, D], indices [...] → [..., D]."""
+    if not _adds_narrowly(weight):
+        return aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq, sparse)  # type: ignore[no-any-return]
+    made: torch.Tensor = _Embedding.apply(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-untyped-call]
+    return made
+
+
+def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    """``aten.index``: ``source[i, j, …]``, with None for a whole axis."""
+    if not _adds_narrowly(source):
+        return aten.index.Tensor(source, indices)  # type: ignore[no-any-return]
+    made: torch.Tensor = _Index.apply(source, indices)  # type: ignore[no-untyped-call]
+    return made
+
+
+def _adds_narrowly(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled() and tensor.dtype == torch.bfloat16
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, indices: torch.Tensor, padding_idx: int, by_frequency: bool) -> Any:
+        ctx.save_for_backward(indices)
+        ctx.rest = weight.shape[0], padding_idx, by_frequency
+        return aten.embedding.default(weight, indices, padding_idx, by_frequency)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (indices,) = ctx.saved_tensors
+        total = aten.embedding_dense_backward.default(gradients[0].float(), indices, *ctx.rest)
+        return total.to(gradients[0].dtype), None, None, None
+
+
+class _Index(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, source: torch.Tensor, indices: list[torch.Tensor | None]) -> Any:
+        ctx.shape, ctx.indices = source.shape, indices
+        return aten.index.Tensor(source, indices)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        wide = gradients[0].float()
+        total = aten.index_put.default(wide.new_zeros(ctx.shape), ctx.indices, wide, True)
+        return total.to(gradients[0].dtype), None
