@@ -262,7 +262,7 @@ def _choose(
     else:
         reason = found.refuse(request) or ""
         for unknown in sorted(set(request.parameters) - found.parameters):
-            logger.info("heuristic parameter ignored: heuristic=%s parameter=%s", wanted, unknown)
+            logger.warning("heuristic parameter ignored: heuristic=%s parameter=%s", wanted, unknown)
         if not reason:
             try:
                 parts = tuple(tuple(part) for part in found.split(request))

@@ -15,12 +15,10 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
-from rdukit.files import write_json_atomic
 from rdukit.pef import read_pef
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.data_parallel import Replicas
 from sambaflow.samba.lazy_param import value_of
-from sambaflow.samba.measure import runtime_profile
 from sambaflow.samba.multigraph_session import MultigraphSession
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
@@ -449,33 +447,6 @@ class SambaSession(MultigraphSession, SessionExtras):
                 optimizer.state[parameter][key] = program.read(symbol)
 
     # -- ending ------------------------------------------------------------------------------------------------------
-
-    def report(self) -> dict[str, Any]:
-        """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
-        return self._loaded().figures()
-
-    def start_runtime_profile(self) -> None:
-        """Measure each section from now on; see ``end_runtime_profile``."""
-        self._loaded().program.section_seconds = []
-
-    def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
-        """Write what each section took since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started.
-
-        Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
-        machine), both in total. The vendor's file format is not published (Source: ours).
-        """
-        application = self._loaded()
-        measured, application.program.section_seconds = application.program.section_seconds, None
-        if measured is not None:
-            write_json_atomic(Path(path), runtime_profile(application.pef, measured))
-
-    def get_dropout_rate_argin_names(self) -> list[str]:
-        """Names of dropout rates that ``hyperparam_dict`` may change one by one; its ``p`` changes all of them.
-
-        Rates that are 0 or 1 in the model are compiled in.
-        """
-        pef = self._loaded().pef
-        return [name for name in pef.hyperparameters if name in pef.symbols]
 
     def close(self) -> None:
         """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""

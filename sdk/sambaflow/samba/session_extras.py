@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic
+from rdukit.files import write_atomic, write_json_atomic
 from sambaflow.samba import directives
+from sambaflow.samba.measure import runtime_profile
 from sambaflow.samba.profiler import Profiler
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
 
 
 class SessionExtras:
@@ -25,6 +29,10 @@ class SessionExtras:
 
     options: dict[str, Any]
     tracing: bool
+
+    if TYPE_CHECKING:  # SambaSession's own
+
+        def _loaded(self) -> "Application": ...
 
     # -- options -----------------------------------------------------------------------------------------------------
 
@@ -163,6 +171,33 @@ class SessionExtras:
         if filename:
             write_atomic(Path(filename), stream.getvalue().encode())
         return stream.getvalue()
+
+    def report(self) -> dict[str, Any]:
+        """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
+        return self._loaded().figures()
+
+    def start_runtime_profile(self) -> None:
+        """Measure each section from now on; see ``end_runtime_profile``."""
+        self._loaded().program.section_seconds = []
+
+    def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
+        """Write what each section took since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started.
+
+        Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
+        machine), both in total. The vendor's file format is not published (Source: ours).
+        """
+        application = self._loaded()
+        measured, application.program.section_seconds = application.program.section_seconds, None
+        if measured is not None:
+            write_json_atomic(Path(path), runtime_profile(application.pef, measured))
+
+    def get_dropout_rate_argin_names(self) -> list[str]:
+        """Names of dropout rates that ``hyperparam_dict`` may change one by one; its ``p`` changes all of them.
+
+        Rates that are 0 or 1 in the model are compiled in.
+        """
+        pef = self._loaded().pef
+        return [name for name in pef.hyperparameters if name in pef.symbols]
 
     # -- what was traced ---------------------------------------------------------------------------------------------
 
