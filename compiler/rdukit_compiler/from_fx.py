@@ -26,6 +26,8 @@ _DROPPED: Final = frozenset({
     "aten._assert_tensor_metadata.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
 })  # fmt: skip
 
+_BROADCAST: Final = "aten.broadcast_tensors.default"
+
 #: (x, rate, train): operators whose rate a run may change.
 _DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
 
@@ -116,9 +118,16 @@ class _Converter:
                 f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {op.split('.')[1]} has out=, which the RDU "
                 "does not support; use what the operator returns"
             )
+        if op == _BROADCAST:
+            return  # each of its results by itself: see ``_broadcast``
         if op == "getitem":
             source, index = node.args
             assert isinstance(source, fx.Node) and isinstance(index, int)
+            if str(source.target) == _BROADCAST:
+                tensors = source.args[0]
+                assert isinstance(tensors, list | tuple)
+                self._broadcast(node, tensors[index])
+                return
             self._aliases.define(node, self._tuples[source][index], source.args[0] if source.args else None)
             return
         args = tuple(encode(a, self._name_of_value) for a in node.args)
@@ -129,6 +138,15 @@ class _Converter:
         if op == "aten.batch_norm.default":
             args = self._without_statistics(node, args)
         self._add(node, op, args, kwargs)
+
+    def _broadcast(self, node: fx.Node, source: Any) -> None:
+        """What ``broadcast_tensors`` makes of one tensor, as losses call it: the tensor itself, or an expanded view."""
+        shape: list[Argument] = [int(size) for size in node.meta["val"].shape]
+        if list(source.meta["val"].shape) == shape:
+            self._aliases.identify(node, source)
+            return
+        name = self._emit(node, "aten.expand.default", [Ref(self._aliases.name(source)), shape])
+        self._aliases.define(node, name, source)
 
     def _check_autocast(self, node: fx.Node) -> None:
         """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""

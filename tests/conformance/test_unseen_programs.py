@@ -159,6 +159,27 @@ def test_nested_inputs_lazy_parameters_constants_and_mixed_dtypes_work(tmp_path:
         utils.assert_close(ours, theirs, ours.sn_name, threshold=3e-2)  # bf16 on the device
 
 
+def test_outputs_that_a_loss_broadcasts_keep_their_own_names(tmp_path: Path) -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.c = nn.Linear(6, 2), nn.MSELoss()
+
+        def forward(self, x: Any, y: Any) -> Any:
+            out = self.a(x)
+            narrow, wide = torch.broadcast_tensors(out[:, :1], y)
+            return out, self.c(out, y), narrow * wide
+
+    net = Mean()
+    inputs = (samba.randn(4, 6, name="x"), samba.randn(4, 2, name="y"))
+    loaded = load_model(net, inputs, tmp_path, lambda p: samba.optim.SGD(p, lr=0.1), precision="f32")
+    assert [t.sn_name for t in loaded.outputs[:2]] == ["mean__a__linear__outputs__0", "mean__c__mseloss__outputs__0"]
+    for made, gold in zip(loaded.run(section_types=["fwd", "bckwd"]), net(*inputs), strict=True):
+        assert torch.allclose(made.torch(), gold.torch(), atol=1e-6)
+    net(*inputs)[1].backward()
+    assert torch.allclose(net.a.weight.sn_grad, net.a.weight.grad, atol=1e-6)
+
+
 def test_a_model_that_is_made_again_after_tracing_is_uploaded_by_to_device(tmp_path: Path) -> None:
     load_model(LogReg(), classifier_inputs(), tmp_path, precision="f32")
     again = LogReg()

@@ -234,7 +234,7 @@ def _state() -> tuple[object, ...]:
     return (
         torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled(),  # of every device's attention
+        torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(),  # of every device's attention
     )  # fmt: skip
 
 

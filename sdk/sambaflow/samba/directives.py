@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from rdukit_compiler.from_fx import LABELS_META
-
 
 class Recording:
     """What is being traced: its record, the open blocks, and the ids given to fusion groups; empty between traces.
@@ -56,6 +54,8 @@ class Recording:
 
     def label(self, labels: Mapping[str, str], count: int) -> None:
         """Label the last ``count`` operators; labels that one has already stay."""
+        from rdukit_compiler.from_fx import LABELS_META
+
         if self.graph is not None and labels:
             for node, _ in zip(reversed(self.graph.nodes), range(count), strict=False):
                 node.meta[LABELS_META] = {**labels, **node.meta.get(LABELS_META, {})}

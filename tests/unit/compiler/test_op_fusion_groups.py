@@ -61,3 +61,21 @@ def test_a_mapping_of_choices_goes_to_the_default_heuristic() -> None:
 
 def test_a_graph_without_labels_has_no_blocks() -> None:
     assert labelled_groups(labelled(), annotated=True) == labelled_groups(labelled(), annotated=False) == ()
+
+
+def continued(*, around: bool) -> ModelGraph:
+    """A block of id 7 in two parts: apart, or with an operator between them that both touch."""
+    b = GraphBuilder()
+    labels = {"op_fusion": "mlp", "op_fusion_id": "7", "user_annotated": "true"}
+    x = b.input("x")
+    first = b.op("relu", x, name="first", labels=labels)
+    between = b.op("exp", first if around else x, name="between")
+    second = b.op("tanh", between if around else first, name="second", labels=labels)
+    b.op("add", second, between, name="last")
+    return b.build()
+
+
+def test_parts_of_one_block_join_unless_a_path_leaves_it_and_comes_back() -> None:
+    assert cut(continued(around=False))["mlp"].operators == ("first", "second")
+    plans = cut(continued(around=True))
+    assert (plans["mlp"].operators, plans["mlp_1"].operators) == (("first",), ("second",))
