@@ -10,9 +10,7 @@ from rdukit_runtime.allocator import Allocator, LeaseId, RegionId, Request
 from rdukit_runtime.placement import find_placement
 from rdukit_runtime.states import LeaseEvent
 
-NODE = NodeSpec(
-    "SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0), 2, 2, max_applications=6
-)
+NODE = NodeSpec("SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0), 2, 2, max_applications=6)
 
 
 class Grants(RuleBasedStateMachine):
