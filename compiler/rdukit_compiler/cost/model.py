@@ -49,21 +49,23 @@ def project(
     loads = [cycles_on_one_pcu(w) for w in stages]
     shares = balance_units(loads, min(pcus, _number(decided, "pcu_limit") or pcus))
     total_bytes = sum(w.bytes for w in stages) or 1
-    slowest = 0.0
+    slowest = alone = 0.0
     for stage, load, share in zip(stages, loads, shares, strict=True):
-        compute = load / share if share else 0.0
         stage_pmus = max(1.0, pmus * stage.bytes / total_bytes)
         memory = stage.bytes / (stage_pmus * constants.pmu_port_bytes * constants.u_pmu)
-        slowest = max(slowest, compute, memory)
-    fill = (iterations + len(stages) - 1) / iterations / constants.balance if stages else 1.0
+        slowest = max(slowest, load / share if share else 0.0, memory)
+        # Until the pipeline is full a stage has its units to itself, also those that it shares later.
+        alone += max(load / max(share, 1.0), memory)
+    pipeline = (slowest * (iterations - 1) + alone) / iterations / constants.balance
     clock = chip.clock_hz
     memory_s = (bytes_in + bytes_out + bytes_weights) / memory_bandwidth(chip, tiles)
     peer_s, host_s = bytes_peer / constants.peer_bandwidth, bytes_host / chip.pcie_bandwidth
     links = max(memory_s, peer_s, host_s) * clock
-    if slowest * fill < links:
+    if pipeline < links:
         # The links decide, so stages get only the units that keep up with them. Source: ours; the time is the same.
-        shares = [min(share, float(ceil(load * fill / links))) for share, load in zip(shares, loads, strict=True)]
-    longest = max(slowest * fill, links)
+        spare = pipeline / slowest / links if slowest else 0.0
+        shares = [min(share, float(ceil(load * spare))) for share, load in zip(shares, loads, strict=True)]
+    longest = max(pipeline, links)
     seconds = longest / clock + constants.launch_s[chip.name]
     sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)
     resources = Resources(
@@ -79,7 +81,7 @@ def project(
         bytes_out=bytes_out,
         bytes_weights=bytes_weights,
         seconds=seconds,
-        compute_s=slowest * fill / clock,
+        compute_s=pipeline / clock,
         memory_s=memory_s,
         peer_s=peer_s,
         host_s=host_s,
