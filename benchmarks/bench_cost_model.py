@@ -11,7 +11,7 @@ import argparse
 import logging
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -41,19 +41,25 @@ ADAMW: Final = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_d
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One published figure and ours."""
+    """One published figure, or a range from ``published`` to ``up_to``, and ours."""
 
     what: str
     published: float
+    up_to: float
     ours: float
     unit: str
     use: str
     note: str
 
     @property
+    def is_range(self) -> bool:
+        return self.up_to != self.published
+
+    @property
     def ratio(self) -> float:
-        """The larger over the smaller."""
-        return max(self.ours / self.published, self.published / self.ours)
+        """The larger over the smaller; of a range its nearer end, and 1 inside."""
+        nearest = min(max(self.ours, self.published), self.up_to)
+        return max(self.ours / nearest, nearest / self.ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,10 +338,9 @@ def compare(only: str = "") -> Iterator[Point]:
             if only and only not in name:
                 continue
             ours = globals()[p["what"]](p, layers)
-            if isinstance(published, list):  # a range: its nearer end, or ours if it lies inside
-                published = min(max(ours, published[0]), published[1])
+            low, high = published if isinstance(published, list) else (published, published)
             use = p["use"] if isinstance(p["use"], str) else p["use"][layers]
-            yield Point(name, published, ours, p.get("unit", "tokens/s"), use, p.get("note", ""))
+            yield Point(name, low, high, ours, p.get("unit", "tokens/s"), use, p.get("note", ""))
 
 
 def _name(p: Mapping[str, Any], layers: int) -> str:
@@ -346,10 +351,11 @@ def _name(p: Mapping[str, Any], layers: int) -> str:
 
 
 def medians(points: list[Point]) -> dict[str, float]:
-    """Median ratio of all points, and by what they were used for."""
-    found = {"all": statistics.median(p.ratio for p in points)}
+    """Median ratio of all points, and by what they were used for. Ranges are left out: to lie inside is easy."""
+    exact = [p for p in points if not p.is_range]
+    found = {"all": statistics.median(p.ratio for p in exact)}
     for use in ("calibrated", "held out"):
-        ratios = [p.ratio for p in points if p.use == use]
+        ratios = [p.ratio for p in exact if p.use == use]
         if ratios:
             found[use] = statistics.median(ratios)
     return found
@@ -371,7 +377,8 @@ def main() -> None:
         table.add_column(column, justify="right" if justify == "right" else "left")
     for p in points:
         ratio = f"{p.ratio:.2f}" if p.ratio <= 1.5 else f"[bold]{p.ratio:.2f}[/bold]"
-        table.add_row(p.what, p.unit, f"{p.published:.4g}", f"{p.ours:.4g}", ratio, p.use, p.note)
+        published = f"{p.published:.4g}" + (f" to {p.up_to:.4g}" if p.is_range else "")
+        table.add_row(p.what, p.unit, published, f"{p.ours:.4g}", ratio, p.use, p.note)
     console = Console(width=200)
     console.print(table)
     missing = yaml.safe_load(POINTS.read_text())["not_modelled"]
@@ -382,8 +389,7 @@ def main() -> None:
     console.print(f"{within} of {len(points)} within 1.5x; median ratio "
                   + ", ".join(f"{use} {value:.2f}" for use, value in found.items()))  # fmt: skip
     if arguments.json:
-        rows = [{"what": p.what, "unit": p.unit, "published": p.published, "ours": p.ours, "ratio": p.ratio,
-                 "use": p.use, "note": p.note} for p in points]  # fmt: skip
+        rows = [{**asdict(p), "ratio": p.ratio} for p in points]
         write_json(arguments.json, {"points": rows, "medians": found, "not_modelled": missing})
 
 
