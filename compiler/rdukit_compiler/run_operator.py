@@ -9,6 +9,7 @@ import torch
 
 from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
+from rdukit_compiler.convolutions import convolution_form
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
@@ -205,7 +206,12 @@ _WIDE = (
 ).split()
 
 #: Operators that are called in another form.
+_CONVOLUTIONS = (
+    "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
+)  # fmt: skip
 _FORMS: dict[str, Callable[..., Any]] = {
+    **{op: convolution_form(op) for op in _CONVOLUTIONS},
     **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in _WIDE},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,

@@ -43,6 +43,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, torch.Tensor], to
     "rms-norm": (lambda: nn.RMSNorm(8), lambda m, x: m(x).pow(2).mean(), lambda: numbers(ROWS, 8)),
     "group-norm": (lambda: nn.GroupNorm(1, 2), lambda m, x: (m(x) + 2).pow(2).mean(), lambda: numbers(ROWS, 2, 4)),
     "linear": (lambda: nn.Linear(8, 8), lambda m, x: (m(x) + 2).sum() / ROWS, lambda: numbers(ROWS, 8)),
+    "conv2d": (lambda: nn.Conv2d(3, 4, 3, padding=1), lambda m, x: (m(x) + 2).pow(2).mean(),
+               lambda: numbers(16, 3, 12, 12)),
+    "conv1d": (lambda: nn.Conv1d(2, 4, 3, stride=2), lambda m, x: (m(x) + 2).pow(2).mean(),
+               lambda: numbers(32, 2, 64)),
+    "conv-transpose2d": (lambda: nn.ConvTranspose2d(3, 4, 2, stride=2), lambda m, x: (m(x) + 2).pow(2).mean(),
+                         lambda: numbers(16, 3, 8, 8)),
     "cross-entropy": (lambda: nn.Linear(8, 50), lambda m, x: F.cross_entropy(m(x), torch.zeros(ROWS).long()),
                       lambda: numbers(ROWS, 8)),
 }  # fmt: skip
