@@ -31,8 +31,9 @@ TINY: Final = {
     "bos_token_id": 0,
     "eos_token_id": 1,
     "pad_token_id": 1,
-    # Wide enough that the best logit stands clear of the second in bf16.
-    "initializer_range": 0.3,
+    # Wide enough that the best logit mostly stands clear of the second in bf16; much wider, and attention is so sharp
+    # that a rounding in the first layer decides the last one's.
+    "initializer_range": 0.05,
     "torch_dtype": "float32",
 }
 #: Of the weights; chosen so that greedy generation does not end early.

@@ -1,7 +1,7 @@
 """Native libraries for kernels, built once per unique kernel and kept in the kernel cache.
 
-The cache is ``$RDUKIT_HOME/kernels/<torch version>-<cpu>/<digest>.so``: files appear atomically, so concurrent
-compiles and a ``kill -9`` leave whole files only.
+The cache is ``$RDUKIT_HOME/kernels/<torch version>-<cpu>-<how we build>/<digest>.so``: files appear atomically, so
+concurrent compiles and a ``kill -9`` leave whole files only.
 """
 
 import json
@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 #: Above so many kernels, precompiling the C++ headers first pays.
 SHARED_HEADERS_FROM = 8
 
+#: Counts up when kernels are built in another way, so that older libraries are not used.
+BUILD: Final = 2
+
 #: How the names of operators begin that can be compiled.
 _COMPILED = ("aten.", "prims.")
 
@@ -42,7 +46,7 @@ def find_cpp_compiler() -> str | None:
 
 def cache_folder() -> Path:
     """Folder of native kernels for this torch and this processor."""
-    return home_folder() / "kernels" / f"{torch.__version__.replace('+', '-')}-{cpu_signature()}"
+    return home_folder() / "kernels" / f"{torch.__version__.replace('+', '-')}-{cpu_signature()}-{BUILD}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:

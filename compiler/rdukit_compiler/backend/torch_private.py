@@ -75,6 +75,8 @@ def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor], share_
                 "aot_inductor.package": True,
                 "aot_inductor.enable_line_tables": False,
                 "aot_inductor.precompile_headers": share_headers,
+                # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
+                "emulate_precision_casts": True,
             },
         )
     assert isinstance(made, list)
