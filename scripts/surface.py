@@ -48,7 +48,7 @@ def rows() -> list[Row]:
                 note = notes.get(name, "")
                 state = ("partial" if note else "done") if resolves(name, roots) else "missing"
                 used = name.split(".")[-1] in words
-                found.append(Row(section, priority, name, state, used, note if state == "partial" else ""))
+                found.append(Row(section, priority, name, state, used, note))
     return found
 
 
