@@ -27,12 +27,10 @@ from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.host_sections import HOST
 from rdukit_compiler.passes.section_memo import SectionMemo
+from rdukit_compiler.patterns.vocabulary import LOSSES
 
 #: Operators whose outputs are losses: their incoming gradient is ones unless the program sets another.
-LOSS_OPERATORS: Final = frozenset(
-    "cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div ctc_loss".split()
-)
+LOSS_OPERATORS: Final = LOSSES | {"ctc_loss"}
 
 _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,

@@ -13,6 +13,7 @@ from rdukit_compiler.convolutions import convolution_form
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
+from rdukit_compiler.patterns.vocabulary import LOSSES
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -199,12 +200,6 @@ def _as_wide(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
 
 
-#: Losses that are computed in f32 inside.
-_WIDE = (
-    "cross_entropy_loss nll_loss nll_loss_nd mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div"
-).split()
-
 #: Operators that are called in another form.
 _CONVOLUTIONS = (
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
@@ -212,7 +207,7 @@ _CONVOLUTIONS = (
 )  # fmt: skip
 _FORMS: dict[str, Callable[..., Any]] = {
     **{op: convolution_form(op) for op in _CONVOLUTIONS},
-    **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in _WIDE},
+    **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in LOSSES},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
     "aten.layer_norm.default": _layer_norm,

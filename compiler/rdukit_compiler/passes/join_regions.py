@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import CompileError
-from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit.pef.kernel import Ref, Special, rename_references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 
@@ -47,36 +47,40 @@ def _ends(graph: ModelGraph) -> Iterator[Value]:
     yield from (graph.values[name] for name in graph.outputs)
 
 
+def convert_output(graph: ModelGraph, name: str, dtype: str) -> ModelGraph:
+    """The graph with an operator's value converted to ``dtype`` under its own name; operators read what it was."""
+    value = graph.values[name]
+    source = f"{name}__{value.dtype}"
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        operators.append(_renamed(operator, name, source))
+        if name in operator.outputs:
+            arguments = (Ref(source), Special("dtype", dtype))
+            operators.append(Operator(f"{name}__to", "aten.to.dtype", "to", arguments, {}, (name,), operator.module))
+    values = {**graph.values, source: replace(value, name=source), name: replace(value, dtype=dtype)}
+    return replace(graph, values=values, operators=tuple(operators))
+
+
 def _held_in(graph: ModelGraph, dtypes: Mapping[str, str]) -> ModelGraph:
-    values = dict(graph.values)
-    operators = list(graph.operators)
     for name, dtype in dtypes.items():
-        value = values[name]
+        value = graph.values[name]
         if value.dtype == dtype:
             continue
         if value.kind is ValueKind.OPERATOR:
-            source = f"{name}__{value.dtype}"
-            values[source] = replace(value, name=source)
-            operators = [_renamed(operator, name, source) for operator in operators]
-            arguments = (Ref(source), Special("dtype", dtype))
-            operators.append(Operator(f"{name}__to", "aten.to.dtype", "to", arguments, {}, (name,)))
-        values[name] = replace(value, dtype=dtype)
-    return replace(graph, values=values, operators=tuple(operators))
+            graph = convert_output(graph, name, dtype)
+        else:
+            graph = replace(graph, values={**graph.values, name: replace(value, dtype=dtype)})
+    return graph
 
 
 def _renamed(operator: Operator, name: str, new: str) -> Operator:
     """``operator`` with value ``name`` called ``new``, where it is made and where it is read."""
-
-    def argument(given: Argument) -> Argument:
-        if isinstance(given, Ref):
-            return Ref(new) if given.name == name else given
-        return [argument(item) for item in given] if isinstance(given, list) else given
-
+    names = {name: new}
     if name not in operator.outputs and name not in operator.inputs:
         return operator
     return replace(
         operator,
-        args=tuple(argument(given) for given in operator.args),
-        kwargs={key: argument(given) for key, given in operator.kwargs.items()},
-        outputs=tuple(new if output == name else output for output in operator.outputs),
+        args=tuple(rename_references(argument, names) for argument in operator.args),
+        kwargs={key: rename_references(argument, names) for key, argument in operator.kwargs.items()},
+        outputs=tuple(names.get(output, output) for output in operator.outputs),
     )

@@ -138,6 +138,17 @@ def references(arguments: Sequence[Argument]) -> list[str]:
     return found
 
 
+def rename_references(argument: Argument, names: Mapping[str, str]) -> Argument:
+    """``argument`` with the values called as ``names`` says, in nested lists too; what it lacks keeps its name."""
+    match argument:
+        case Ref(name):
+            return Ref(names.get(name, name))
+        case list():
+            return [rename_references(item, names) for item in argument]
+        case _:
+            return argument
+
+
 def _encode(argument: Argument) -> object:
     match argument:
         case Ref(name):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rdukit.errors import CompileError
-from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import Operator, Value
 from sambaflow.samba.sambatensor import SambaTensor
 
@@ -60,19 +60,10 @@ def rewired(
 
 
 def _with_inputs(operator: Operator, new: Mapping[str, str]) -> Operator:
-    def renamed(argument: Argument) -> Argument:
-        match argument:
-            case Ref(name):
-                return Ref(new.get(name, name))
-            case list():
-                return [renamed(item) for item in argument]
-            case _:
-                return argument
-
     return replace(
         operator,
-        args=tuple(renamed(a) for a in operator.args),
-        kwargs={key: renamed(value) for key, value in operator.kwargs.items()},
+        args=tuple(rename_references(argument, new) for argument in operator.args),
+        kwargs={key: rename_references(argument, new) for key, argument in operator.kwargs.items()},
     )
 
 

@@ -4,12 +4,11 @@ Source: SDK reference 12.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import CompileError
-from rdukit.pef.kernel import Ref, Special
-from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from rdukit_compiler.passes.join_regions import convert_output
 
 _INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
 
@@ -60,23 +59,5 @@ def _with_integers_of(graph: ModelGraph, regions: Mapping[str, str], held: Mappi
     for name in graph.outputs:
         value, wanted = graph.values[name], held[regions.get(name, name)].dtype
         if value.dtype != wanted and {value.dtype, wanted} <= _INTEGERS:
-            graph = _converted(graph, value, wanted)
+            graph = convert_output(graph, name, wanted)
     return graph
-
-
-def _converted(graph: ModelGraph, value: Value, dtype: str) -> ModelGraph:
-    """``value`` in another dtype under its own name; what read it before reads the result."""
-    source = f"{value.name}__{value.dtype}"
-    operators: list[Operator] = []
-    for operator in graph.operators:
-        if value.name not in operator.outputs:
-            operators.append(operator)
-            continue
-        outputs = tuple(source if name == value.name else name for name in operator.outputs)
-        operators.append(replace(operator, outputs=outputs))
-        arguments = (Ref(source), Special("dtype", dtype))
-        operators.append(
-            Operator(f"{value.name}__to", "aten.to.dtype", "to", arguments, {}, (value.name,), operator.module)
-        )
-    values = {**graph.values, source: replace(value, name=source), value.name: replace(value, dtype=dtype)}
-    return replace(graph, values=values, operators=tuple(operators))
