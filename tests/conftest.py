@@ -1,9 +1,17 @@
 """What holds for all tests."""
 
+import os
 import signal
 
 
 def pytest_configure() -> None:
-    """A shell that runs tests in the background ignores Ctrl-C for them; programs under test must not inherit that."""
+    """What must hold before the first test.
+
+    Isolation of this process could not be undone, and its domain would bind all later tests; programs that tests start
+    with ``rdukit_runtime.testing.environment`` have it.
+
+    A shell that runs tests in the background ignores Ctrl-C for them; programs under test must not inherit that.
+    """
+    os.environ.setdefault("RDUKIT_ISOLATION_MODE", "off")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

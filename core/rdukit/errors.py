@@ -196,6 +196,72 @@ class PeerLost(RuntimeFault):
     code, http_status, grpc_status = "peer-lost", 503, "UNAVAILABLE"
 
 
+class SNRuntimeError(RuntimeFault):
+    """Something went wrong with the device under a running program. Links the failure to the node's fault database."""
+
+    code = "device-error"
+
+    def _detail(self, name: str) -> str | None:
+        value = self.detail.get(name)
+        return None if value is None else str(value)
+
+    @property
+    def component(self) -> str | None:
+        """Path of the component, such as ``/NODE/XRDU_0/RDU_0/TILE_1``."""
+        return self._detail("component")
+
+    @property
+    def error_uuid(self) -> str | None:
+        """The row in ``snfadm -l error``."""
+        return self._detail("error_uuid")
+
+    @property
+    def fault_uuid(self) -> str | None:
+        """The row in ``snfadm -l fault``, if the error was diagnosed as a fault."""
+        return self._detail("fault_uuid")
+
+    @property
+    def recovery(self) -> str | None:
+        """What to do about it."""
+        return self._detail("recovery")
+
+
+class HwException(SNRuntimeError):
+    """The hardware failed under a running program; start it again after looking at ``snfadm -l fault -v``."""
+
+    code = "hardware-error"
+
+
+class DramUeException(HwException):
+    """An uncorrectable error in device memory that the program's lease owns: its data cannot be trusted."""
+
+    code = "dram-uncorrectable"
+
+
+class ScratchpadUeException(HwException):
+    """An uncorrectable error in the on-chip memory of one of the program's tiles."""
+
+    code = "scratchpad-uncorrectable"
+
+
+class D2dUeException(HwException):
+    """An uncorrectable error of a link between dies that the program uses."""
+
+    code = "d2d-uncorrectable"
+
+
+class TileFaultException(HwException):
+    """One of the program's tiles hung or was taken out of service."""
+
+    code = "tile-fault"
+
+
+class NumericalException(SNRuntimeError):
+    """A run made NaN or infinite outputs, and the setting ``numerics.trap`` asks for an exception then."""
+
+    code = "numerical-trap"
+
+
 class UnknownTensor(InvalidArgument):
     """A tensor name that the PEF does not have."""
 

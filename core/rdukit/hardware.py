@@ -1,10 +1,13 @@
 """Emulated hardware as data: chips and nodes.
 
 Source: compiler reference 8.1, 8.2 (public figures; clock rates are inferred there from peak rates) and runtime
-reference 1.3. ``Test`` platforms are ours: small, for tests.
+reference 1.1 to 1.3. ``Test`` platforms are ours: small, for tests.
+
+PCIe links of an RDU: an inventory listing of a platform with 4 tiles has ids up to 11, so the SN10 has 12; those of
+SN30 and SN40L are not published and are ours.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from rdukit.errors import InvalidArgument
@@ -48,7 +51,7 @@ class ChipSpec:
 CHIPS: Final = {
     chip.name: chip
     for chip in (
-        ChipSpec("sn10", 4, 160, 160, MIB // 2, 1.32e9, 6, 384 * GIB, 128e9, 0, 0.0, 4, 32e9),
+        ChipSpec("sn10", 4, 160, 160, MIB // 2, 1.32e9, 6, 384 * GIB, 128e9, 0, 0.0, 12, 32e9),
         ChipSpec("sn30", 8, 160, 160, MIB // 2, 1.40e9, 8, 1024 * GIB, 204.8e9, 0, 0.0, 6, 32e9),
         ChipSpec("sn40l", 4, 260, 260, MIB // 2, 1.60e9, 4, 1536 * GIB, 100e9, 64 * GIB, 1.6e12, 4, 32e9),
     )
@@ -61,6 +64,34 @@ CHIP_ALIASES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class BoardSpec:
+    """What is on an XRDU's board beside the chips: memory modules and PCIe links."""
+
+    #: Letters of the DIMM slots as printed on the board, by RDU of the XRDU and by channel. A letter is not a function
+    #: of the channel's number; where the table is too short, the alphabet goes on.
+    dimm_letters: tuple[str, ...] = ()
+    #: Bytes of the module in each slot of a channel, 0 for an empty slot; ``()``: one slot with the channel's share.
+    dimm_bytes: tuple[int, ...] = ()
+    dimm_part: str = "N/A"
+    #: Of one PCIe link: bytes a second, transfers a second and lanes.
+    pcie_link_bandwidth: float = 32e9
+    pcie_transfers: float = 16e9
+    pcie_width: int = 16
+
+
+#: Published: on the SN10 RDU_0 channel 0 has C, RDU_1 channels 0 and 1 have G and H, two slots a channel of which the
+#: first has 64 GB and the second is empty; on the SN30 RDU_1 channels 6 and 7 have L and M, one slot a channel. The
+#: other letters, the SN40L's three slots and all part numbers are ours. Letters never repeat within an XRDU.
+BOARDS: Final = {
+    "sn10": BoardSpec(("CDEFAB", "GHJKLM"), (64 * GIB, 0), "RDUKIT-DDR4-64G"),
+    "sn30": BoardSpec(("CDABNPQR", "EFGHJKLM"), (128 * GIB,), "RDUKIT-DDR4-128G"),
+    "sn40l": BoardSpec(("ABCD", "EFGH"), (128 * GIB,) * 3, "RDUKIT-DDR5-128G"),
+}
+
+_LETTERS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """One emulated node: ``xrdus`` modules with ``rdus_per_xrdu`` chips each."""
 
@@ -70,6 +101,12 @@ class NodeSpec:
     rdus_per_xrdu: int
     #: Applications at once: 8 by the vendor's overview; a setting of the daemon.
     max_applications: int = 8
+    board: BoardSpec = field(default_factory=BoardSpec)
+
+    @property
+    def title(self) -> str:
+        """The platform as the vendor's tools print it."""
+        return f"DataScale {self.platform}"
 
     @property
     def rdus(self) -> int:
@@ -79,15 +116,27 @@ class NodeSpec:
     def tiles(self) -> int:
         return self.rdus * self.chip.tiles
 
+    def dimm_slots(self, rdu_in_xrdu: int, channel: int) -> tuple[tuple[str, int], ...]:
+        """Name (``DIMM_C0``) and bytes of each memory slot of a channel; 0 bytes: the slot is empty."""
+        tables = self.board.dimm_letters
+        table = tables[rdu_in_xrdu] if rdu_in_xrdu < len(tables) else ""
+        if channel < len(table):
+            letter = table[channel]
+        else:
+            group, place = divmod(rdu_in_xrdu * self.chip.ddr_channels + channel, len(_LETTERS))
+            letter = _LETTERS[place] * (group + 1)
+        sizes = self.board.dimm_bytes or (self.chip.ddr_bytes // self.chip.ddr_channels,)
+        return tuple((f"DIMM_{letter}{slot}", size) for slot, size in enumerate(sizes))
+
 
 NODES: Final = {
     node.platform: node
     for node in (
-        NodeSpec("SN10-8", CHIPS["sn10"], 4, 2),
-        NodeSpec("SN30-8", CHIPS["sn30"], 4, 2),
-        NodeSpec("SN40L-8", CHIPS["sn40l"], 4, 2),
-        NodeSpec("SN40L-16", CHIPS["sn40l"], 8, 2, max_applications=16),
-        NodeSpec("TEST-1", CHIPS["sn10"], 1, 1),
+        NodeSpec("SN10-8", CHIPS["sn10"], 4, 2, board=BOARDS["sn10"]),
+        NodeSpec("SN30-8", CHIPS["sn30"], 4, 2, board=BOARDS["sn30"]),
+        NodeSpec("SN40L-8", CHIPS["sn40l"], 4, 2, board=BOARDS["sn40l"]),
+        NodeSpec("SN40L-16", CHIPS["sn40l"], 8, 2, max_applications=16, board=BOARDS["sn40l"]),
+        NodeSpec("TEST-1", CHIPS["sn10"], 1, 1, board=BOARDS["sn10"]),
     )
 }
 

@@ -7,6 +7,7 @@ daemon frees the lease. ``docs/design/wire.md`` lists the operations.
 
 import json
 import os
+import select
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,13 +87,25 @@ class SndClient:
         _close_all(descriptors[1:])
         return answer, (descriptors[0] if descriptors else None)
 
-    def acquire(self, application: str, tiles: int, memory_bytes: int, **more: object) -> dict[str, Any]:
+    def acquire(
+        self, application: str, tiles: int, memory_bytes: int, wait_s: float = 0.0, **more: object
+    ) -> dict[str, Any]:
         """Lease ``tiles`` contiguous tiles and ``memory_bytes`` of device memory. Returns the lease.
 
+        Args:
+            wait_s: wait in the daemon's queue this long, if they are not free; daemons with the feature ``wait``.
         Raises:
             NoResources: not free at present; the message says what would fit.
         """
-        answer = self.call("acquire", application=application, tiles=tiles, memory_bytes=memory_bytes, **more)
+        if wait_s > 0:
+            more["wait_s"] = wait_s
+        patience = self._socket.gettimeout()
+        self._socket.settimeout(None if patience is None else patience + wait_s)
+        try:
+            answer = self.call("acquire", application=application, tiles=tiles, memory_bytes=memory_bytes, **more)
+        finally:
+            if self._socket.fileno() >= 0:
+                self._socket.settimeout(patience)
         lease: dict[str, Any] = answer["lease"]
         return lease
 
@@ -108,6 +121,17 @@ class SndClient:
     def status(self) -> Mapping[str, Any]:
         """The node: platform, tiles, leases, memory."""
         return self.call("status")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the daemon still holds its end of the connection. Costs one system call."""
+        try:
+            # Not MSG_DONTWAIT alone: a Python socket with a timeout would wait for it all the same.
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            return not poll.poll(0) or self._socket.recv(1, socket.MSG_PEEK) != b""
+        except (OSError, ValueError):  # closed here, or reset
+            return False
 
     def close(self) -> None:
         """Close the connection; leases that only it held end."""

@@ -4,6 +4,7 @@ Times, ids and tokens come in as arguments. A call either does all that it says 
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NewType
 
@@ -101,6 +102,10 @@ class Allocator:
         self.max_applications: Final = node.max_applications if max_applications is None else max_applications
         if self.max_applications < 1:
             raise InvalidArgument(f"max_applications is {self.max_applications}; legal: 1 or more")
+        #: Flat numbers of tiles that are not granted, whoever has them now: broken, or their RDU is.
+        self.out_of_service: frozenset[int] = frozenset()
+        #: By flat RDU number: bytes of device memory that are not granted any more.
+        self.memory_retired: tuple[int, ...] = (0,) * node.rdus
         #: Leases in state ``active``, in order of their grants, and no others.
         self.leases: Final[dict[LeaseId, Lease]] = {}
         #: By flat tile number: the lease in ``leases`` that has the tile, or ``None`` for a free one.
@@ -123,8 +128,32 @@ class Allocator:
     @property
     def room(self) -> Room:
         """What is free now."""
+        capacity, broken = self.node.chip.ddr_bytes, self.out_of_service
+        return Room(
+            [holder is None and index not in broken for index, holder in enumerate(self.tile_holders)],
+            [max(0, capacity - n - gone) for n, gone in zip(self.memory_granted, self.memory_retired, strict=True)],
+        )
+
+    @property
+    def healthy_room(self) -> Room:
+        """What would be free if nobody held a lease."""
         capacity = self.node.chip.ddr_bytes
-        return Room([h is None for h in self.tile_holders], [capacity - granted for granted in self.memory_granted])
+        return Room(
+            [index not in self.out_of_service for index in range(self.node.tiles)],
+            [max(0, capacity - gone) for gone in self.memory_retired],
+        )
+
+    def set_health(self, out_of_service: frozenset[int], memory_retired: Sequence[int]) -> None:
+        """What may not be granted from now on. Leases that have it keep it until they end.
+
+        Args:
+            out_of_service: flat tile numbers. memory_retired: bytes by flat RDU number.
+        """
+        if not all(0 <= index < self.node.tiles for index in out_of_service):
+            raise InvalidArgument(f"no such tile among {sorted(out_of_service)}; legal: 0 to {self.node.tiles - 1}")
+        if len(memory_retired) != self.node.rdus or min(memory_retired) < 0:
+            raise InvalidArgument(f"retired memory needs {self.node.rdus} numbers from 0, one an RDU")
+        self.out_of_service, self.memory_retired = out_of_service, tuple(memory_retired)
 
     @property
     def applications(self) -> set[str]:
@@ -339,7 +368,8 @@ class Allocator:
 
     def _no_resources(self, request: Request, room: Room) -> NoResources:
         node, tiles, memory, mask = self.node, request.tiles, request.memory_bytes, request.affinity
-        fits_when_empty = find_placement(node, tiles, memory, empty_room(node), mask) is not None
+        fits_when_empty = find_placement(node, tiles, memory, self.healthy_room, mask) is not None
+        fits_when_repaired = find_placement(node, tiles, memory, empty_room(node), mask) is not None
         fewer_tiles = most_tiles(node, tiles, memory, room, mask)
         less_memory = most_memory(node, tiles, room, mask)
         free = sum(room.tile_is_free)
@@ -348,6 +378,11 @@ class Allocator:
             why = (
                 f"{free} of {node.tiles} tiles are free, at most {longest_run(node, room)} in a row inside one RDU, "
                 f"and at most {format_bytes(max(room.memory_free))} of one RDU's memory"
+            )
+        elif fits_when_repaired:
+            why = (
+                f"{len(self.out_of_service)} of {node.tiles} tiles and {format_bytes(sum(self.memory_retired))} of "
+                "memory are out of service (`snfadm -l fault`)"
             )
         else:
             why = (
@@ -358,12 +393,18 @@ class Allocator:
         if less_memory is not None:
             offers.append(f"{_tiles(tiles)} with up to {format_bytes(less_memory)}")
         now_fits = f"what would fit now: {', or '.join(offers)}" if offers else "nothing like it would fit now"
-        step = "ask for that, or wait for a lease to end" if fits_when_empty else "ask for less; waiting cannot help"
+        step = (
+            "ask for that, or wait for a lease to end"
+            if fits_when_empty
+            else "ask for less, or repair the node"
+            if fits_when_repaired
+            else "ask for less; waiting cannot help"
+        )
         return NoResources(
             f"{node.platform} cannot grant {asked}: {why}; {now_fits}. Next: {step} (`rdukit node status` shows who "
             "holds what)",
             requested_tiles=tiles, requested_memory_bytes=memory, free_tiles=free, fits_tiles=fewer_tiles,
-            fits_memory_bytes=less_memory, fits_when_empty=fits_when_empty,
+            fits_memory_bytes=less_memory, fits_when_empty=fits_when_empty, out_of_service=len(self.out_of_service),
         )  # fmt: skip
 
 

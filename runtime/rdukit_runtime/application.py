@@ -1,25 +1,31 @@
 """An application on a node: a PEF and a lease, from set-up to tear-down (runtime reference 3.1)."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rdukit.errors import PefMismatch, RdukitError
+from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
-from rdukit.pef.model import Pef
+from rdukit.pef.model import Graph, Pef
 from rdukit.pef.read import LoadedPef, read_pef
+from rdukit.settings import resolve
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
 from rdukit_runtime.engine.program import Program, persistent_layout
+from rdukit_runtime.log_files import application_log
 from rdukit_runtime.node import NodeLease, open_lease
+from rdukit_runtime.settings import NUMERICS_TRAP
+from rdukit_runtime.status_page import HOST, PROGRAM_LOAD, QUIESCE
+from rdukit_runtime.termination import call_at_termination
 
 logger = logging.getLogger(__name__)
 
-#: Runs between two reports of counters to the node.
-REPORT_EVERY = 64
+#: The name of programs in sn.log, as the vendor's runtime says it.
+PROGRAM = "python"
 
 
 class Application:
@@ -33,27 +39,42 @@ class Application:
         self.native_kernels = native
         _, size = persistent_layout(self.pef)
         self._region = lease.allocate("persistent", max(size, 1))
-        self.program = Program(self.pef, kernels, self._region.buffer)
-        self._reported = 0
+        self.program = Program(self.pef, kernels, self._region.buffer, lease.page)
+        self._traps = resolve(NUMERICS_TRAP)
+        self._log = application_log(PROGRAM)
+        self._owner = os.getpid()
         self._closed = False
+        call_at_termination(self._cancel)
 
     def run(self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
-        """Run sections of a graph; counters go to the node from time to time."""
-        self.program.run(self.program.find_graph(graph), sections, scalars)
-        if self.program.counters.runs - self._reported >= REPORT_EVERY:
-            self.report()
+        """Run sections of a graph.
 
-    def report(self) -> None:
-        """Tell the node what has run so far."""
-        counters = self.program.counters
-        self._reported = counters.runs
-        self.lease.report(
-            {
-                "runs": counters.runs, "sections": counters.sections, "cycles": counters.emulated_cycles,
-                "flops": counters.flops, "bytes": counters.bytes, "host_seconds": counters.host_seconds,
-                "phase": "exec",
-            }
-        )  # fmt: skip
+        Raises:
+            HwException: the hardware failed before or during the run; its results cannot be trusted.
+            LeaseLost: the node daemon ended. NumericalException: an output is not finite, and ``numerics.trap`` is on.
+        """
+        found = self.program.find_graph(graph)
+        try:
+            self.lease.check()
+            self.program.run(found, sections, scalars)
+            self.lease.check()
+            if self._traps:
+                self._check_numbers(found)
+        except (SNRuntimeError, LeaseLost) as error:
+            self._log.err("sn_run", error.message)
+            raise
+
+    def _check_numbers(self, graph: Graph) -> None:
+        for name in graph.outputs:
+            if not self.program.has_value(name):
+                continue
+            tensor = self.program.device_tensor(name)
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                raise NumericalException(
+                    f"output {name!r} of graph {graph.name!r} has NaN or infinite elements; unset "
+                    f"${NUMERICS_TRAP.variable} to go on, or look at the inputs, the learning rate and the precision",
+                    tensor=name, graph=graph.name,
+                )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
         """Counters as plain values: emulated figures are projections, host figures are this machine's."""
@@ -68,13 +89,15 @@ class Application:
         if self._closed:
             return
         self._closed = True
-        try:
-            if self._reported < self.program.counters.runs:
-                self.report()
-        except RdukitError as error:  # the lease is gone already, or the daemon is: there is nobody to tell
-            logger.warning("last report failed pef=%s reason=%s", self.path.name, error.message)
-        finally:
-            self.lease.release()
+        self.lease.page.enter(QUIESCE)
+        self.lease.release()
+        self._log.info("sn_destroy_session", f"PEF File: {self.path}")
+
+    def _cancel(self) -> None:
+        """SIGTERM came: say that it was no failure, and leave nothing behind."""
+        if not self._closed and os.getpid() == self._owner:
+            self._log.notice("sn_cancel", f"cancelled by SIGTERM, lease {self.lease.id}")
+            self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -96,22 +119,35 @@ def open_application(
     Raises:
         PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
     """
-    loaded = read_pef(path)
-    pef = loaded.pef
-    if arch is not None and find_chip(arch).name != pef.arch:
-        raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
-    lease = open_lease(
-        name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=max(pef.region_bytes, 1) + (1 << 20), launch=launch
-    )
+    sn_log = application_log(PROGRAM)
+    sn_log.announce()
+    sn_log.info("sn_create_session", f"PEF File: {path}")
+    try:
+        loaded = read_pef(path)
+        pef = loaded.pef
+        if arch is not None and find_chip(arch).name != pef.arch:
+            raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
+        lease = _lease_for(pef, name, launch)
+    except (PefError, RuntimeFault) as error:
+        sn_log.err("sn_create_session", error.message)
+        raise
+    sn_log.info("sn_create_session", f"lease {lease.id}: {', '.join(lease.tiles)}")
     for section in pef.sections:
         if section.heuristic == "host":
             logger.warning("runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why)
     try:
+        lease.page.enter(PROGRAM_LOAD)
         kernels, native = _load_kernels(loaded)
+        lease.page.enter(HOST)
         return Application(loaded, lease, kernels, native)
     except BaseException:
         lease.release()
         raise
+
+
+def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
+    memory_bytes = max(pef.region_bytes, 1) + (1 << 20)
+    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=memory_bytes, launch=launch)
 
 
 def _load_kernels(loaded: LoadedPef) -> tuple[dict[str, Kernel], int]:

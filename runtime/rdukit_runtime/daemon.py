@@ -1,61 +1,43 @@
 """The node daemon's decisions: requests of connections in, answers out. ``server`` is its shell.
 
 No sockets, clock or randomness here: connections are numbers, times are arguments, ids and tokens come from a function
-that is passed in, and memory is only accounted; the shell creates it and says so if that fails.
+that is passed in, and memory is only accounted; the shell creates it and says so if that fails. Faults and everything
+that changes the node is in ``administration``.
 """
 
 import hmac
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from rdukit.errors import NoResources, PermissionDenied, RdukitError, Unauthenticated
+from rdukit.errors import (
+    Conflict,
+    NoResources,
+    PermissionDenied,
+    RdukitError,
+    RuntimeFault,
+    Unauthenticated,
+    error_from_body,
+)
+from rdukit_runtime.accounting import NodeTotals, Totals
+from rdukit_runtime.administration import Administration
 from rdukit_runtime.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
+from rdukit_runtime.answers import application_row, lease_body, lease_paths, lease_status, tile_rows
+from rdukit_runtime.connections import OK, Answer, Connection, Groups, NoGroups, Page, PageGrant, Peer, RegionGrant, ok
 from rdukit_runtime.events import EventKind, EventLog
-from rdukit_runtime.inventory import node_tiles
-from rdukit_runtime.protocol import Message, error_body, read_message
-from rdukit_runtime.states import COUNTER_NAMES, EndReason, LeaseEvent
+from rdukit_runtime.faults.machine import FaultMachine
+from rdukit_runtime.protocol import FEATURES, PROTOCOL_MINOR, Message, error_body, read_message
+from rdukit_runtime.states import EndReason, LeaseEvent
+from rdukit_runtime.waiting import Waiting, WaitingLine
 
 logger = logging.getLogger(__name__)
-
-Counters = dict[str, float | str]
 
 _END_EVENTS: Final = {
     EndReason.RELEASED: EventKind.RELEASE,
     EndReason.HOLDERS_GONE: EventKind.DEATH,
     EndReason.NODE_STOPPED: EventKind.STOP,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RegionGrant:
-    """Memory that the shell has to create and send along with the answer."""
-
-    lease: LeaseId
-    region: RegionId
-    name: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one request; with ``grant``, a descriptor of that region goes with it."""
-
-    body: Mapping[str, object]
-    grant: RegionGrant | None = None
-
-
-@dataclass(slots=True)
-class Connection:
-    """What is known of one open connection."""
-
-    #: The process at the other end, as the kernel said when it connected; ``None`` if it cannot be seen from here.
-    pid: int | None
-    #: Active leases that this connection holds, and what it counted under each.
-    held: dict[LeaseId, Counters] = field(default_factory=dict)
-    #: Regions that this connection allocated and has not freed, each with its lease (a key of ``held``).
-    regions: dict[RegionId, LeaseId] = field(default_factory=dict)
+_NOBODY: Final = Peer()
 
 
 class NodeDaemon:
@@ -69,22 +51,42 @@ class NodeDaemon:
         version: str,
         started_at: float,
         new_identity: Callable[[], tuple[str, str]],
+        faults: FaultMachine,
+        admin_token: str | None = None,
+        pid: int | None = None,
+        groups: Groups | None = None,
     ) -> None:
         """``new_identity`` returns a lease id that was never used and a secret token."""
         self.allocator: Final = allocator
         self.events: Final = EventLog()
+        self.name: Final = name
         #: Open connections by the shell's number.
         self.connections: Final[dict[int, Connection]] = {}
-        self._name = name
+        self.totals: Final = NodeTotals(allocator.node)
+        #: Leases whose hardware failed, and the error that each use of them raises.
+        self.failed_leases: Final[dict[LeaseId, RdukitError]] = {}
+        #: What was applied to isolate each active lease's processes, as they and the shell said.
+        self.isolation: Final[dict[LeaseId, dict[str, object]]] = {}
+        #: Accounting rows of leases that ended, for whoever writes them down; oldest first.
+        self.ended_rows: Final[list[dict[str, object]]] = []
         self._version = version
         self._started_at = started_at
         self._new_identity = new_identity
+        self._admin_token = admin_token
+        self._pid = pid
+        self._groups: Groups = NoGroups() if groups is None else groups
         #: Connections that hold each active lease; never empty.
         self._holders: Final[dict[LeaseId, set[int]]] = {}
-        #: Counters of holders that left, for each active lease.
-        self._former_counters: Final[dict[LeaseId, Counters]] = {}
+        #: What holders that left had counted, for each active lease.
+        self._former_totals: Final[dict[LeaseId, Totals]] = {}
+        #: Who acquired each active lease, and its command line where the client said it.
+        self._owners: Final[dict[LeaseId, tuple[Peer, str | None]]] = {}
+        self._line: Final = WaitingLine()
+        #: Answers to requests that waited: connection → answer.
+        self._ready: list[tuple[int, Answer]] = []
         self._next_region = 1
-        self._operations: Final[Mapping[str, Callable[[int, Message, float], Answer]]] = {
+        self.administration: Final = Administration(self, faults)
+        self._operations: Final[Mapping[str, Callable[[int, Message, float], Answer | None]]] = {
             "hello": self._hello,
             "status": self._status,
             "acquire": self._acquire,
@@ -94,47 +96,93 @@ class NodeDaemon:
             "free": self._free,
             "report": self._report,
             "events": self._events,
+            "authorize": self._authorize,
+            "page": self._page,
+            "interrupt": self._interrupt,
+            "isolation": self._isolation,
+            "counters": self._counters,
+            **self.administration.operations,
         }
 
-    def connected(self, number: int, pid: int | None) -> None:
-        """A connection was accepted."""
-        self.connections[number] = Connection(pid)
+    # -- what the shell says -----------------------------------------------------------------------------------------
 
-    def handle(self, number: int, line: bytes, now: float) -> Answer:
-        """Answer one request line of connection ``number``. Never raises: whatever is wrong becomes the answer."""
+    def connected(self, number: int, peer: Peer = _NOBODY) -> None:
+        """A connection was accepted."""
+        self.connections[number] = Connection(peer, peer.is_admin)
+
+    def handle(self, number: int, line: bytes, now: float) -> Answer | None:
+        """Answer one request line of connection ``number``. Never raises: whatever is wrong becomes the answer.
+
+        Returns:
+            ``None`` for a request that waits: ``take_ready`` has its answer later.
+        """
         try:
             message = read_message(line)
-            return self._operations[message.op](number, message, now)
+            if number in self._line:
+                raise Conflict("this connection waits for tiles; use another one meanwhile")
+            answer = self._operations[message.op](number, message, now)
+            self._settle(now)
         except RdukitError as error:
             return Answer(error_body(error))
         except Exception:  # a request's border: a bug must not end the other clients' leases
             logger.exception("event=bug connection=%s", number)
             return Answer(error_body(RdukitError("the node daemon failed on this request; its log has the reason")))
+        return answer
 
-    def creation_failed(self, number: int, grant: RegionGrant) -> None:
-        """The shell could not create or send a region that ``handle`` granted: take it back."""
+    def take_ready(self) -> list[tuple[int, Answer]]:
+        """Answers to requests that waited, by connection."""
+        taken, self._ready = self._ready, []
+        return taken
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` is due next, in the clock of ``now``; ``None``: not until something happens."""
+        due = [when for when in (self._line.next_deadline(), self.administration.next_step_at()) if when is not None]
+        return min(due, default=None)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: requests that waited too long, steps of a scenario."""
+        self.administration.run_due_steps(now)
+        self._settle(now)
+
+    def page_created(self, number: int, grant: PageGrant, page: Page) -> None:
+        """The shell created the page that ``handle`` granted."""
         connection = self.connections.get(number)
-        if connection is not None and connection.regions.pop(grant.region, None) is not None:
+        if connection is not None and grant.lease in connection.held:
+            connection.pages[grant.lease] = page
+
+    def creation_failed(self, number: int, grant: RegionGrant | PageGrant) -> None:
+        """The shell could not create or send memory that ``handle`` granted: take it back."""
+        connection = self.connections.get(number)
+        if (
+            isinstance(grant, RegionGrant)
+            and connection is not None
+            and connection.regions.pop(grant.region, None) is not None
+        ):
             self.allocator.free(grant.lease, grant.region)
 
     def disconnected(self, number: int, now: float) -> None:
         """A connection closed: leases that nobody else holds end, its regions in the others are freed."""
-        connection = self.connections.pop(number)
-        for lease_id, counters in connection.held.items():
+        self._line.leave(number)
+        connection = self.connections[number]
+        for lease_id in list(connection.held):
             holders = self._holders[lease_id]
-            holders.discard(number)
-            if not holders:
+            if holders == {number}:
                 self._end(lease_id, LeaseEvent.HOLDERS_GONE, now, connection.pid)
                 continue
+            holders.discard(number)
             for region, owner in connection.regions.items():
                 if owner == lease_id:
                     self.allocator.free(lease_id, region)
-            _add_counters(self._former_counters[lease_id], counters)
+            self._former_totals[lease_id] += connection.totals(lease_id)
             self.allocator.detach(lease_id, now)
             self._record(EventKind.DETACH, now, self.allocator.leases[lease_id], connection.pid)
+        del self.connections[number]
+        self._settle(now)
 
     def stop(self, now: float) -> None:
-        """The node goes down: every lease ends."""
+        """The node goes down: every lease ends, nobody waits any more."""
+        for waiting in self._line.waiting:
+            self._line.leave(waiting.connection)
         for lease_id in list(self.allocator.leases):
             self._end(lease_id, LeaseEvent.NODE_STOP, now, None)
 
@@ -145,10 +193,12 @@ class NodeDaemon:
             AssertionError: a bug.
         """
         self.allocator.validate()
+        self._line.validate()
         active = set(self.allocator.leases)
         holders: dict[LeaseId, set[int]] = {}
         regions: dict[LeaseId, set[RegionId]] = {lease_id: set() for lease_id in active}
         for number, connection in self.connections.items():
+            assert set(connection.pages) <= set(connection.held), "pages are of leases that the connection holds"
             for lease_id in connection.held:
                 holders.setdefault(lease_id, set()).add(number)
             for region, lease_id in connection.regions.items():
@@ -156,41 +206,31 @@ class NodeDaemon:
                 regions[lease_id].add(region)
         assert holders == self._holders, "holders are those of the connections"
         assert set(holders) == active, "each active lease has a holder, and no other lease has"
-        assert set(self._former_counters) == active, "each active lease has former counters"
+        assert set(self._former_totals) == set(self._owners) == active, "each active lease has its books"
+        assert {*self.failed_leases, *self.isolation} <= active, "what is known of a lease goes with it"
         for lease_id in active:
             assert regions[lease_id] == set(self.allocator.regions[lease_id]), f"{lease_id}: every region has its owner"
+        for waiting in self._line.waiting:
+            assert waiting.connection in self.connections, "whoever waits is connected"
+        self.administration.validate()
 
-    # -- operations --------------------------------------------------------------------------------------------------
+    # -- leases ------------------------------------------------------------------------------------------------------
 
     def _hello(self, number: int, message: Message, now: float) -> Answer:
         node = self.allocator.node
-        return _ok(version=self._version, platform=node.platform, node=self._name)
+        return ok(
+            version=self._version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
+            features=list(FEATURES), pid=self._pid, admin=self.connections[number].is_admin,
+        )  # fmt: skip
 
-    def _status(self, number: int, message: Message, now: float) -> Answer:
-        allocator, node = self.allocator, self.allocator.node
-        tiles = []
-        for tile, holder in zip(node_tiles(node), allocator.tile_holders, strict=True):
-            application = None if holder is None else allocator.leases[holder].request.application
-            tiles.append(
-                {
-                    "path": tile.path, "rdu": tile.rdu, "tile": tile.tile, "lease": holder,
-                    "application": application, "health": "Online",
-                }
-            )  # fmt: skip
-        return _ok(
-            platform=node.platform,
-            chip=node.chip.name,
-            node=self._name,
-            version=self._version,
-            tiles=tiles,
-            leases=[self._lease_status(lease) for lease in allocator.leases.values()],
-            memory={"total": allocator.memory_total, "used": sum(allocator.memory_granted)},
-            applications=len(allocator.applications),
-            max_applications=allocator.max_applications,
-            uptime_s=max(0.0, now - self._started_at),
-        )
+    def _authorize(self, number: int, message: Message, now: float) -> Answer:
+        token = message.text("token").encode()
+        if self._admin_token is None or not hmac.compare_digest(self._admin_token.encode(), token):
+            raise Unauthenticated("this is not the node's administration token; it is in the file admin.token")
+        self.connections[number].is_admin = True
+        return OK
 
-    def _acquire(self, number: int, message: Message, now: float) -> Answer:
+    def _acquire(self, number: int, message: Message, now: float) -> Answer | None:
         request = Request(
             application=message.text("application"),
             tiles=message.number("tiles"),
@@ -200,19 +240,38 @@ class NodeDaemon:
             launch=message.find_text("launch"),
             affinity=message.find_number("affinity"),
         )
+        wait_s, command = message.real("wait_s", 0.0), message.find_text("command")
+        try:
+            if len(self._line):
+                raise NoResources(
+                    f"{len(self._line)} requests wait before this one; wait too (setting acquire.wait_s), or try again",
+                    waiting=len(self._line), fits_when_empty=True,
+                )  # fmt: skip
+            return self._grant(number, request, command, now)
+        except NoResources as error:
+            pid = self.connections[number].pid
+            waits = wait_s > 0 and bool(error.detail.get("fits_when_empty"))
+            if waits:
+                self._line.join(Waiting(number, request, now, now + wait_s, error, command))
+            kind = EventKind.WAIT if waits else EventKind.REFUSE
+            self.events.record_refusal(
+                now, request.application, request.tenant, request.job, pid, error.message, kind
+            )  # fmt: skip
+            if waits:
+                return None
+            raise
+
+    def _grant(self, number: int, request: Request, command: str | None, now: float) -> Answer:
         lease_id, token = self._new_identity()
         connection = self.connections[number]
-        try:
-            lease = self.allocator.acquire(request, LeaseId(lease_id), token, now)
-        except NoResources as error:
-            pid = connection.pid
-            self.events.record_refusal(now, request.application, request.tenant, request.job, pid, error.message)
-            raise
+        lease = self.allocator.acquire(request, LeaseId(lease_id), token, now)
         connection.held[lease.id] = {}
         self._holders[lease.id] = {number}
-        self._former_counters[lease.id] = {}
+        self._former_totals[lease.id] = Totals()
+        self._owners[lease.id] = (connection.peer, command)
+        self._enter_group(lease, connection.pid)
         self._record(EventKind.GRANT, now, lease, connection.pid)
-        return _ok(lease=self._lease_body(lease))
+        return ok(lease=self._lease_body(lease))
 
     def _attach(self, number: int, message: Message, now: float) -> Answer:
         lease = self.allocator.find_active(LeaseId(message.text("lease")))
@@ -223,18 +282,19 @@ class NodeDaemon:
             self.allocator.attach(lease.id, now)
             connection.held[lease.id] = {}
             self._holders[lease.id].add(number)
+            self._enter_group(lease, connection.pid)
             self._record(EventKind.ATTACH, now, lease, connection.pid)
-        return _ok(lease=self._lease_body(lease))
+        return ok(lease=self._lease_body(lease))
 
     def _release(self, number: int, message: Message, now: float) -> Answer:
         lease_id = LeaseId(message.text("lease"))
         if lease_id in self.allocator.leases:
             self._held_lease(number, lease_id)
         self._end(lease_id, LeaseEvent.RELEASE, now, self.connections[number].pid)
-        return _ok()
+        return OK
 
     def _allocate(self, number: int, message: Message, now: float) -> Answer:
-        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        lease = self._usable_lease(number, message)
         region_id = RegionId(f"region-{self._next_region}")
         region = self.allocator.allocate(lease.id, region_id, message.text("name"), message.number("bytes"))
         self._next_region += 1
@@ -250,16 +310,96 @@ class NodeDaemon:
         self.allocator.free(lease.id, region_id)
         for holder in self._holders[lease.id]:
             self.connections[holder].regions.pop(region_id, None)
-        return _ok()
+        return OK
 
     def _report(self, number: int, message: Message, now: float) -> Answer:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         self.connections[number].held[lease.id].update(message.counters("counters"))
-        return _ok()
+        self._usable_lease(number, message)  # a client without a page learns here that its hardware failed
+        return OK
+
+    def _page(self, number: int, message: Message, now: float) -> Answer:
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        if lease.id in self.connections[number].pages:
+            raise RuntimeFault(f"this connection has a status page of lease {lease.id} already")
+        return Answer({"ok": True}, PageGrant(lease.id))
+
+    def _interrupt(self, number: int, message: Message, now: float) -> Answer:
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        failure = self.failed_leases.get(lease.id)
+        return ok(fault=None if failure is None else error_body(failure)["error"])
+
+    def _isolation(self, number: int, message: Message, now: float) -> Answer:
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        pid = str(self.connections[number].pid or number)
+        self.isolation.setdefault(lease.id, {})[pid] = dict(message.mapping("report"))
+        return OK
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _status(self, number: int, message: Message, now: float) -> Answer:
+        allocator, node = self.allocator, self.allocator.node
+        waiting = [
+            {
+                "application": w.request.application, "tiles": w.request.tiles, "tenant": w.request.tenant,
+                "job": w.request.job, "memory_bytes": w.request.memory_bytes, "since": w.since,
+                "reason": w.reason.message,
+            }
+            for w in self._line.waiting
+        ]  # fmt: skip
+        return ok(
+            platform=node.platform,
+            chip=node.chip.name,
+            node=self.name,
+            version=self._version,
+            tiles=tile_rows(allocator, self.administration.faults.health_of),
+            leases=[self._lease_status(lease) for lease in allocator.leases.values()],
+            memory={"total": allocator.memory_total, "used": sum(allocator.memory_granted)},
+            applications=len(allocator.applications),
+            max_applications=allocator.max_applications,
+            uptime_s=max(0.0, now - self._started_at),
+            rdus=self.administration.rdu_rows(),
+            waiting=waiting,
+            database=dict(self.administration.database),
+        )
 
     def _events(self, number: int, message: Message, now: float) -> Answer:
         events = self.events.page(message.number("since", 0))
-        return _ok(events=[event.as_json() for event in events], last=self.events.last)
+        return ok(events=[event.as_json() for event in events], last=self.events.last)
+
+    def _counters(self, number: int, message: Message, now: float) -> Answer:
+        allocator = self.allocator
+        totals = {lease_id: self.lease_totals(lease_id) for lease_id in allocator.leases}
+        tiles, rdus = self.totals.rows(
+            [(allocator.leases[lease_id].tiles, count) for lease_id, count in totals.items()],
+            allocator.tile_holders,
+            self.administration.replays(),
+        )
+        leases = []
+        for lease_id, lease in allocator.leases.items():
+            peer, command = self._owners[lease_id]
+            busiest = self._busiest(lease_id)
+            leases.append(
+                {
+                    "id": lease_id, "application": lease.request.application, "tenant": lease.request.tenant,
+                    "job": lease.request.job, "user": peer.user, "pid": busiest.pid,
+                    "command": command or lease.request.application, "phase": busiest.phase(lease_id),
+                    "tiles": list(lease_paths(allocator.node, lease)), **totals[lease_id].as_json(),
+                }
+            )  # fmt: skip
+        return ok(time_ns=int(now * 1e9), tiles=tiles, rdus=rdus, leases=leases)
+
+    def lease_totals(self, lease_id: LeaseId) -> Totals:
+        """What all holders of an active lease have counted."""
+        total = self._former_totals[lease_id]
+        for number in self._holders[lease_id]:
+            total += self.connections[number].totals(lease_id)
+        return total
+
+    def pages_of(self, lease_id: LeaseId) -> list[Page]:
+        """The status pages of a lease's holders."""
+        pages = [self.connections[number].pages.get(lease_id) for number in self._holders[lease_id]]
+        return [page for page in pages if page is not None]
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
@@ -269,60 +409,76 @@ class NodeDaemon:
             raise PermissionDenied(f"this connection does not hold lease {lease_id}; attach to it with its token first")
         return lease
 
+    def _usable_lease(self, number: int, message: Message) -> Lease:
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        failure = self.failed_leases.get(lease.id)
+        if failure is not None:
+            raise error_from_body(failure.body())
+        return lease
+
+    def _settle(self, now: float) -> None:
+        """Grant to those who wait what has become free, and send those away who waited too long."""
+        if not len(self._line):
+            return
+        granted: dict[int, Answer] = {}
+        commands = {waiting.connection: waiting.command for waiting in self._line.waiting}
+
+        def acquire(request: Request, number: int) -> None:
+            granted[number] = self._grant(number, request, commands[number], now)
+
+        for settled in self._line.settle(acquire, now):
+            number, request, error = settled.connection, settled.request, settled.refusal
+            if error is None:
+                self._ready.append((number, granted[number]))
+                continue
+            pid = self.connections[number].pid
+            self.events.record_refusal(now, request.application, request.tenant, request.job, pid, error.message)
+            self._ready.append((number, Answer(error_body(error))))
+
     def _end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease:
+        totals = self.lease_totals(lease_id) if lease_id in self._holders else Totals()
         ended = self.allocator.end(lease_id, event, now)
+        peer, command = self._owners.pop(lease_id)
+        self.totals.book(ended.lease.tiles, totals)
         for number in self._holders.pop(lease_id):
-            connection = self.connections.get(number)  # the one that is closing is gone already
-            if connection is not None:
-                connection.held.pop(lease_id, None)
-                for region in [r for r, owner in connection.regions.items() if owner == lease_id]:
-                    del connection.regions[region]
-        del self._former_counters[lease_id]
+            connection = self.connections[number]
+            connection.held.pop(lease_id, None)
+            connection.pages.pop(lease_id, None)
+            for region in [r for r, owner in connection.regions.items() if owner == lease_id]:
+                del connection.regions[region]
+        del self._former_totals[lease_id]
+        self.isolation.pop(lease_id, None)
+        self._groups.leave(lease_id)
+        failure = self.failed_leases.pop(lease_id, None)
+        row = application_row(self.allocator.node, ended, totals, peer, command, failure)
+        self.ended_rows.append(row)
+        self.administration.remember_application(row)
         self._record(_END_EVENTS[ended.reason], now, ended.lease, pid, str(ended.reason))
         return ended
 
     def _record(self, kind: EventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None:
-        self.events.record(kind, now, lease, self._paths(lease), pid, reason)
+        self.events.record(kind, now, lease, lease_paths(self.allocator.node, lease), pid, reason)
         logger.info("event=%s lease=%s application=%s pid=%s", kind, lease.id, lease.request.application, pid)
 
-    def _paths(self, lease: Lease) -> tuple[str, ...]:
-        tiles = node_tiles(self.allocator.node)
-        return tuple(tiles[index].path for index in lease.tiles)
+    def _enter_group(self, lease: Lease, pid: int | None) -> None:
+        if pid is not None and pid != self._pid:
+            self._groups.enter(lease.id, pid, len(lease.tiles))
 
     def _lease_body(self, lease: Lease) -> dict[str, object]:
-        request = lease.request
-        return {
-            "id": lease.id, "token": lease.token, "application": request.application, "tenant": request.tenant,
-            "job": request.job, "launch": request.launch, "tiles": list(self._paths(lease)),
-            "memory_bytes": lease.memory_bytes, "granted_at": lease.granted_at,
-        }  # fmt: skip
+        peer, command = self._owners[lease.id]
+        return lease_body(self.allocator.node, lease, peer, command)
 
     def _lease_status(self, lease: Lease) -> dict[str, object]:
-        body = self._lease_body(lease)
-        del body["token"]  # status is for everybody who may connect; the token is for holders
         holders = sorted(self._holders[lease.id])
-        counters = dict(self._former_counters[lease.id])
-        for number in holders:
-            _add_counters(counters, self.connections[number].held[lease.id])
         pids = [pid for number in holders if (pid := self.connections[number].pid) is not None]
-        return {
-            **body,
-            "memory_allocated": self.allocator.memory_allocated[lease.id],
-            "pids": pids,
-            "counters": counters,
-        }
+        body = self._lease_body(lease)
+        failure = self.failed_leases.get(lease.id)
+        totals, allocated = self.lease_totals(lease.id), self.allocator.memory_allocated[lease.id]
+        isolation = {**self.isolation.get(lease.id, {}), "node": dict(self._groups.report(lease.id))}
+        phase = self._busiest(lease.id).phase(lease.id)
+        return lease_status(body, totals, phase, allocated, pids, failure, isolation)
 
-
-def _add_counters(total: Counters, more: Counters) -> None:
-    for name in COUNTER_NAMES:
-        if name in more:
-            count, former = more[name], total.get(name, 0)
-            assert not isinstance(count, str)
-            assert not isinstance(former, str)
-            total[name] = former + count
-    if "phase" in more:
-        total["phase"] = more["phase"]
-
-
-def _ok(**more: object) -> Answer:
-    return Answer({"ok": True, **more})
+    def _busiest(self, lease_id: LeaseId) -> Connection:
+        """The holder that the tiles work for: a job's worker holds the lease too, and only its box runs anything."""
+        holders = [self.connections[number] for number in sorted(self._holders[lease_id])]
+        return max(holders, key=lambda connection: connection.totals(lease_id).exec_ns)

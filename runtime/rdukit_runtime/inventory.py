@@ -1,16 +1,20 @@
-"""The components of a node and their paths, such as ``/NODE/XRDU_0/RDU_1/TILE_3``.
+"""The components of a node: their paths, such as ``/NODE/XRDU_0/RDU_1/TILE_3``, and what an inventory says of each.
 
 A *flat* RDU number counts RDUs over the whole node, a *flat* tile number counts tiles over the whole node; both follow
 the paths' order, so that tile ``t`` of flat RDU ``r`` is ``r * chip.tiles + t``.
 
-Source: runtime reference 1.1 (paths, order within an RDU; the formula of the flat number is ours). DIMMs are left out:
-their letters come from board tables that are not public in full; memory is counted by RDU.
+Serial numbers are emulated: of the vendor's form, made from the node's name and the path, so that a node keeps them and
+two nodes differ.
+
+Source: runtime reference 1.1, 1.2 (paths, attributes, order within an RDU; the formula of the flat number is ours).
 """
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from rdukit.errors import NotFound
 from rdukit.hardware import NodeSpec
@@ -23,8 +27,34 @@ class ComponentKind(StrEnum):
     XRDU = "XRDU"
     RDU = "RDU"
     DDR_CHANNEL = "DDRCH"
+    DIMM = "DIMM"
     PCIE = "PCIE"
     TILE = "TILE"
+
+
+#: Kinds that ``snfadm -l inventory`` lists; the others are only in the tree of ``snconfig show Node static``.
+LISTED_KINDS: Final = frozenset({ComponentKind.RDU, ComponentKind.DIMM, ComponentKind.PCIE, ComponentKind.TILE})
+
+#: What a serial or a part number is where there is none.
+NOT_APPLICABLE: Final = "N/A"
+
+
+class Presence(StrEnum):
+    """Whether a component is there."""
+
+    PRESENT = "Present"
+    ABSENT = "Absent"
+    UNKNOWN = "Unknown"
+
+
+class Health(StrEnum):
+    """How a component is. Source: ours but for ``Online``."""
+
+    ONLINE = "Online"
+    DEGRADED = "Degraded"
+    EXCLUDED = "Excluded"
+    UNAVAILABLE = "Unavailable"
+    OFFLINE = "Offline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +65,18 @@ class Component:
     kind: ComponentKind
     rdu: int | None = None
     tile: int | None = None
+    #: Device memory that it is or carries; 0 for an empty DIMM slot, links and tiles.
+    size_bytes: int = 0
+
+    @property
+    def parent(self) -> str:
+        """Path of the component that carries it; empty for the node."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def is_empty_slot(self) -> bool:
+        """Whether it is a memory slot without a module."""
+        return self.kind is ComponentKind.DIMM and self.size_bytes == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +104,155 @@ def node_tiles(node: NodeSpec) -> tuple[Tile, ...]:
     )
 
 
+@lru_cache(maxsize=8)
+def components(node: NodeSpec) -> tuple[Component, ...]:
+    """All components in the listing's order: each RDU is followed by its DDR channels with their DIMMs, its PCIe links
+    and its tiles."""
+    return tuple(_walk(node))
+
+
+def find_component(node: NodeSpec, path: str) -> Component:
+    """The component called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
+
+    Raises:
+        NotFound: the node has no such component; the message names what its parent has.
+    """
+    wanted = _full_path(path)
+    found = _by_path(node).get(wanted)
+    if found is not None:
+        return found
+    known = wanted
+    while known not in _by_path(node):
+        known = known.rpartition("/")[0] or "/NODE"
+    children = [component.path for component in components(node) if component.parent == known]
+    legal = f"{children[0]} to {children[-1]}" if children else known
+    raise NotFound(f"{node.platform} has no component {path!r}; legal: {legal}")
+
+
 def tile_of_path(node: NodeSpec, path: str) -> Tile:
-    """The tile called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
+    """The tile called ``path``, with or without ``/NODE``.
 
     Raises:
         NotFound: the node has no such tile.
     """
-    wanted = path if path.startswith("/NODE/") else "/NODE" + path
-    for tile in node_tiles(node):
-        if tile.path == wanted:
-            return tile
+    found = _by_path(node).get(_full_path(path))
+    if found is not None and found.rdu is not None and found.tile is not None:
+        return node_tiles(node)[found.rdu * node.chip.tiles + found.tile]
     first, last = node_tiles(node)[0].path, node_tiles(node)[-1].path
     raise NotFound(f"{node.platform} has no tile {path!r}; legal: {first} to {last}")
 
 
-def components(node: NodeSpec) -> Iterator[Component]:
-    """All components in the listing's order: each RDU is followed by its DDR channels, PCIe links and tiles."""
-    yield Component("/NODE", ComponentKind.NODE)
+def serial_number(name: str, component: Component) -> str:
+    """Serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a DIMM, else ``N/A``."""
+    digits = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}.get(component.kind, 0)
+    if digits == 0 or component.is_empty_slot:
+        return NOT_APPLICABLE
+    return hashlib.sha256(f"{name}\0{component.path}".encode()).hexdigest()[:digits].upper()
+
+
+def always_online(component: Component) -> str:
+    """Health of a node without faults."""
+    return Health.ONLINE
+
+
+def always_present(component: Component) -> str:
+    """Presence on a node where nothing was removed."""
+    return Presence.PRESENT
+
+
+def inventory_rows(
+    node: NodeSpec,
+    name: str,
+    health_of: Callable[[Component], str] = always_online,
+    presence_of: Callable[[Component], str] = always_present,
+) -> list[dict[str, str | int]]:
+    """One row a component, of all kinds, in the listing's order; see ``LISTED_KINDS``.
+
+    Args:
+        name: the node's name, from which serials are made.
+        health_of, presence_of: asked for all but empty memory slots, which are absent and offline.
+    Returns:
+        Rows with ``comp_name kind parent serial part presence health size_bytes``.
+    Source: runtime reference 1.2, 4.3; words other than ``Present`` and ``Online`` in a listing are ours.
+    """
+    return [
+        {
+            "comp_name": component.path,
+            "kind": str(component.kind),
+            "parent": component.parent,
+            "serial": serial_number(name, component),
+            "part": _part_number(node, component),
+            "presence": str(Presence.ABSENT if component.is_empty_slot else presence_of(component)),
+            "health": str(Health.OFFLINE if component.is_empty_slot else health_of(component)),
+            "size_bytes": component.size_bytes,
+        }
+        for component in components(node)
+    ]
+
+
+def lanes_of(node: NodeSpec, tiles: Iterable[int]) -> list[dict[str, str | int]]:
+    """PCIe lanes that belong to tiles: those of an RDU's links are shared out evenly, in order, over its tiles.
+
+    Lanes are exclusive because tiles are.
+
+    Args:
+        tiles: flat numbers.
+    Returns:
+        ``{"path", "first_lane", "lanes"}`` for each run of neighbouring lanes of one link, in the listing's order.
+    Source: ours; that IO is exclusive is the vendor's.
+    """
+    chip, width = node.chip, node.board.pcie_width
+    total = chip.pcie_links * width
+    runs: list[tuple[int, int, int, int]] = []
+    for index in sorted(set(tiles)):
+        rdu, tile = divmod(index, chip.tiles)
+        lane, end = tile * total // chip.tiles, (tile + 1) * total // chip.tiles
+        while lane < end:
+            link, first = divmod(lane, width)
+            count = min(end - lane, width - first)
+            if runs and runs[-1][:2] == (rdu, link) and runs[-1][2] + runs[-1][3] == first:
+                first, count = runs[-1][2], runs.pop()[3] + count
+            runs.append((rdu, link, first, count))
+            lane = link * width + first + count
+    return [
+        {"path": f"{rdu_path(node, rdu)}/PCIE_{link}", "first_lane": first, "lanes": count}
+        for rdu, link, first, count in runs
+    ]
+
+
+def _walk(node: NodeSpec) -> Iterator[Component]:
+    slots = [
+        [node.dimm_slots(rdu, channel) for channel in range(node.chip.ddr_channels)]
+        for rdu in range(node.rdus_per_xrdu)
+    ]
+    of_rdu = [sum(size for channel in channels for _, size in channel) for channels in slots]
+    yield Component("/NODE", ComponentKind.NODE, size_bytes=node.xrdus * sum(of_rdu))
     for xrdu in range(node.xrdus):
-        yield Component(f"/NODE/XRDU_{xrdu}", ComponentKind.XRDU)
-        for rdu in range(xrdu * node.rdus_per_xrdu, (xrdu + 1) * node.rdus_per_xrdu):
+        yield Component(f"/NODE/XRDU_{xrdu}", ComponentKind.XRDU, size_bytes=sum(of_rdu))
+        for place in range(node.rdus_per_xrdu):
+            rdu = xrdu * node.rdus_per_xrdu + place
             path = rdu_path(node, rdu)
-            yield Component(path, ComponentKind.RDU, rdu)
-            for channel in range(node.chip.ddr_channels):
-                yield Component(f"{path}/DDRCH_{channel}", ComponentKind.DDR_CHANNEL, rdu)
+            yield Component(path, ComponentKind.RDU, rdu, size_bytes=of_rdu[place])
+            for number, channel in enumerate(slots[place]):
+                carried = sum(size for _, size in channel)
+                yield Component(f"{path}/DDRCH_{number}", ComponentKind.DDR_CHANNEL, rdu, size_bytes=carried)
+                for name, size in channel:
+                    yield Component(f"{path}/DDRCH_{number}/{name}", ComponentKind.DIMM, rdu, size_bytes=size)
             for link in range(node.chip.pcie_links):
                 yield Component(f"{path}/PCIE_{link}", ComponentKind.PCIE, rdu)
             for tile in range(node.chip.tiles):
                 yield Component(f"{path}/TILE_{tile}", ComponentKind.TILE, rdu, tile)
+
+
+@lru_cache(maxsize=8)
+def _by_path(node: NodeSpec) -> dict[str, Component]:
+    return {component.path: component for component in components(node)}
+
+
+def _full_path(path: str) -> str:
+    return path if path == "/NODE" or path.startswith("/NODE/") else "/NODE" + path.rstrip("/")
+
+
+def _part_number(node: NodeSpec, component: Component) -> str:
+    has_part = component.kind is ComponentKind.DIMM and not component.is_empty_slot
+    return node.board.dimm_part if has_part else NOT_APPLICABLE

@@ -9,22 +9,23 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from rdukit.errors import InvalidArgument, LeaseLost, RdukitError, RuntimeFault, Unavailable
+from rdukit.errors import HwException, LeaseLost, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.hardware import ChipSpec, NodeSpec
 from rdukit.snd import SndClient
 from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region
-from rdukit_runtime.states import COUNTER_NAMES, LeaseEvent, Phase
+from rdukit_runtime.states import LeaseEvent
+from rdukit_runtime.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage, Word, private_page
 
 logger = logging.getLogger(__name__)
 
-#: Reports to the daemon are sent at most this often, so that short runs are not slowed down.
-_REPORT_EVERY_S: Final = 0.2
+#: Seconds between two looks at whether the daemon is still there: a system call, and runs may take microseconds.
+_LOOK_EVERY_S: Final = 0.2
 
 
 class Region:
@@ -90,12 +91,17 @@ class NodeLease(Protocol):
         """
         ...
 
-    def report(self, counters: Mapping[str, float | str]) -> None:
-        """Say what was done so far: totals since the lease was opened, and the present ``phase``.
+    @property
+    def page(self) -> StatusPage:
+        """Where the application counts what it does; the node's tools show it."""
+        ...
+
+    def check(self) -> None:
+        """Find out whether the hardware under the lease still works. Costs well under a microsecond.
 
         Raises:
-            InvalidArgument: a counter that does not exist.
-            LeaseLost: the lease ended.
+            HwException: it failed; says which component, and links to the fault database.
+            LeaseLost: the daemon ended, and the lease with it. Noticed within a quarter of a second.
         """
         ...
 
@@ -150,8 +156,7 @@ class PrivateLease(_Lease):
         self._lease_id = lease.id
         self._lock = threading.Lock()
         self._next_region = 1
-        #: What was reported last.
-        self.counters: Mapping[str, float | str] = {}
+        self.page: Final = private_page()
 
     def allocate(self, name: str, region_bytes: int) -> Region:
         """See ``NodeLease.allocate``."""
@@ -166,12 +171,8 @@ class PrivateLease(_Lease):
                 raise
         return Region(name, buffer, lambda: self._free(region_id))
 
-    def report(self, counters: Mapping[str, float | str]) -> None:
-        """See ``NodeLease.report``."""
-        _check_counters(counters)
-        with self._lock:
-            self._allocator.find_active(self._lease_id)
-            self.counters = {**self.counters, **counters}
+    def check(self) -> None:
+        """See ``NodeLease.check``. Nothing fails on a private node."""
 
     def release(self) -> None:
         """See ``NodeLease.release``."""
@@ -193,25 +194,42 @@ class DaemonLease(_Lease):
 
     kind: Final = "daemon"
 
-    def __init__(self, client: SndClient, lease: Mapping[str, Any], chip: ChipSpec, is_attached: bool) -> None:
+    def __init__(
+        self,
+        client: SndClient,
+        lease: Mapping[str, Any],
+        chip: ChipSpec,
+        is_attached: bool,
+        features: Collection[str] = (),
+    ) -> None:
         """Take over ``client``, which holds ``lease``.
 
         Args:
             is_attached: somebody else acquired the lease; ``release`` only lets go of it.
+            features: what the daemon said that it has.
         """
         super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
         self.is_attached: Final = is_attached
         self._client = client
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        #: Reported but not yet sent.
-        self._unsent: dict[str, float | str] = {}
-        self._phase: object = None
-        self._last_report = 0.0
         self._is_open = True
+        self._look_at = 0.0
+        #: An earlier daemon has no pages: what was counted is reported once, at the end.
+        self._is_shared_page = "page" in features
+        self.page: Final = self._shared_page() if self._is_shared_page else private_page()
         self._at_exit = weakref.finalize(self, _let_go, client, self.id, is_attached, self._owner)
         reference = weakref.ref(client)
         os.register_at_fork(after_in_child=lambda: _close_if_alive(reference))
+
+    def _shared_page(self) -> StatusPage:
+        _, descriptor = self._client.call_with_fd("page", lease=self.id)
+        if descriptor is None:
+            raise RuntimeFault("the node daemon sent no memory with a status page; update it")
+        try:
+            return StatusPage(map_region(descriptor, PAGE_BYTES))
+        finally:
+            os.close(descriptor)
 
     def allocate(self, name: str, region_bytes: int) -> Region:
         """See ``NodeLease.allocate``. The daemon hands over shared memory."""
@@ -228,18 +246,20 @@ class DaemonLease(_Lease):
             os.close(descriptor)
         return Region(name, buffer, lambda: self._free(region_id))
 
-    def report(self, counters: Mapping[str, float | str]) -> None:
-        """See ``NodeLease.report``. Sent when the phase changes, else five times a second at most, and at release."""
-        _check_counters(counters)
-        with self._lock:
-            self._unsent.update(counters)
-            now = time.monotonic()
-            if now - self._last_report < _REPORT_EVERY_S and self._unsent.get("phase", self._phase) == self._phase:
-                return
-            self._last_report = now
-            self._phase = self._unsent.get("phase", self._phase)
-            pending, self._unsent = self._unsent, {}
-        self._call("report", counters=pending)
+    def check(self) -> None:
+        """See ``NodeLease.check``."""
+        if self.page.words[Word.INTERRUPTS]:
+            self._raise_interrupt()
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY_S
+            if not self._client.is_alive:
+                self._call("interrupt")  # says why, as every use of a lost lease does
+
+    def _raise_interrupt(self) -> None:
+        answer, _ = self._call("interrupt")
+        if answer["fault"] is not None:
+            raise error_from_body({"error": answer["fault"]}, HwException)
 
     def release(self) -> None:
         """See ``NodeLease.release``. An attached lease stays with its other holders."""
@@ -247,9 +267,10 @@ class DaemonLease(_Lease):
             if not self._is_open:
                 return
             self._is_open = False
-            if self._unsent and os.getpid() == self._owner:
+            if not self._is_shared_page and os.getpid() == self._owner:
+                values = self.page.read()
                 try:
-                    self._client.call("report", lease=self.id, counters=self._unsent)
+                    self._client.call("report", lease=self.id, counters=_report_of(values))
                 except RdukitError as error:
                     logger.debug("event=last-report-lost lease=%s error=%s", self.id, error)
             self._at_exit()
@@ -293,9 +314,8 @@ def _close_if_alive(reference: "weakref.ref[SndClient]") -> None:
         client.close()
 
 
-def _check_counters(counters: Mapping[str, float | str]) -> None:
-    unknown = set(counters) - {*COUNTER_NAMES, "phase"}
-    if unknown:
-        raise InvalidArgument(f"no counter is called {sorted(unknown)}; legal: {[*COUNTER_NAMES, 'phase']}")
-    if "phase" in counters and counters["phase"] not in tuple(Phase):
-        raise InvalidArgument(f"no phase is called {counters['phase']!r}; legal: {', '.join(Phase)}")
+def _report_of(values: PageValues) -> dict[str, float]:
+    return {
+        "runs": values.runs, "sections": values.sections, "cycles": values.cycles, "flops": values.flops,
+        "bytes": values.bytes, "host_seconds": values.phase_ns[EXECUTE - 1] / 1e9,
+    }  # fmt: skip

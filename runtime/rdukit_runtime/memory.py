@@ -5,11 +5,14 @@ before. So giving up a buffer means dropping references; nobody unmaps memory un
 only until it is mapped or handed over, and whoever has it closes it.
 """
 
+import ctypes
 import fcntl
+import functools
 import mmap
 import os
+import weakref
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
 from rdukit.units import format_bytes
@@ -17,6 +20,8 @@ from rdukit.units import format_bytes
 #: From this size on the host's free memory is looked at first, and huge pages are asked for.
 _LARGE: Final = 64 * 1024**2
 _HUGE_PAGE: Final = 2 * 1024**2
+#: What mmap of the C library returns when it fails.
+_FAILED: Final = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def create_region(name: str, region_bytes: int) -> int:
@@ -50,24 +55,28 @@ def map_region(descriptor: int, region_bytes: int) -> memoryview:
         RuntimeFault: the descriptor is not a region of that size.
         OutOfDeviceMemory: the host cannot map it.
     """
-    import ctypes
-    import weakref
-
     size = os.fstat(descriptor).st_size
     if size != region_bytes:
         raise RuntimeFault(f"the node handed over {size} bytes for a region of {region_bytes}; update the daemon")
+    libc, array_of = _libc()
+    address = libc.mmap(None, region_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _FAILED:
+        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise _host_refuses("", region_bytes, error) from error
+    array = array_of(region_bytes).from_address(address)
+    # Not at exit: tensors may outlive the interpreter's own clean-up, and the kernel unmaps everything anyway.
+    weakref.finalize(array, libc.munmap, address, region_bytes).atexit = False
+    return memoryview(array).cast("B")
+
+
+@functools.cache
+def _libc() -> tuple[Any, Any]:
+    """The C library's calls, and a maker of array types, which ctypes itself would never forget."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, region_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
-    if address is None or address == ctypes.c_void_p(-1).value:
-        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        raise _host_refuses("", region_bytes, error) from error
-    array = (ctypes.c_ubyte * region_bytes).from_address(address)
-    # Not at exit: tensors may outlive the interpreter's own clean-up, and the kernel unmaps everything anyway.
-    weakref.finalize(array, libc.munmap, address, region_bytes).atexit = False
-    return memoryview(array).cast("B")
+    return libc, functools.lru_cache(maxsize=64)(lambda count: ctypes.c_ubyte * count)
 
 
 def map_private(name: str, region_bytes: int) -> memoryview:

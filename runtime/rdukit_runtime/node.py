@@ -2,9 +2,12 @@
 
 import logging
 import secrets
+import shlex
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory, PefMismatch, Unavailable
 from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_node
@@ -12,8 +15,10 @@ from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes
 from rdukit_runtime.allocator import Allocator, LeaseId, Request
+from rdukit_runtime.inventory import tile_of_path
+from rdukit_runtime.isolation.process import apply as apply_isolation
 from rdukit_runtime.leases import DaemonLease, NodeLease, PrivateLease, Region
-from rdukit_runtime.settings import LEASE, NODE, PLATFORM, socket_path, tile_affinity
+from rdukit_runtime.settings import ACQUIRE_WAIT_S, LEASE, NODE, PLATFORM, socket_path, tile_affinity
 
 __all__ = ["DaemonLease", "NodeLease", "PrivateLease", "Region", "open_lease"]
 
@@ -69,13 +74,21 @@ def _acquire(
     client: SndClient, application: str, chip: ChipSpec | None, tiles: int, memory_bytes: int, launch: str | None
 ) -> NodeLease:
     try:
-        found = _check_chip(client, chip)
-        lease = client.acquire(application, tiles, memory_bytes, launch=launch, affinity=tile_affinity())
+        node, features = _greet(client, chip)
+        more: dict[str, object] = {}
+        wait_s = 0.0
+        if "wait" in features:
+            wait_s, more["command"] = resolve(ACQUIRE_WAIT_S), command_line()
+        lease = client.acquire(
+            application, tiles, memory_bytes, wait_s, launch=launch, affinity=tile_affinity(), **more
+        )
+        _isolate(client, lease, node, features)
+        held = DaemonLease(client, lease, node.chip, False, features)
     except BaseException:
         client.close()
         raise
     logger.info("event=lease lease=%s kind=daemon tiles=%s", lease["id"], len(lease["tiles"]))
-    return DaemonLease(client, lease, found, is_attached=False)
+    return held
 
 
 def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> NodeLease:
@@ -86,7 +99,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
         )
     client = SndClient(socket_path(), _TIMEOUT_S)
     try:
-        found = _check_chip(client, chip)
+        node, features = _greet(client, chip)
         lease = client.attach(lease_id, token)
         if len(lease["tiles"]) < tiles:
             raise NoResources(
@@ -100,15 +113,19 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
                 f"{format_bytes(int(lease['memory_bytes']))}; acquire a larger lease",
                 requested=memory_bytes, granted=int(lease["memory_bytes"]),
             )  # fmt: skip
+        _isolate(client, lease, node, features)
+        attached = DaemonLease(client, lease, node.chip, True, features)
     except BaseException:
         client.close()
         raise
     logger.info("event=attach lease=%s kind=daemon tiles=%s", lease_id, len(lease["tiles"]))
-    return DaemonLease(client, lease, found, is_attached=True)
+    return attached
 
 
-def _check_chip(client: SndClient, chip: ChipSpec | None) -> ChipSpec:
-    node = find_node(str(client.call("hello")["platform"]))
+def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozenset[str]]:
+    """The node, and what its daemon has beyond the first version of the protocol."""
+    hello = client.call("hello")
+    node = find_node(str(hello["platform"]))
     if chip is not None and node.chip.name != chip.name:
         raise PefMismatch(
             f"the program was compiled for {chip.name} but the node at {client.path} is a {node.platform} with "
@@ -116,7 +133,21 @@ def _check_chip(client: SndClient, chip: ChipSpec | None) -> ChipSpec:
             compiled_for=chip.name,
             node=node.chip.name,
         )
-    return node.chip
+    return node, frozenset(map(str, hello.get("features", ())))
+
+
+def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]) -> None:
+    """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon."""
+    tiles = [tile_of_path(node, path).index for path in lease["tiles"]]
+    report = apply_isolation(tiles, node.tiles)
+    if "isolation" in features:
+        client.call("isolation", lease=lease["id"], report=report)
+
+
+def command_line() -> str:
+    """This program's command line, for the node's tools: printable, 256 characters at most."""
+    text = shlex.join(sys.orig_argv) or "python"
+    return "".join(character if character.isprintable() else "?" for character in text)[:256]
 
 
 def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> NodeLease:

@@ -5,7 +5,7 @@ The contract is section 1 of ``docs/design/wire.md``. Source: ours.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +13,14 @@ from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.snd import PROTOCOL_VERSION
 from rdukit_runtime.states import COUNTER_NAMES, Phase
 
-#: Longest request line in bytes; requests carry names and numbers only.
-MAX_REQUEST_BYTES: Final = 64 * 1024
+#: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
+PROTOCOL_MINOR: Final = 1
+#: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
+FEATURES: Final = ("administration", "counters", "faults", "isolation", "page", "wait")
+#: Longest request line in bytes; the longest are lists of events to inject.
+MAX_REQUEST_BYTES: Final = 256 * 1024
+MAX_INJECTIONS: Final = 1000
+_MAX_SCENARIO: Final = 128 * 1024
 _MAX_TEXT: Final = 256
 _MAX_NUMBER: Final = 2**62
 
@@ -50,6 +56,24 @@ class Message:
 
     def find_number(self, name: str) -> int | None:
         return self.number(name) if name in self.arguments else None
+
+    def real(self, name: str, default: float) -> float:
+        value = self.arguments.get(name, default)
+        assert isinstance(value, int | float)
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        return self.arguments.get(name, False) is True
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        value = self.arguments[name]
+        assert isinstance(value, dict)
+        return value
+
+    def mappings(self, name: str) -> Sequence[Mapping[str, object]]:
+        value = self.arguments[name]
+        assert isinstance(value, list)
+        return value
 
     def counters(self, name: str) -> Mapping[str, float | str]:
         value = self.arguments[name]
@@ -100,9 +124,69 @@ def _read_counters(value: object) -> dict[str, float | str]:
     return counters
 
 
+def _read_seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 86_400 * 365:
+        raise ValueError
+    return float(value)
+
+
+def _read_bool(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _read_scenario(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_SCENARIO:
+        raise ValueError
+    return value
+
+
+def _read_report(value: object, depth: int = 0) -> dict[str, object]:
+    """An object of texts, numbers, booleans and lists or objects of them, of bounded size."""
+    if not isinstance(value, dict) or len(value) > 64 or depth > 2:
+        raise TypeError
+    for name, entry in value.items():
+        if len(name) > _MAX_TEXT:
+            raise ValueError
+        if isinstance(entry, dict):
+            _read_report(entry, depth + 1)
+        elif isinstance(entry, list):
+            if len(entry) > 4096 or not all(isinstance(e, str | int | float) and len(str(e)) <= 1024 for e in entry):
+                raise ValueError
+        elif entry is not None and (not isinstance(entry, str | int | float) or len(str(entry)) > 1024):
+            raise ValueError
+    return value
+
+
+def _read_injections(value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_INJECTIONS:
+        raise ValueError
+    for event in value:
+        if not isinstance(event, dict) or set(event) - {"class", "component", "count", "seed", "data"}:
+            raise ValueError
+        _read_text(event.get("class"))
+        if event.get("component") is not None:
+            _read_text(event["component"])
+        if event.get("count") is not None:
+            _read_positive(event["count"])
+        if event.get("seed") is not None:
+            _read_count(event["seed"])
+        if event.get("data") is not None:
+            _read_report(event["data"])
+    return value
+
+
 _TEXT: Final = f"printable text of 1 to {_MAX_TEXT} characters"
 _LEASE: Final = Argument(_read_text, _TEXT)
 _OPTIONAL_TEXT: Final = Argument(_read_text, _TEXT, is_required=False)
+_OPTIONAL_FLAG: Final = Argument(_read_bool, "true or false", is_required=False)
+_OPTIONAL_LIMIT: Final = Argument(_read_positive, "a whole number from 1", is_required=False)
+_OPTIONAL_TIME: Final = Argument(_read_count, "nanoseconds since the epoch", is_required=False)
+_ROW_FILTERS: Final = {
+    "component": _OPTIONAL_TEXT, "type": _OPTIONAL_TEXT, "since": _OPTIONAL_TIME, "until": _OPTIONAL_TIME,
+    "fault": _OPTIONAL_TEXT, "limit": _OPTIONAL_LIMIT, "after": _OPTIONAL_TEXT,
+}  # fmt: skip
 
 OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
     "hello": {},
@@ -115,6 +199,8 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         "job": _OPTIONAL_TEXT,
         "launch": _OPTIONAL_TEXT,
         "affinity": Argument(_read_mask, 'a mask as a number or as text such as "0xf"', is_required=False),
+        "wait_s": Argument(_read_seconds, "seconds from 0", is_required=False),
+        "command": _OPTIONAL_TEXT,
     },
     "attach": {"lease": _LEASE, "token": Argument(_read_text, _TEXT)},
     "release": {"lease": _LEASE},
@@ -132,6 +218,40 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         ),
     },
     "events": {"since": Argument(_read_count, "a sequence number from 0", is_required=False)},
+    "authorize": {"token": Argument(_read_text, _TEXT)},
+    "page": {"lease": _LEASE},
+    "interrupt": {"lease": _LEASE},
+    "isolation": {"lease": _LEASE, "report": Argument(_read_report, "an object of texts, numbers and lists of them")},
+    "counters": {},
+    "inventory": {},
+    "op_state": {},
+    "errors": _ROW_FILTERS,
+    "faults": {**_ROW_FILTERS, "severity": _OPTIONAL_TEXT, "cleared": _OPTIONAL_FLAG},
+    "policies": {},
+    "hangs": {"component": _OPTIONAL_TEXT, "limit": _OPTIONAL_LIMIT},
+    "applications": {"limit": _OPTIONAL_LIMIT},
+    "catalogue": {},
+    "inject": {
+        "events": Argument(
+            _read_injections,
+            f"a list of 1 to {MAX_INJECTIONS} objects with class, and component, count, seed, data if wanted",
+        )
+    },
+    "scenario": {
+        "text": Argument(_read_scenario, f"YAML of at most {_MAX_SCENARIO} characters"),
+        "seed": Argument(_read_count, "a whole number from 0", is_required=False),
+    },
+    "clear": {"fault": Argument(_read_text, "a fault's uuid")},
+    "repair": {"component": Argument(_read_text, "a component's path")},
+    "reset": {"component": Argument(_read_text, "the path of a tile or an RDU")},
+    "set_policy": {
+        "error_type": Argument(_read_text, _TEXT),
+        "fault_type": Argument(_read_text, _TEXT),
+        "count": Argument(_read_positive, "a whole number from 1"),
+        "window_s": Argument(_read_seconds, "seconds from 0"),
+        "action": Argument(_read_text, _TEXT),
+        "severity": Argument(_read_text, _TEXT),
+    },
 }
 
 

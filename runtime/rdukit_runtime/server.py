@@ -6,9 +6,11 @@ not read its answers stops only itself.
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
+import pwd
 import resource
 import secrets
 import selectors
@@ -16,6 +18,7 @@ import signal
 import socket
 import stat
 import struct
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +26,12 @@ from typing import Final
 
 from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-from rdukit_runtime.daemon import Answer, NodeDaemon
-from rdukit_runtime.memory import create_region
+from rdukit_runtime.connections import Answer, Page, PageGrant, Peer
+from rdukit_runtime.daemon import NodeDaemon
+from rdukit_runtime.journal import Journal
+from rdukit_runtime.memory import create_region, map_region
 from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body
+from rdukit_runtime.status_page import PAGE_BYTES, StatusPage
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +56,8 @@ class _Peer:
     descriptor: int | None = None
     #: The present line is too long: it was answered, and its rest is thrown away.
     is_discarding: bool = False
+    #: Its last request waits in the daemon's queue; no further line is read meanwhile.
+    is_waiting: bool = False
 
 
 def new_identity() -> tuple[str, str]:
@@ -57,9 +65,14 @@ def new_identity() -> tuple[str, str]:
     return f"lease-{secrets.token_hex(6)}", secrets.token_urlsafe(24)
 
 
+def new_uuid() -> str:
+    """An id of an error or a fault."""
+    return str(uuid.uuid4())
+
+
 @contextlib.contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    """A listening UNIX socket at ``path``, for this user only; removed at the end.
+def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
+    """A listening UNIX socket at ``path``, by default for this user only; removed at the end.
 
     A lock file beside it, which the kernel unlocks when its process dies, tells a daemon that runs from the socket that
     a dead one left.
@@ -80,7 +93,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
     try:
         _lock(lock, path)
         _remove_stale(path)
-        former = os.umask(0o177)
+        former = os.umask(~mode & 0o777)
         try:
             server.bind(str(path))
         except OSError as cause:
@@ -101,8 +114,12 @@ def listening(path: Path) -> Iterator[socket.socket]:
 class SndServer:
     """Serves one ``NodeDaemon`` on one listening socket until it is told to stop."""
 
-    def __init__(self, daemon: NodeDaemon, listener: socket.socket, clock: Clock) -> None:
+    def __init__(
+        self, daemon: NodeDaemon, listener: socket.socket, clock: Clock, journal: Journal | None = None
+    ) -> None:
+        """``journal`` writes down what the daemon decides; without one nothing outlives the process."""
         self.daemon: Final = daemon
+        self._journal = journal
         self._listener = listener
         self._clock = clock
         self._selector = selectors.DefaultSelector()
@@ -136,11 +153,17 @@ class SndServer:
         """Serve until stopped; every lease has ended then. Returns why it stopped."""
         try:
             while self._stop_reason is None:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(self._patience()):
                     callback: Callable[[], None] = key.data
                     callback()
+                self.daemon.tick(self._clock.now())
+                self._send_ready()
+                if self._journal is not None:
+                    self._journal.write(self._clock.now(), must=False)
         finally:
             self.daemon.stop(self._clock.now())
+            if self._journal is not None:
+                self._journal.close(self._clock.now())
             for peer in list(self._peers.values()):
                 self._close(peer)
             self._selector.close()
@@ -149,6 +172,25 @@ class SndServer:
             for descriptor in self._watched:
                 os.close(descriptor)
         return self._stop_reason
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due; ``None``: nothing is."""
+        due = self.daemon.next_deadline()
+        now = self._clock.now()
+        waits = [] if due is None else [max(0.0, due - now)]
+        if self._journal is not None and (pause := self._journal.retry_in(now)) is not None:
+            waits.append(pause)
+        return min(waits, default=None)
+
+    def _send_ready(self) -> None:
+        """Send the answers of requests that waited."""
+        peers = {peer.number: peer for peer in self._peers.values()}
+        for number, answer in self.daemon.take_ready():
+            peer = peers.get(number)
+            if peer is not None:
+                peer.is_waiting = False
+                self._answer(peer, answer)
+                self._work(peer)
 
     def _stop(self, reason: str) -> None:
         self._stop_reason = reason
@@ -174,7 +216,7 @@ class SndServer:
         peer = _Peer(self._next_number, connection)
         self._next_number += 1
         self._peers[peer.number] = peer
-        self.daemon.connected(peer.number, _pid_of(connection))
+        self.daemon.connected(peer.number, _peer_of(connection))
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(peer))
 
     def _read(self, peer: _Peer) -> None:
@@ -192,7 +234,7 @@ class SndServer:
 
     def _work(self, peer: _Peer) -> None:
         """Answer the complete lines that have come in, as long as the client takes the answers."""
-        while not peer.outbox and peer.number in self._peers:
+        while not peer.outbox and not peer.is_waiting and peer.number in self._peers:
             end = peer.inbox.find(b"\n")
             if end < 0:
                 self._check_length(peer)
@@ -205,7 +247,11 @@ class SndServer:
             if len(line) > MAX_REQUEST_BYTES:
                 self._refuse_length(peer)
                 continue
-            self._answer(peer, self.daemon.handle(peer.number, line, self._clock.now()))
+            answer = self.daemon.handle(peer.number, line, self._clock.now())
+            if answer is None:
+                peer.is_waiting = True
+            else:
+                self._answer(peer, answer)
 
     def _check_length(self, peer: _Peer) -> None:
         if peer.is_discarding:
@@ -220,12 +266,18 @@ class SndServer:
         self._send(peer, _encode(error_body(too_long)), None)
 
     def _answer(self, peer: _Peer, answer: Answer) -> None:
+        if answer.is_durable and self._journal is not None:
+            self._journal.write(self._clock.now())
         grant = answer.grant
         if grant is None:
             self._send(peer, _encode(answer.body), None)
             return
         try:
-            descriptor = create_region(grant.name, grant.bytes)
+            if isinstance(grant, PageGrant):
+                descriptor, page = _create_page()
+                self.daemon.page_created(peer.number, grant, page)
+            else:
+                descriptor = create_region(grant.name, grant.bytes)
         except RdukitError as error:
             self.daemon.creation_failed(peer.number, grant)
             self._send(peer, _encode(error_body(error)), None)
@@ -273,10 +325,28 @@ def _encode(body: object) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
-def _pid_of(connection: socket.socket) -> int | None:
+def _create_page() -> tuple[int, Page]:
+    descriptor = create_region("status-page", PAGE_BYTES)
+    try:
+        return descriptor, StatusPage(map_region(descriptor, PAGE_BYTES))
+    except RdukitError:
+        os.close(descriptor)
+        raise
+
+
+def _peer_of(connection: socket.socket) -> Peer:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid or None  # 0: a process in a namespace that cannot be seen from here
+    pid, uid, _ = struct.unpack("3i", credentials)
+    # pid 0: a process in a namespace that cannot be seen from here
+    return Peer(pid or None, uid, _user_name(uid), uid in (0, os.geteuid()))
+
+
+@functools.lru_cache(maxsize=256)
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _lock(lock: int, path: Path) -> None:

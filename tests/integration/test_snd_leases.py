@@ -21,6 +21,7 @@ from rdukit.errors import (
 )
 from rdukit.hardware import GIB
 from rdukit_runtime.node import open_lease
+from rdukit_runtime.status_page import EXECUTE
 from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
 
 MIB = 1024**2
@@ -77,11 +78,13 @@ def test_a_program_uses_the_daemon_when_it_answers(daemon: RunningDaemon) -> Non
         region = lease.allocate("weights", 3000)
         assert region.buffer.tolist() == [0] * 3000
         region.buffer[0] = 255
-        lease.report({"runs": 2, "phase": "exec"})
+        for _ in range(2):
+            lease.page.count_run(sections=1, cycles=5, flops=7, ddr_read=3, ddr_written=1)
+        lease.page.enter(EXECUTE)
         with daemon.connect() as client:
             status = client.status()["leases"][0]
         assert status["memory_allocated"] == 3000
-        assert status["counters"] == {"runs": 2, "phase": "exec"}
+        assert {"runs": 2, "cycles": 10, "bytes": 8, "phase": "exec"}.items() <= status["counters"].items()
         assert status["pids"] == [os.getpid()]
         region.free()
     assert free_tiles(daemon) == 4

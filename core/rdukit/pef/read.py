@@ -31,6 +31,8 @@ class LoadedPef:
     natives: dict[str, bytes]
     #: This installation made the native libraries.
     natives_trusted: bool = False
+    #: Format that the file was written in: major, minor.
+    format_version: tuple[int, int] = FORMAT_VERSION
 
 
 def read_pef(path: Path | str) -> LoadedPef:
@@ -52,7 +54,7 @@ def read_pef(path: Path | str) -> LoadedPef:
             if INDEX not in names:
                 raise PefCorrupt(f"{path} is not a PEF: it has no {INDEX}")
             index = json.loads(_entry(archive, INDEX, MAX_INDEX_BYTES))
-            _check_version(path, index)
+            format_version = _check_version(path, index)
             digests = dict(index["digests"])
             if set(digests) != set(names) - {INDEX}:
                 raise PefCorrupt(f"{path}: the entries differ from the table of contents; compile again")
@@ -80,7 +82,8 @@ def read_pef(path: Path | str) -> LoadedPef:
         if section.kernel not in kernels:
             raise PefCorrupt(f"{path}: section {section.id} needs kernel {section.kernel[:12]}, which is missing")
         _check_arity(path, section.id, kernels[section.kernel], len(section.inputs), len(section.outputs))
-    return LoadedPef(path, pef, kernels, natives, bool(natives) and is_trusted(digests, str(index.get("signature"))))
+    is_ours = bool(natives) and is_trusted(digests, str(index.get("signature")))
+    return LoadedPef(path, pef, kernels, natives, is_ours, format_version)
 
 
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
@@ -90,7 +93,7 @@ def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return archive.read(name)
 
 
-def _check_version(path: Path, index: dict[str, object]) -> None:
+def _check_version(path: Path, index: dict[str, object]) -> tuple[int, int]:
     version = index["format"]
     major, minor = FORMAT_VERSION
     match version:
@@ -100,6 +103,7 @@ def _check_version(path: Path, index: dict[str, object]) -> None:
                     f"PEF version mismatch: {path} has format {theirs}.{their_minor}, this runtime reads "
                     f"{major}.0 to {major}.{minor}; compile for the installed version"
                 )
+            return theirs, their_minor
         case _:
             raise PefCorrupt(f"{path}: format version {version!r} is not [major, minor]")
 

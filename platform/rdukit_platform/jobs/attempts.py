@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from rdukit.errors import HwException, all_error_classes
 from rdukit_platform.jobs.states import JobEvent, Reason
 
 
@@ -30,6 +31,8 @@ class Outcome(StrEnum):
 #: Codes of a box's errors after which another attempt may succeed; all others are the request's own fault.
 RETRYABLE_CODES: Final = frozenset(
     {"internal", "unavailable", "no-resources", "lease-lost", "runtime-error", "cancelled", "conflict"}
+    # The hardware failed under it: the next attempt gets tiles that work.
+    | {code for code, error in all_error_classes().items() if issubclass(error, HwException)}
 )
 
 #: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.

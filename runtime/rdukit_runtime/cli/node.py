@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,17 +9,15 @@ from typing import Any, Final
 
 import click
 
-from rdukit import __version__
 from rdukit.clock import SystemClock
-from rdukit.files import write_json_atomic
 from rdukit.hardware import NODES, find_node
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
-from rdukit_runtime.allocator import Allocator
-from rdukit_runtime.daemon import NodeDaemon
-from rdukit_runtime.server import SndServer, listening, new_identity
-from rdukit_runtime.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_path
+from rdukit_runtime.cli.install import install, unit
+from rdukit_runtime.run_node import NodeOptions, node_name, run_node
+from rdukit_runtime.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_mode, socket_path
+from rdukit_runtime.snml.settings import SNML_PORT
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +41,18 @@ def node() -> None:
     """
 
 
+node.add_command(install)
+node.add_command(unit)
+
+
 @node.command()
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
 @_socket_option
 @click.option("--name", default=None, help="Name of the node (default: the host's name).")
 @click.option("--max-applications", type=int, default=None, help="Applications at once (default: the platform's).")
+@click.option("--state", type=click.Path(path_type=Path), default=None, help="Folder of the database and the logs.")
+@click.option("--snml-port", type=click.IntRange(-1, 65535), default=None, help="SNML's loopback port; -1: none.")
+@click.option("--no-snml", is_flag=True, help="Do without the management interface over gRPC.")
 @click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
 @click.option("--with-parent", is_flag=True, help="Stop when the process that started this one ends.")
 def start(
@@ -57,6 +60,9 @@ def start(
     socket_file: Path | None,
     name: str | None,
     max_applications: int | None,
+    state: Path | None,
+    snml_port: int | None,
+    no_snml: bool,
     announce: Path | None,
     with_parent: bool,
 ) -> None:
@@ -64,27 +70,19 @@ def start(
 
     Example: rdukit node start --platform SN10-8 --announce node.json
     """
-    clock = SystemClock()
-    spec = find_node(resolve(PLATFORM, platform))
-    daemon = NodeDaemon(
-        Allocator(spec, resolve(SND_MAX_APPLICATIONS, max_applications) or None),
-        name=resolve(SND_NAME, name) or socket.gethostname(),
-        version=__version__,
-        started_at=clock.now(),
-        new_identity=new_identity,
+    options = NodeOptions(
+        platform=find_node(resolve(PLATFORM, platform)),
+        name=node_name(resolve(SND_NAME, name)),
+        max_applications=resolve(SND_MAX_APPLICATIONS, max_applications) or None,
+        socket=socket_file,
+        state=state,
+        snml_port=resolve(SNML_PORT, snml_port),
+        socket_mode=socket_mode(),
+        announce=announce,
+        with_parent=with_parent,
+        with_snml=not no_snml,
     )
-    path = socket_path(socket_file)
-    with listening(path) as listener:
-        server = SndServer(daemon, listener, clock)
-        server.stop_on_signals()
-        if with_parent:
-            server.stop_with_parent()
-        ready = {"socket": str(path), "platform": spec.platform, "pid": os.getpid()}
-        if announce is not None:
-            write_json_atomic(announce, ready)
-        click.echo(f"snd ready: platform={spec.platform} tiles={spec.tiles} socket={path} pid={os.getpid()}")
-        reason = server.serve()
-    click.echo(f"snd stopped: {reason}", err=True)
+    click.echo(f"snd stopped: {run_node(options, click.echo)}", err=True)
 
 
 @node.command()

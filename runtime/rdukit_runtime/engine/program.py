@@ -10,6 +10,7 @@ import torch
 from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
 from rdukit.pef.model import Graph, Pef, Section, SectionType, Symbol, SymbolKind
 from rdukit_runtime.engine.portable import Kernel
+from rdukit_runtime.status_page import ARGUMENT_LOAD, EXECUTE, HOST, StatusPage, private_page
 
 #: Kinds whose memory outlives a run: allocated at load, updated in place.
 PERSISTENT: Final = frozenset(
@@ -32,6 +33,16 @@ class Counters:
     section_runs: dict[int, int] = field(default_factory=dict)
 
 
+class PlanCost(NamedTuple):
+    """What one run of a plan costs by the cost model, added up over its sections."""
+
+    cycles: int
+    seconds: float
+    flops: int
+    ddr_read: int
+    ddr_written: int
+
+
 class Store(NamedTuple):
     """An output that lives on in a region which it shares: copied there from its slot when the run has ended."""
 
@@ -45,6 +56,7 @@ class Plan(NamedTuple):
 
     steps: tuple["Step", ...]
     needs: tuple[tuple[str, str, int], ...]
+    cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[Store, ...] = ()
 
@@ -97,11 +109,16 @@ class Program:
     Args:
         memory: writable, zeroed, at least as large as ``persistent_layout`` says.
         kernels: by digest.
+        page: where runs, phases and transfers are counted, for whoever looks at the node.
     """
 
-    def __init__(self, pef: Pef, kernels: Mapping[str, Kernel], memory: memoryview) -> None:
+    def __init__(
+        self, pef: Pef, kernels: Mapping[str, Kernel], memory: memoryview, page: StatusPage | None = None
+    ) -> None:
         self.pef = pef
-        self.counters = Counters()
+        self.page = private_page() if page is None else page
+        #: Runs and host seconds of each plan; ``counters`` adds them up.
+        self._ran: dict[tuple[str, tuple[int, ...]], list[float]] = {}
         self._kernels = kernels
         self._slot_of = {name: position for position, name in enumerate(pef.symbols)}
         #: One tensor per symbol; None where nothing was computed yet or it was freed.
@@ -183,12 +200,24 @@ class Program:
             UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ, or one is of numbers
             and the other of integers.
         """
-        self._writable(name, value).copy_(value)
+        self._transfer([(self._writable(name, value), value)])
 
     def write_all(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
         """``write`` for several tensors: all are checked before the first is copied."""
-        for tensor, value in [(self._writable(name, value), value) for name, value in values]:
-            tensor.copy_(value)
+        self._transfer([(self._writable(name, value), value) for name, value in values])
+
+    def _transfer(self, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Host to device."""
+        page = self.page
+        former = page.enter(ARGUMENT_LOAD)
+        try:
+            count = 0
+            for tensor, value in copies:
+                tensor.copy_(value)
+                count += tensor.nbytes
+            page.count_transfer(count, 0)
+        finally:
+            page.enter(former)
 
     def _writable(self, name: str, value: torch.Tensor) -> torch.Tensor:
         tensor = self._slots[self._slot_of[name]] if name in self._slot_of else None
@@ -215,7 +244,12 @@ class Program:
         """
         symbol = self.symbol(name)
         tensor = self._homes[name] if name in self._homes else self._tensor(name)
-        return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+        former = self.page.enter(ARGUMENT_LOAD)
+        try:
+            self.page.count_transfer(0, tensor.nbytes)
+            return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+        finally:
+            self.page.enter(former)
 
     def has_value(self, name: str) -> bool:
         """Whether there is such a tensor, and it can be read."""
@@ -322,11 +356,26 @@ class Program:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(graph, sections)
-        steps, slots = plan.steps, self._slots
+        slots = self._slots
         for kind, name, slot in plan.needs:
             if slots[slot] is None:
                 raise InvalidArgument(f"section type {kind!r} needs {name!r}: run the sections before it first ('fwd')")
+        page = self.page
+        page.enter(EXECUTE)
         began = time.perf_counter()
+        try:
+            self._run_plan(plan, scalars)
+        except BaseException:
+            page.enter(HOST)
+            raise
+        ran = self._ran.setdefault(key, [0, 0.0])
+        ran[0] += 1
+        ran[1] += time.perf_counter() - began
+        cost = plan.cost
+        page.count_run(len(plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
+
+    def _run_plan(self, plan: Plan, scalars: Mapping[str, float]) -> None:
+        steps = plan.steps
         with torch.no_grad():
             if self._rates and scalars is not self._held:
                 self._hold(scalars)
@@ -340,7 +389,6 @@ class Program:
                     self.section_seconds.append((step.section.id, time.perf_counter() - start))
             if plan.stores:
                 self._store(plan.stores)
-        self._count(steps, time.perf_counter() - began)
 
     def _hold(self, scalars: Mapping[str, float]) -> None:
         """Copy scalars that sections read as tensors into their places."""
@@ -424,7 +472,7 @@ class Program:
             for name in section.outputs:
                 if (home := self._home(name)) is not None:
                     stores.append(Store(name, slot_of[name], home))
-        return Plan(tuple(steps), self._needs(steps), tuple(stores))
+        return Plan(tuple(steps), self._needs(steps), _cost_of(steps), tuple(stores))
 
     def _home(self, name: str) -> torch.Tensor | None:
         """Where an output that outlives the run is kept; None for one that does not."""
@@ -444,15 +492,30 @@ class Program:
             made.update(step.outputs)
         return tuple(needs)
 
-    def _count(self, steps: Sequence[Step], host_seconds: float) -> None:
-        counters = self.counters
-        counters.runs += 1
-        counters.host_seconds += host_seconds
-        counters.sections += len(steps)
-        for step in steps:
-            cost = step.section.cost
-            counters.emulated_cycles += cost.cycles
-            counters.emulated_seconds += cost.seconds
-            counters.flops += cost.flops
-            counters.bytes += cost.bytes_in + cost.bytes_out + cost.bytes_weights
-            counters.section_runs[step.section.id] = counters.section_runs.get(step.section.id, 0) + 1
+    @property
+    def counters(self) -> Counters:
+        """What has run so far."""
+        total = Counters()
+        for key, (runs, host_seconds) in self._ran.items():
+            plan, count = self._plans[key], int(runs)
+            total.runs += count
+            total.sections += count * len(plan.steps)
+            total.emulated_cycles += count * plan.cost.cycles
+            total.emulated_seconds += count * plan.cost.seconds
+            total.flops += count * plan.cost.flops
+            total.bytes += count * (plan.cost.ddr_read + plan.cost.ddr_written)
+            total.host_seconds += host_seconds
+            for step in plan.steps:
+                total.section_runs[step.section.id] = total.section_runs.get(step.section.id, 0) + count
+        return total
+
+
+def _cost_of(steps: Sequence[Step]) -> PlanCost:
+    costs = [step.section.cost for step in steps]
+    return PlanCost(
+        sum(cost.cycles for cost in costs),
+        sum(cost.seconds for cost in costs),
+        sum(cost.flops for cost in costs),
+        sum(cost.bytes_in + cost.bytes_weights for cost in costs),
+        sum(cost.bytes_out for cost in costs),
+    )

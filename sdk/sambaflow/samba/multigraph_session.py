@@ -14,6 +14,7 @@ from torch import nn
 from rdukit.errors import InvalidArgument, PefMismatch
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.multigraph import MultiGraph
+from sambaflow.samba.run_profile import profile_runs
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.samba.tracer import TracedModel
 
@@ -132,4 +133,5 @@ class MultigraphSession:
         for symbol, tensor in self.multigraph.inputs.items():
             if symbol in application.pef.symbols and tensor.has_data:
                 application.program.write(symbol, tensor.torch_tensor())
+        profile_runs(self, application)
         atexit.register(self.close)

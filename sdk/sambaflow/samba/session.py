@@ -19,6 +19,7 @@ from rdukit.pef import read_pef
 from sambaflow.samba.data_parallel import Replicas
 from sambaflow.samba.multigraph_session import MultigraphSession
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
+from sambaflow.samba.run_profile import profile_runs
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.samba.session_extras import SessionExtras, attach_legacy_run
 from sambaflow.samba.session_transfers import SessionTransfers
@@ -176,6 +177,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
         if transfer_device:
             self.to_device()
+        profile_runs(self, application)
         atexit.register(self.close)
         logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
         return traced.outputs

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from itertools import count
 from typing import Any
 
 import pytest
@@ -10,45 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rdukit.hardware import GIB, find_node
-from rdukit.testing import FakeClock
-from rdukit_runtime.allocator import Allocator
-from rdukit_runtime.daemon import Answer, NodeDaemon
-
-
-class Desk:
-    """A daemon, a clock, and connections that speak to it."""
-
-    def __init__(self, platform: str = "TEST-1") -> None:
-        self.clock = FakeClock()
-        ids = count(1)
-        self.daemon = NodeDaemon(
-            Allocator(find_node(platform)),
-            name="n1",
-            version="0",
-            started_at=self.clock.now(),
-            new_identity=lambda: (f"L{(n := next(ids))}", f"token-{n}"),
-        )
-
-    def connect(self, number: int) -> None:
-        self.daemon.connected(number, 1000 + number)
-
-    def ask(self, number: int, op: str, **arguments: object) -> Answer:
-        line = json.dumps({"op": op, "protocol": 1, **arguments}).encode()
-        return self.daemon.handle(number, line, self.clock.now())
-
-    def ok(self, number: int, op: str, **arguments: object) -> Mapping[str, Any]:
-        body = self.ask(number, op, **arguments).body
-        assert body["ok"], body
-        return json.loads(json.dumps(body))  # type: ignore[no-any-return]
-
-    def code(self, number: int, op: str, **arguments: object) -> str:
-        body: Any = self.ask(number, op, **arguments).body
-        assert not body["ok"]
-        return str(body["error"]["code"])
-
-    def kinds(self) -> list[str]:
-        return [event["kind"] for event in self.ok(1, "events")["events"]]
+from rdukit.hardware import GIB
+from rdukit_runtime.testing_desk import Desk, acquire
 
 
 @pytest.fixture
@@ -58,13 +20,6 @@ def desk() -> Iterator[Desk]:
     desk.connect(2)
     yield desk
     desk.daemon.validate()
-
-
-def acquire(desk: Desk, number: int, tiles: int = 2, memory_bytes: int = GIB) -> Mapping[str, Any]:
-    lease: Mapping[str, Any] = desk.ok(number, "acquire", application="app", tiles=tiles, memory_bytes=memory_bytes)[
-        "lease"
-    ]
-    return lease
 
 
 def test_a_lease_ends_when_its_only_connection_closes(desk: Desk) -> None:
@@ -142,7 +97,7 @@ def test_counters_of_all_holders_add_up_also_of_those_that_left(desk: Desk) -> N
     desk.ok(1, "report", lease=lease["id"], counters={"runs": 3})
     desk.ok(2, "report", lease=lease["id"], counters={"runs": 10, "host_seconds": 0.5, "phase": "exec"})
     expected = {"runs": 13, "host_seconds": 0.5, "phase": "exec"}
-    assert desk.ok(1, "status")["leases"][0]["counters"] == expected
+    assert expected.items() <= desk.ok(1, "status")["leases"][0]["counters"].items()
     desk.daemon.disconnected(2, desk.clock.now())
     assert desk.ok(1, "status")["leases"][0]["counters"]["runs"] == 13
 

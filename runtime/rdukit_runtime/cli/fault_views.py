@@ -1,0 +1,256 @@
+"""The listings of ``snfadm`` as data, and how their rows become lines, CSV and blocks of text. Pure.
+
+Source: runtime reference 4.2 (field names), 4.3 (the inventory's four columns; the other layouts are ours).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.cli.output import NOT_AVAILABLE, aligned, csv_text, time_text
+from rdukit_runtime.faults.words import Severity
+from rdukit_runtime.inventory import LISTED_KINDS
+
+Row = Mapping[str, Any]
+
+SEVERITIES: Final = tuple(map(str, Severity))
+_UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One listing: the operation that fills it and its columns.
+
+    ``accepted`` are the filters that the daemon applies; ``columns`` those of ``--csv``, ``more`` the further ones of
+    ``--csv --verbose``; ``cells`` the short line's.
+    """
+
+    op: str
+    key: str
+    columns: tuple[str, ...]
+    cells: Callable[[Row], list[str]]
+    more: tuple[str, ...] = ()
+    accepted: frozenset[str] = frozenset()
+    #: Which column is the row's time, for filters that the daemon does not apply.
+    time: str | None = None
+    component: str | None = "comp_name"
+    separator: str | None = None
+    is_paged: bool = False
+
+
+def _texts(row: Row, *names: str) -> list[str]:
+    return ["-" if row.get(name) is None else str(row[name]) for name in names]
+
+
+_QUERY: Final = frozenset({"component", "type", "since", "until"})
+
+VIEWS: Final[Mapping[str, View]] = {
+    "inventory": View(
+        "inventory", "components", ("comp_name", "serial", "presence", "health"),
+        lambda row: [row["comp_name"], row["serial"] or NOT_AVAILABLE, row["presence"], row["health"]],
+        ("kind", "parent", "part", "size_bytes"), separator=" | ",
+    ),
+    "error": View(
+        "errors", "errors",
+        ("err_uuid", "orig_timestamp", "last_timestamp", "err_count", "err_type", "comp_name", "fault_uuid",
+         "err_type_desc", "err_data"),
+        lambda row: [time_text(row["last_timestamp"]), row["err_uuid"], f"x{row['err_count']}",
+                     *_texts(row, "err_type", "comp_name", "fault_uuid")],
+        ("recovery_act", "application", "tenant", "job"), _QUERY, is_paged=True,
+    ),
+    "fault": View(
+        "faults", "faults",
+        ("fault_uuid", "timestamp", "severity", "fault_type", "fault_state", "comp_name", "comp_ser_num", "err_uuid",
+         "fault_desc", "recovery_act", "cleared_timestamp"),
+        lambda row: [time_text(row["timestamp"]),
+                     *_texts(row, "fault_uuid", "severity", "fault_type", "comp_name", "fault_state")],
+        ("cleared_by", "action", "suspects", "application", "tenant", "job"), _QUERY, is_paged=True,
+    ),
+    "policy": View(
+        "policies", "policies",
+        ("error_type", "fault_type", "count", "window_s", "action", "severity", "fault_desc", "fault_detail_desc",
+         "recovery_act"),
+        lambda row: [str(row["error_type"]), *_texts(row, "fault_type"), _threshold(row),
+                     *_texts(row, "action", "severity")],
+        component=None,
+    ),
+    "hang": View(
+        "hangs", "hangs", ("timestamp", "rdu", "comp_name", "event", "outcome"),
+        lambda row: [time_text(row["timestamp"]), *_texts(row, "comp_name", "event", "outcome")],
+        accepted=frozenset({"component"}), time="timestamp",
+    ),
+    "op-state": View(
+        "op_state", "rdus", ("rdu", "comp_name", "state", "available_tiles", "perfect", "since", "reason"),
+        lambda row: [*_texts(row, "comp_name", "state"), f"tiles={row['available_tiles']}",
+                     f"perfect={'yes' if row['perfect'] else 'no'}", time_text(row["since"]), row["reason"] or ""],
+    ),
+    "catalogue": View(
+        "catalogue", "classes",
+        ("name", "error_type", "part", "component_kind", "severity", "is_uncorrectable", "persists", "action", "cause",
+         "signs", "effect", "suggestion"),
+        lambda row: [*_texts(row, "name", "error_type", "part", "component_kind", "severity", "cause")],
+        component=None,
+    ),
+}  # fmt: skip
+
+
+def _threshold(row: Row) -> str:
+    count, window = row.get("count"), row.get("window_s")
+    return f"{count}" if not window else f"{count} in {window:g} s"
+
+
+# -- choosing rows ---------------------------------------------------------------------------------------------------
+
+
+def with_node_prefix(component: str) -> str:
+    """The path as snfadm writes it: some of the tools leave ``/NODE`` out."""
+    path = "/" + component.strip("/")
+    return path if path == "/NODE" or path.startswith("/NODE/") else "/NODE" + path.rstrip("/")
+
+
+def is_within(path: object, component: str) -> bool:
+    """Whether ``path`` is ``component`` or a part of it."""
+    return path == component or str(path).startswith(component + "/")
+
+
+def choose_rows(
+    view: View, rows: Iterable[Row], component: str | None = None, since: int | None = None, until: int | None = None
+) -> list[Row]:
+    """The rows that the options ask for, of those that the daemon sent. Times in nanoseconds, inclusive."""
+    chosen = []
+    for row in rows:
+        if component is not None and view.component and not is_within(row.get(view.component), component):
+            continue
+        moment = row.get(view.time) if view.time and "since" not in view.accepted else None
+        if moment is not None and ((since is not None and moment < since) or (until is not None and moment > until)):
+            continue
+        chosen.append(row)
+    return chosen
+
+
+def with_advice(errors: Iterable[Row], policies: Iterable[Row]) -> list[Row]:
+    """Errors with ``recovery_act``: the advice of the policy for their type."""
+    advice = {policy["error_type"]: policy["recovery_act"] for policy in policies}
+    return [{**row, "recovery_act": advice.get(row["err_type"])} for row in errors]
+
+
+# -- rendering -------------------------------------------------------------------------------------------------------
+
+
+def view_lines(view: View, rows: Sequence[Row]) -> list[str]:
+    """The short listing: one line a row; the inventory without the components that only hold others."""
+    if view.op == "inventory":
+        rows = [row for row in rows if row["kind"] in LISTED_KINDS]
+    cells = [view.cells(row) for row in rows]
+    return [view.separator.join(row) for row in cells] if view.separator else aligned(cells)
+
+
+def view_csv(view: View, rows: Sequence[Row], is_verbose: bool = False, has_header: bool = True) -> str:
+    """A header and one line a row; times in the form of the listing."""
+    columns = (*view.columns, *view.more) if is_verbose else view.columns
+    if view.op == "inventory" and not is_verbose:
+        rows = [row for row in rows if row["kind"] in LISTED_KINDS]
+    return csv_text(columns, ({name: _plain_time(name, row.get(name)) for name in columns} for row in rows), has_header)
+
+
+def view_blocks(view: View, rows: Sequence[Row]) -> list[str]:
+    """The long form: a block a row, a line a field, an empty line between blocks."""
+    lines: list[str] = []
+    names = (*view.columns, *(name for name in view.more if name not in view.columns))
+    width = max(map(len, names))
+    for row in rows:
+        lines += [""] if lines else []
+        for name in names:
+            lines += _field_lines(name, _described(view, name, row), width)
+    return lines
+
+
+def suggestion_blocks(faults: Sequence[Row]) -> list[str]:
+    """What to do about the active faults, the gravest first, with the suspects in their order."""
+    lines: list[str] = []
+    for row in sorted(faults, key=lambda each: (-_rank(each.get("severity")), each.get("timestamp") or 0)):
+        lines += [""] if lines else []
+        lines.append(f"{row['severity']}  {row['fault_type']}  {row['comp_name']}")
+        lines.append(f"    fault    {row['fault_uuid']}")
+        lines.append(f"    advice   {row.get('recovery_act') or NOT_AVAILABLE}")
+        if row.get("action"):
+            lines.append(f"    action   {row['action']}")
+        lines += [f"    suspect  {n}. {path}" for n, path in enumerate(row.get("suspects") or (), 1)]
+    return lines
+
+
+def _field_lines(name: str, value: object, width: int) -> list[str]:
+    if isinstance(value, list | tuple):
+        texts = [f"{n}. {each}" for n, each in enumerate(value, 1)] or ["-"]
+    elif isinstance(value, Mapping):
+        texts = [f"{key}={each}" for key, each in value.items()] or ["-"]
+    else:
+        texts = ["-" if value is None or value == "" else str(value)]
+    return [f"{name if not n else '':<{width}} : {text}".rstrip() for n, text in enumerate(texts)]
+
+
+def _described(view: View, name: str, row: Row) -> object:
+    """A field's value; a cleared fault's description says when. Source: runtime reference 4.3 (since 1.15)."""
+    value = _plain_time(name, row.get(name))
+    is_cleared = view.op == "faults" and row.get("cleared_timestamp") is not None
+    if name == "fault_desc" and is_cleared and "cleared" not in str(value).lower():
+        by = f" by {row['cleared_by']}" if row.get("cleared_by") else ""
+        value = f"{value} (cleared{by} at {time_text(row['cleared_timestamp'])})"
+    return value
+
+
+def _plain_time(name: str, value: object) -> object:
+    return time_text(value) if isinstance(value, int) and (name.endswith("timestamp") or name == "since") else value
+
+
+# -- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def _rank(severity: object) -> int:
+    return SEVERITIES.index(str(severity)) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def find_severity(word: str) -> str:
+    """A severity in any case.
+
+    Raises:
+        InvalidArgument: there is none of this name.
+    """
+    for severity in SEVERITIES:
+        if severity.lower() == word.lower():
+            return severity
+    raise InvalidArgument(f"no severity is called {word!r}; legal: {', '.join(SEVERITIES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the node is healthy: exit status 0 healthy, 1 not, 2 could not tell."""
+
+    exit_status: int
+    word: str
+    faults: tuple[Row, ...]
+    rdus: tuple[Row, ...]
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        reasons = [f"{row['severity']} {row['fault_type']} {row['comp_name']}" for row in self.faults]
+        reasons += [f"{row['comp_name']} is {row['state']}" for row in self.rdus]
+        return self.word + (": " + "; ".join(reasons) if reasons else "")
+
+
+def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> Verdict:
+    """The verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
+
+    A node whose recovery is pending is never called healthy; nor is one whose daemon does not answer.
+
+    Source: runtime reference 4.3, 11.
+    """
+    bad = tuple(
+        row for row in faults if row.get("fault_state") == "ACTIVE" and _rank(row.get("severity")) >= _rank(severity)
+    )
+    out = tuple(row for row in rdus if row.get("state") in _UNHEALTHY_STATES)
+    if bad or out:
+        return Verdict(1, "faulty", bad, out)
+    return Verdict(0, "healthy", (), ()) if is_current else Verdict(2, "unknown", (), ())

@@ -1,0 +1,29 @@
+"""The node daemon itself. Source: ours; that the daemon reports its own events to fault management is the vendor's
+(runtime reference 2)."""
+
+import random
+
+from rdukit.hardware import NodeSpec
+from rdukit_runtime.faults.register import fault
+from rdukit_runtime.faults.words import Severity
+from rdukit_runtime.inventory import ComponentKind
+
+
+@fault(
+    "daemon-restart",
+    kind=ComponentKind.NODE,
+    error_type="ETYPE_SND_RESTART",
+    error_desc="the node daemon started again without having been stopped",
+    cause="The daemon was killed, crashed, or the host lost power.",
+    signs="All leases of the time before ended; applications lost their connection.",
+    effect="Applications of the time before ended. At the fifth restart within an hour a fault says so.",
+    suggestion="Look into snd.log for the reason, and into the host's log for killed processes.",
+    fault_type="FTYPE_SND_RESTARTS",
+    fault_desc="the node daemon restarts again and again",
+    severity=Severity.MAJOR,
+    count=5,
+    window_s=3600,
+)
+def draw_restart(random_: random.Random, node: NodeSpec) -> dict[str, object]:
+    """Nothing beside the component."""
+    return {}

@@ -1,0 +1,109 @@
+"""The grammar of ``sn.log`` and ``snd.log``: one line an event. Pure.
+
+``2024-03-05T10:41:09 : [INFO][LIB][41207]: sn_create_session: PEF File: mlp.pef``
+
+Source: runtime reference 2.1 (grammar, levels and their order, the "Log ID" line); escapes are ours.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+
+#: The vendor's variable for the level of ``sn.log``.
+LOG_LEVEL_VARIABLE: Final = "SF_RNT_LOG_LEVEL"
+#: Module names in the lines of applications and of the daemon.
+LIBRARY: Final = "LIB"
+DAEMON: Final = "SND"
+#: Longest text of a line, in characters.
+MAX_TEXT: Final = 16_384
+
+
+class Level(IntEnum):
+    """Levels, more severe ones higher; asking for one gives all that are as severe."""
+
+    DEBUG = 0
+    INFO = 1
+    NOTICE = 2
+    WARNING = 3
+    ERR = 4
+    CRIT = 5
+    ALERT = 6
+    EMERG = 7
+
+
+_ALIASES: Final = {"WARN": Level.WARNING, "ERROR": Level.ERR, "CRITICAL": Level.CRIT}
+_LINE: Final = re.compile(r"(\S+) : \[([A-Z]+)\]\[([^\]]*)\]\[(\d+)\]: (.*?): (.*)", re.DOTALL)
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One event. ``time``: local, to the second, as ``YYYY-MM-DDThh:mm:ss``."""
+
+    time: str
+    level: Level
+    module: str
+    pid: int
+    function: str
+    text: str
+
+    def __str__(self) -> str:
+        head = f"{self.time} : [{self.level.name}][{self.module}][{self.pid}]: "
+        return f"{head}{_one_line(self.function)}: {_one_line(self.text[:MAX_TEXT])}"
+
+
+def parse_line(line: str) -> LogLine | None:
+    """The event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
+    found = _LINE.fullmatch(line.rstrip("\n"))
+    if found is None or found[2] not in Level.__members__:
+        return None
+    return LogLine(found[1], Level[found[2]], found[3], int(found[4]), found[5], found[6])
+
+
+def time_text(seconds: float) -> str:
+    """A time since the epoch as in a line."""
+    return datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
+
+
+def level_named(text: str) -> Level:
+    """The level called ``text``, in any case.
+
+    Raises:
+        InvalidArgument: there is none; the message names the legal ones.
+    """
+    word = text.strip().upper()
+    if word in _ALIASES:
+        return _ALIASES[word]
+    if word not in Level.__members__:
+        raise InvalidArgument(f"no log level is called {text!r}; legal: {', '.join(Level.__members__)}")
+    return Level[word]
+
+
+def application_level(environ: Mapping[str, str]) -> Level:
+    """The level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
+
+    Raises:
+        InvalidArgument: it names no level.
+    """
+    text = environ.get(LOG_LEVEL_VARIABLE, "")
+    try:
+        return level_named(text) if text.strip() else Level.NOTICE
+    except InvalidArgument as cause:
+        raise InvalidArgument(f"${LOG_LEVEL_VARIABLE}: {cause.message}") from cause
+
+
+def log_id_line(user: str, program: str, pid: int, path: Path) -> str:
+    """What ties a job's output to its lines in the shared log: printed to the user's terminal."""
+    return f"Log ID initialized to: [{_one_line(user)}][{_one_line(program)}][{pid}] at {path}"
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

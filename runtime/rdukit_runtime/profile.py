@@ -1,0 +1,190 @@
+"""Where a program's time goes between its first run and its last: what ``snprof`` shows.
+
+``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``; each of its processes that runs a session then has a
+``Recorder`` and writes what it found into that folder when it ends. Without the setting there is no recorder and
+nothing is timed: functions are wrapped when a PEF is loaded, not asked at each call.
+
+Every nanosecond belongs to one row: the innermost timed function that is open. What is left of the total belongs to
+``SAMBA``: the program's own Python and the session's.
+
+Source: runtime reference 6.3 (names of the rows; their meanings are ours).
+"""
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_json_atomic
+from rdukit.settings import resolve
+from rdukit_runtime.settings import PROFILE_FOLDER
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Row(StrEnum):
+    """Rows of the breakdown, in its order."""
+
+    #: From the beginning of the first run to the end of the last run or reading of an output.
+    TOTAL = "TOTAL"
+    #: The rest: data loading, the program's and the session's Python.
+    SAMBA = "SAMBA"
+    #: Handing a run to the runtime: checks, counters, reports to the node.
+    PYTHON_TO_C = "PYTHON TO C"
+    #: Choosing sections and binding them to memory.
+    RUN_SETUP = "RUN SETUP"
+    #: Sections computing.
+    RUN_HW = "RUN HW"
+    #: Copies between host and device memory.
+    XFER = "XFER"
+    #: Run-time scalars, such as learning rates.
+    ARGINS = "ARGINS"
+    #: Conversions between the program's dtypes and the device's.
+    CONV_FUNC = "CONV FUNC"
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Nanoseconds of each row, summed over processes."""
+
+    nanoseconds: Mapping[Row, int]
+    runs: int
+    processes: int
+
+    def percentage(self, row: Row) -> float:
+        """Share of the total; 0 if nothing was timed."""
+        total = self.nanoseconds[Row.TOTAL]
+        return 100.0 * self.nanoseconds[row] / total if total else 0.0
+
+
+class Recorder:
+    """Times the functions that it wraps, in the thread that made it; in others they run untimed.
+
+    ``clock`` returns nanoseconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.runs = 0
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._nanoseconds = dict.fromkeys(Row, 0)
+        #: Rows of the timed functions that are open, outermost first; empty before the first run.
+        self._open: list[Row] = []
+        self._first: int | None = None
+        #: When the innermost open row was entered or came back.
+        self._since = 0
+        self._last = 0
+
+    def timed(self, row: Row, function: Callable[P, R]) -> Callable[P, R]:
+        """``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock."""
+
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            if threading.get_ident() != self._thread or (self._first is None and row is not Row.SAMBA):
+                return function(*args, **kwargs)
+            self._enter(row)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._leave()
+
+        return wrapper
+
+    def _enter(self, row: Row) -> None:
+        now = self._clock()
+        if self._first is None:
+            self._first = now
+        if self._open:
+            self._nanoseconds[self._open[-1]] += now - self._since
+        self._open.append(row)
+        self.runs += row is Row.SAMBA
+        self._since = now
+
+    def _leave(self) -> None:
+        now = self._clock()
+        self._nanoseconds[self._open.pop()] += now - self._since
+        self._since = self._last = now
+
+    def breakdown(self) -> Breakdown:
+        """What was timed so far. The rows after ``TOTAL`` add up to it."""
+        found = dict(self._nanoseconds)
+        found[Row.TOTAL] = 0 if self._first is None else self._last - self._first
+        rest = sum(found[row] for row in Row if row not in {Row.TOTAL, Row.SAMBA})
+        found[Row.SAMBA] = found[Row.TOTAL] - rest
+        return Breakdown(found, self.runs, int(self.runs > 0))
+
+    def write(self, folder: Path) -> None:
+        """Write what was timed to ``<pid>.json`` in ``folder``, if anything ran."""
+        if self.runs:
+            write_json_atomic(folder / f"{os.getpid()}.json", breakdown_to_dict(self.breakdown()))
+
+
+@cache
+def find_recorder() -> Recorder | None:
+    """This process's recorder, which writes at its end; ``None`` if nobody asked for a profile."""
+    folder = resolve(PROFILE_FOLDER)
+    if not folder:
+        return None
+    recorder, owner = Recorder(), os.getpid()
+    atexit.register(lambda: recorder.write(Path(folder)) if os.getpid() == owner else None)
+    return recorder
+
+
+def breakdown_to_dict(breakdown: Breakdown) -> dict[str, Any]:
+    """Plain values, for JSON; ``breakdown_from_dict`` reads them."""
+    return {
+        "runs": breakdown.runs,
+        "processes": breakdown.processes,
+        "nanoseconds": {str(row): breakdown.nanoseconds[row] for row in Row},
+    }
+
+
+def breakdown_from_dict(value: Mapping[str, Any]) -> Breakdown:
+    """Rebuild a ``Breakdown``.
+
+    Raises:
+        InvalidArgument: a field is missing or is not a whole number.
+    """
+    try:
+        rows = {row: int(value["nanoseconds"][str(row)]) for row in Row}
+        return Breakdown(rows, int(value["runs"]), int(value["processes"]))
+    except (KeyError, TypeError, ValueError) as cause:
+        raise InvalidArgument(f"this is not a profile that a program wrote: {cause!r}") from cause
+
+
+def join_breakdowns(parts: Iterable[Breakdown]) -> Breakdown:
+    """The sum over processes: a program of several ranks has several times its duration as total."""
+    rows: dict[Row, int] = dict.fromkeys(Row, 0)
+    runs = processes = 0
+    for part in parts:
+        rows = {row: rows[row] + part.nanoseconds[row] for row in Row}
+        runs += part.runs
+        processes += part.processes
+    return Breakdown(rows, runs, processes)
+
+
+COLUMNS: Final = ("Breakdown", "Time in nsec", "Time in sec", "Percentage")
+
+
+def breakdown_rows(breakdown: Breakdown) -> list[dict[str, object]]:
+    """The rows of the summary, by its columns."""
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    str(row), breakdown.nanoseconds[row], round(breakdown.nanoseconds[row] / 1e9, 9),
+                    round(breakdown.percentage(row), 2),
+                ),
+                strict=True,
+            )
+        )
+        for row in Row
+    ]  # fmt: skip

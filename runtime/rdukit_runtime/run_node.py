@@ -1,0 +1,167 @@
+"""A node daemon from its start to its end: database, log, socket, SNML, the loop."""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit import __version__
+from rdukit.clock import Clock, SystemClock
+from rdukit.errors import RdukitError
+from rdukit.files import sha256_of, write_json_atomic
+from rdukit.hardware import NodeSpec
+from rdukit.settings import resolve
+from rdukit_runtime.allocator import Allocator
+from rdukit_runtime.daemon import NodeDaemon
+from rdukit_runtime.faults.machine import FaultMachine
+from rdukit_runtime.faults.model import Injection
+from rdukit_runtime.faults.store import FaultStore
+from rdukit_runtime.inventory import find_component, serial_number
+from rdukit_runtime.isolation.cgroup import CgroupGuard
+from rdukit_runtime.journal import Journal
+from rdukit_runtime.log_files import configure_daemon_log
+from rdukit_runtime.paths import NodePaths, node_paths
+from rdukit_runtime.server import SndServer, listening, new_identity, new_uuid
+from rdukit_runtime.service_notify import notify_ready, notify_stopping, watchdog
+from rdukit_runtime.settings import SND_RDU_RESET_S
+from rdukit_runtime.snml.token import load_or_create_token
+
+logger = logging.getLogger(__name__)
+
+NO_SNML: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node is started with."""
+
+    platform: NodeSpec
+    name: str
+    max_applications: int | None = None
+    socket: Path | None = None
+    state: Path | None = None
+    #: Loopback port of SNML; 0: any free one; -1: its UNIX socket only.
+    snml_port: int = NO_SNML
+    #: Mode of the socket's file; 0o600: this user only.
+    socket_mode: int = 0o600
+    announce: Path | None = None
+    with_parent: bool = False
+    #: Without it nothing but the socket is served.
+    with_snml: bool = True
+
+
+def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
+    """Serve until a signal. Returns why it stopped.
+
+    Args:
+        say: takes the line that says that the node is ready.
+    Raises:
+        Conflict: a daemon serves this socket or this database already. InvalidArgument: a path is not usable, or the
+            database is not ours.
+    """
+    clock = SystemClock()
+    paths = node_paths(options.socket, options.state)
+    with listening(paths.socket, options.socket_mode) as listener:
+        configure_daemon_log(paths.snd_log)
+        guard = cgroup_guard(options, paths)
+        daemon, store = _open_daemon(options, paths, clock, guard)
+        journal = Journal(daemon, store)
+        server = SndServer(daemon, listener, clock, journal)
+        server.stop_on_signals()
+        if options.with_parent:
+            server.stop_with_parent()
+        with _snml(options, paths) as port:
+            ready = {
+                "socket": str(paths.socket), "platform": options.platform.platform, "pid": os.getpid(),
+                "database": str(paths.database), "snml_socket": str(paths.snml_socket), "snml_port": port,
+            }  # fmt: skip
+            if options.announce is not None:
+                write_json_atomic(options.announce, ready)
+            spec = options.platform
+            say(f"snd ready: platform={spec.platform} tiles={spec.tiles} socket={paths.socket} pid={os.getpid()}")
+            logger.info("event=ready %s", json.dumps(ready, sort_keys=True))
+            notify_ready(f"{spec.platform}, {spec.tiles} tiles")
+            try:
+                with watchdog(paths.socket):
+                    reason = server.serve()
+            finally:
+                notify_stopping()
+                guard.close()
+        logger.info("event=stopped reason=%s", reason)
+    return reason
+
+
+def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
+    """Control groups for the leases of the node with this socket; what a killed daemon left is removed."""
+    owner = sha256_of(str(paths.socket).encode())[:12]
+    guard = CgroupGuard.by_settings(owner, options.platform.chip.tiles)
+    guard.reap(())
+    return guard
+
+
+def _open_daemon(
+    options: NodeOptions, paths: NodePaths, clock: Clock, guard: CgroupGuard
+) -> tuple[NodeDaemon, FaultStore]:
+    store = FaultStore.open(paths.database)
+    try:
+        snapshot = store.load()
+        now_ns = int(clock.now() * 1e9)
+        faults = FaultMachine(
+            options.platform,
+            new_uuid,
+            now_ns=now_ns,
+            rdu_reset_ns=int(resolve(SND_RDU_RESET_S) * 1e9),
+            serial_of=lambda path: serial_number(options.name, find_component(options.platform, path)),
+        )
+        faults.restore(snapshot, now_ns)
+        daemon = NodeDaemon(
+            Allocator(options.platform, options.max_applications),
+            name=options.name,
+            version=__version__,
+            started_at=clock.now(),
+            new_identity=new_identity,
+            faults=faults,
+            admin_token=load_or_create_token(paths.admin_token),
+            pid=os.getpid(),
+            groups=guard,
+        )
+        for row in store.applications():
+            daemon.administration.remember_application(row)
+        if not store.was_closed_in_order:
+            daemon.administration.tell(Injection("daemon-restart", "/NODE"), clock.now())
+    except BaseException:
+        store.close()
+        raise
+    return daemon, store
+
+
+@contextlib.contextmanager
+def _snml(options: NodeOptions, paths: NodePaths) -> Iterator[int | None]:
+    """SNML beside the daemon's loop; a node without it still runs. Yields its TCP port."""
+    if not options.with_snml:
+        yield None
+        return
+    from rdukit_runtime.snml.server import start_snml  # gRPC: a third of the start-up time
+
+    try:
+        server = start_snml(paths, None if options.snml_port == NO_SNML else options.snml_port)
+    except RdukitError as error:
+        logger.error("event=no-snml reason=%s", error.message)
+        yield None
+        return
+    for notice in server.notices:
+        logger.warning("event=snml-notice text=%s", notice)
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+def node_name(given: str) -> str:
+    """The node's name: the given one, or the host's."""
+    return given or socket.gethostname()

@@ -1,0 +1,259 @@
+"""What happened on a node between two readings: shares of time by tile and by lease, bytes by channel and link.
+
+The daemon's counters only ever grow, so a reading means nothing alone; the tools, the exporter and the live picture
+take two and look at the difference. Nothing here asks a node or knows the time.
+
+Source: runtime reference 6.1 (six shares that add up to 100), 6.2 (differences of hardware counters).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: The five ways in which a tile is busy, in sntilestat's order; the rest of the time is idle.
+BUSY_PHASES: Final = ("exec", "pload", "aload", "chkpt", "quiesce")
+#: The six shares of a tile, in sntilestat's order.
+SHARES: Final = ("idle", *BUSY_PHASES)
+#: Health of components that take part; any other word means that nothing goes through them.
+WORKING: Final = frozenset({"Online", "Degraded"})
+_AMOUNTS: Final = (
+    "ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes",
+    "runs", "sections", "cycles", "flops", "host_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A node at one moment: its answers to ``counters`` and ``status``, and its inventory's rows if asked for."""
+
+    counters: Mapping[str, Any]
+    status: Mapping[str, Any]
+    components: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def time_ns(self) -> int:
+        """Nanoseconds since the epoch, by the daemon's clock."""
+        return int(self.counters["time_ns"])
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a lease, and of what."""
+
+    lease: str
+    application: str
+    tenant: str | None
+    job: str | None
+    #: Leases of one launch are one application.
+    launch: str | None
+    user: str | None
+    #: The process that acquired the lease, and all that hold it.
+    pid: int | None
+    pids: tuple[int, ...]
+    command: str
+    phase: str
+    tiles: tuple[str, ...]
+    memory_bytes: int
+    granted_at: float
+    #: Lanes by the path of the PCIe link.
+    lanes: tuple[tuple[str, int], ...]
+    #: Message of the failure that ended its use.
+    fault: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TileShares:
+    """How one tile spent the window: ``tenths`` of a percent in the order of ``SHARES``, 1000 in all."""
+
+    path: str
+    rdu: int
+    tile: int
+    health: str
+    tenths: tuple[int, ...]
+    holder: Holder | None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the tile can be used."""
+        return self.health in WORKING
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRates:
+    """What one lease did in the window: shares as of a tile, and amounts a second."""
+
+    holder: Holder
+    tenths: tuple[int, ...]
+    ddr_read_bytes: float
+    ddr_written_bytes: float
+    pcie_rx_bytes: float
+    pcie_tx_bytes: float
+    runs: float
+    sections: float
+    cycles: float
+    flops: float
+    #: Seconds of the host's work a second.
+    host_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RduRates:
+    """Bytes a second and replays of one RDU. ``state``: the words of ``op_state``."""
+
+    path: str
+    rdu: int
+    state: str
+    ddr_read_bytes: float
+    ddr_written_bytes: float
+    pcie_rx_bytes: float
+    pcie_tx_bytes: float
+    pcie_replays: int
+
+
+def apportion(total: int, weights: Sequence[int]) -> list[int]:
+    """Split ``total`` into whole parts in proportion to ``weights``, so that they add up to it exactly.
+
+    The largest remainders are rounded up, the earlier one of two equal ones. Without any weight all are equal.
+    """
+    if not weights:
+        return []
+    whole = sum(weights)
+    if whole <= 0:
+        return apportion(total, [1] * len(weights))
+    parts = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    for i in by_remainder[: total - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def window_ns(before: Reading, after: Reading) -> int:
+    """Nanoseconds from one reading to the other; at least 1, also if the machine's clock was set back."""
+    return max(1, after.time_ns - before.time_ns)
+
+
+def is_same_daemon(before: Reading, after: Reading) -> bool:
+    """Whether the difference means anything: a daemon that was started again counts from zero."""
+    return all(
+        _amount(row, name) >= _amount(old, name)
+        for table, names in (("tiles", _PHASE_NAMES), ("rdus", _RDU_NAMES))
+        for row, old in _pairs(before, after, table, "path")
+        for name in names
+    )
+
+
+def holders(reading: Reading) -> dict[str, Holder]:
+    """Everybody who has a lease, by its id, in the daemon's order."""
+    details = {row["id"]: row for row in reading.status.get("leases", ())}
+    return {row["id"]: _holder(row, details.get(row["id"], {})) for row in reading.counters.get("leases", ())}
+
+
+def tile_shares(before: Reading, after: Reading) -> list[TileShares]:
+    """How every tile spent the time between the readings, in the node's order."""
+    window = window_ns(before, after)
+    by_lease = holders(after)
+    health = {row["path"]: str(row["health"]) for row in after.status.get("tiles", ())}
+    return [
+        TileShares(
+            path=row["path"],
+            rdu=int(row["rdu"]),
+            tile=int(row["tile"]),
+            health=health.get(row["path"], "Online"),
+            tenths=_tenths(row, old, window),
+            holder=by_lease.get(row["lease"]),
+        )
+        for row, old in _pairs(before, after, "tiles", "path")
+    ]
+
+
+def lease_rates(before: Reading, after: Reading) -> list[LeaseRates]:
+    """What every present lease did between the readings."""
+    window = window_ns(before, after)
+    by_lease = holders(after)
+    return [
+        LeaseRates(
+            by_lease[row["id"]],
+            _tenths(row, old, window),
+            *(max(0.0, _number(row, name) - _number(old, name)) * 1e9 / window for name in _AMOUNTS),
+        )
+        for row, old in _pairs(before, after, "leases", "id")
+    ]
+
+
+def rdu_rates(before: Reading, after: Reading) -> list[RduRates]:
+    """What every RDU moved between the readings."""
+    window = window_ns(before, after)
+    states = {int(row["rdu"]): str(row["state"]) for row in after.status.get("rdus", ())}
+    return [
+        RduRates(
+            path=row["path"],
+            rdu=int(row["rdu"]),
+            state=states.get(int(row["rdu"]), "FUNCTIONAL"),
+            ddr_read_bytes=grown(row, old, "ddr_read_bytes") * 1e9 / window,
+            ddr_written_bytes=grown(row, old, "ddr_written_bytes") * 1e9 / window,
+            pcie_rx_bytes=grown(row, old, "pcie_rx_bytes") * 1e9 / window,
+            pcie_tx_bytes=grown(row, old, "pcie_tx_bytes") * 1e9 / window,
+            pcie_replays=grown(row, old, "pcie_replays"),
+        )
+        for row, old in _pairs(before, after, "rdus", "path")
+    ]
+
+
+def rdu_pairs(before: Reading, after: Reading) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The RDUs' rows of both readings, the newer first."""
+    return _pairs(before, after, "rdus", "path")
+
+
+def lease_pairs(before: Reading, after: Reading) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The present leases' rows of both readings, the newer first; a new lease has an empty older one."""
+    return _pairs(before, after, "leases", "id")
+
+
+def grown(after: Mapping[str, Any], before: Mapping[str, Any], name: str) -> int:
+    """How much a counter grew; never negative."""
+    return max(0, _amount(after, name) - _amount(before, name))
+
+
+_PHASE_NAMES: Final = tuple(f"{phase}_ns" for phase in BUSY_PHASES)
+_RDU_NAMES: Final = (*_AMOUNTS[:4], "pcie_replays")
+
+
+def _holder(row: Mapping[str, Any], details: Mapping[str, Any]) -> Holder:
+    pid = row.get("pid")
+    fault = details.get("fault")
+    return Holder(
+        lease=str(row["id"]),
+        application=str(row["application"]),
+        tenant=row.get("tenant"),
+        job=row.get("job"),
+        launch=details.get("launch"),
+        user=row.get("user"),
+        pid=pid,
+        pids=tuple(details.get("pids") or ([] if pid is None else [pid])),
+        command=str(row.get("command") or row["application"]),
+        phase=str(row.get("phase") or "setup"),
+        tiles=tuple(row.get("tiles") or ()),
+        memory_bytes=int(details.get("memory_bytes", 0)),
+        granted_at=float(details.get("granted_at", 0.0)),
+        lanes=tuple((str(lane["path"]), int(lane["lanes"])) for lane in details.get("io") or ()),
+        fault=None if not fault else str(fault.get("message", fault)) if isinstance(fault, Mapping) else str(fault),
+    )
+
+
+def _tenths(after: Mapping[str, Any], before: Mapping[str, Any], window: int) -> tuple[int, ...]:
+    busy = [grown(after, before, name) for name in _PHASE_NAMES]
+    # Two processes that share a lease may be busy at the same time: together they are at most always busy.
+    return tuple(apportion(1000, [max(0, window - sum(busy)), *busy]))
+
+
+def _pairs(before: Reading, after: Reading, table: str, key: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    old = {row[key]: row for row in before.counters.get(table, ())}
+    return [(row, old.get(row[key], {})) for row in after.counters.get(table, ())]
+
+
+def _amount(row: Mapping[str, Any], name: str) -> int:
+    return int(row.get(name) or 0)
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    return float(row.get(name) or 0)

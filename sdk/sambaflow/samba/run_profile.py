@@ -1,0 +1,78 @@
+"""Time the parts of a session's runs for ``snprof``. Ours, not the vendor's."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rdukit_runtime.profile import Recorder, Row, find_recorder
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
+
+#: Methods of (session, application, program) and the rows that they count for.
+_SESSION = {"_resolve_scalars": Row.ARGINS, "run": Row.SAMBA}
+_APPLICATION = {"run": Row.PYTHON_TO_C}
+_PROGRAM = {
+    "choose_sections": Row.RUN_SETUP, "_plan": Row.RUN_SETUP, "_hold": Row.ARGINS, "run": Row.RUN_HW, "seed": Row.XFER,
+}  # fmt: skip
+
+
+def profile_runs(session: Any, application: "Application") -> None:
+    """Wrap what a run consists of, if a profile was asked for; else do nothing."""
+    recorder = find_recorder()
+    if recorder is None:
+        return
+    program: Any = application.program
+    if "run" not in vars(session):  # a second PEF of the same session
+        _wrap(recorder, session, _SESSION)
+        handle = session._handle
+
+        def timed_handle(name: str) -> Any:
+            found = handle(name)
+            if found._pull is not None:
+                found._pull = recorder.timed(_reading_row(session._loaded().program, name), found._pull)
+            return found
+
+        session._handle = timed_handle
+    _wrap(recorder, application, _APPLICATION)
+    _wrap(recorder, program, _PROGRAM)
+    _time_transfers(recorder, program)
+
+
+def _wrap(recorder: Recorder, owner: Any, methods: dict[str, Row]) -> None:
+    for name, row in methods.items():
+        setattr(owner, name, recorder.timed(row, getattr(owner, name)))
+
+
+def _time_transfers(recorder: Recorder, program: Any) -> None:
+    """Convert first and copy then, so that each has its own time; unprofiled runs do both in one step."""
+    write = recorder.timed(Row.XFER, program.write_all)
+    convert = recorder.timed(Row.CONV_FUNC, torch.Tensor.to)
+
+    def write_all(values: Sequence[tuple[str, torch.Tensor]]) -> None:
+        write([(name, _converted(program, name, value, convert)) for name, value in values])
+
+    program.write_all = write_all
+    program.write = lambda name, value: write_all([(name, value)])
+    for method in ("read", "gradient"):
+        setattr(program, method, _timed_reader(recorder, program, getattr(program, method)))
+
+
+def _converted(program: Any, name: str, value: torch.Tensor, convert: Any) -> torch.Tensor:
+    symbol = program.pef.symbols.get(name)
+    dtype = getattr(torch, symbol.dtype) if symbol is not None else value.dtype
+    if value.dtype == dtype or value.is_floating_point() != dtype.is_floating_point:  # the program checks the second
+        return value
+    made: torch.Tensor = convert(value, dtype)
+    return made
+
+
+def _timed_reader(recorder: Recorder, program: Any, function: Any) -> Any:
+    by_row = {row: recorder.timed(row, function) for row in (Row.XFER, Row.CONV_FUNC)}
+    return lambda name: by_row[_reading_row(program, name)](name)
+
+
+def _reading_row(program: Any, name: str) -> Row:
+    symbol = program.pef.symbols.get(name)
+    return Row.CONV_FUNC if symbol is not None and symbol.dtype != symbol.host_dtype else Row.XFER

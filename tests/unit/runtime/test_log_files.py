@@ -1,0 +1,273 @@
+"""sn.log and snd.log: grammar, levels, rotation, and what happens when they cannot be written."""
+
+import fcntl
+import io
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdukit.errors import InvalidArgument
+from rdukit_runtime.log_files import (
+    LOG_KEEP,
+    LOG_MAX_BYTES,
+    ApplicationLog,
+    LogFileHandler,
+    application_log,
+    configure_daemon_log,
+    level_of,
+)
+from rdukit_runtime.log_lines import Level, LogLine, application_level, log_id_line, parse_line, time_text
+from rdukit_runtime.rotated_log import LogFile
+
+
+@pytest.fixture(autouse=True)
+def fresh_logs() -> Iterator[None]:
+    """Levels and paths are looked up anew in each test."""
+    application_log.cache_clear()
+    yield
+    application_log.cache_clear()
+
+
+def texts(path: Path) -> list[str]:
+    lines = [parse_line(line) for line in path.read_text().splitlines()]
+    assert None not in lines
+    return [line.text for line in lines if line is not None]
+
+
+def test_a_line_is_of_the_documented_form() -> None:
+    line = LogLine("2024-03-05T10:41:09", Level.INFO, "LIB", 41207, "sn_create_session", "PEF File: pef/mlp/mlp.pef")
+    # Source: runtime reference 2.1.
+    assert str(line) == "2024-03-05T10:41:09 : [INFO][LIB][41207]: sn_create_session: PEF File: pef/mlp/mlp.pef"
+    assert parse_line(f"{line}\n") == line
+    assert len(time_text(0.9)) == len("2024-03-05T10:41:09")
+
+
+def test_the_log_id_names_user_program_and_process() -> None:
+    line = log_id_line("jdoe", "python", 41207, Path("/var/log/sambaflow/runtime/sn.log"))
+    assert line == "Log ID initialized to: [jdoe][python][41207] at /var/log/sambaflow/runtime/sn.log"
+
+
+@given(st.text(), st.text())
+def test_no_text_breaks_a_line_in_two(function: str, text: str) -> None:
+    line = str(LogLine("2024-03-05T10:41:09", Level.ERR, "LIB", 1, function, text))
+    assert len(line.splitlines()) == 1
+    parsed = parse_line(line.encode(errors="backslashreplace").decode())
+    assert parsed is not None
+    assert (parsed.level, parsed.pid) == (Level.ERR, 1)
+
+
+def test_a_very_long_text_is_cut() -> None:
+    assert len(str(LogLine("t", Level.INFO, "LIB", 1, "f", "x" * 10**6))) < 20_000
+
+
+@pytest.mark.parametrize("line", ["", "2024 : [LOUD][LIB][1]: f: t", "2024 : [INFO][LIB][x]: f: t", "Log ID"])
+def test_other_lines_are_not_of_the_grammar(line: str) -> None:
+    assert parse_line(line) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("", Level.NOTICE), ("debug", Level.DEBUG), ("ERROR", Level.ERR), (" EMERG ", Level.EMERG)]
+)
+def test_the_environment_sets_the_level(text: str, level: Level) -> None:
+    assert application_level({"SF_RNT_LOG_LEVEL": text}) is level
+
+
+def test_a_level_that_does_not_exist_is_refused_with_the_legal_ones() -> None:
+    with pytest.raises(InvalidArgument, match=r"^\$SF_RNT_LOG_LEVEL: no log level .* 'LOUD'; legal: DEBUG, INFO"):
+        application_level({"SF_RNT_LOG_LEVEL": "LOUD"})
+
+
+@pytest.mark.parametrize("level", Level)
+def test_levels_form_a_hierarchy(level: Level, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = ApplicationLog("python", LogFile(tmp_path / "sn.log"), level)
+    for method in (log.debug, log.info, log.notice, log.warning, log.err, log.crit, log.alert, log.emerg):
+        method("f", method.__name__.upper())
+    assert texts(tmp_path / "sn.log") == [each.name for each in Level if each >= level]
+    # From ERR on they go to the console as well, with the process id.
+    console = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(" ")[2] for line in console] == [
+        each.name for each in Level if each >= max(level, Level.ERR)
+    ]
+    assert all(f"[{os.getpid()}]" in line for line in console)
+
+
+def test_nothing_is_opened_before_the_first_line(tmp_path: Path) -> None:
+    sn_log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), Level.NOTICE)
+    sn_log.info("f", "below the level")
+    assert not (tmp_path / "logs").exists()
+    sn_log.notice("f", "at the level")
+    assert texts(sn_log.path) == ["at the level"]
+
+
+def test_the_applications_log_is_found_by_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RDUKIT_ROOT", str(tmp_path))
+    monkeypatch.setenv("SF_RNT_LOG_LEVEL", "LOUD")
+    log = application_log("python")
+    assert application_log("python") is log
+    assert log.path == tmp_path / "var/log/sambaflow/runtime/sn.log"
+    assert (log.level, capsys.readouterr().err.count("legal: DEBUG")) == (Level.NOTICE, 1)
+    former = os.umask(0o077)
+    try:
+        log.notice("f", "t")
+    finally:
+        os.umask(former)
+    assert log.path.stat().st_mode & 0o777 == 0o666  # for programs of all users
+
+
+def test_the_log_id_is_announced_once_a_process(tmp_path: Path) -> None:
+    log, stream = ApplicationLog("python", LogFile(tmp_path / "sn.log"), Level.NOTICE), io.StringIO()
+    log.announce(stream)
+    log.announce(stream)
+    assert stream.getvalue() == f"{log.log_id()}\n"
+    assert f"][python][{os.getpid()}] at {tmp_path}/sn.log" in stream.getvalue()
+
+
+def test_a_file_is_rotated_at_its_size_and_old_ones_dropped(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "sn.log", max_bytes=100, keep=3)
+    for number in range(60):
+        assert file.write(f"{number:09}")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["sn.log", "sn.log.1", "sn.log.2", "sn.log.3"]
+    kept = [
+        line
+        for name in ("sn.log.3", "sn.log.2", "sn.log.1", "sn.log")
+        for line in (tmp_path / name).read_text().split()
+    ]
+    assert kept == [f"{number:09}" for number in range(20, 60)]
+
+
+def test_a_file_that_somebody_else_rotated_is_left(tmp_path: Path) -> None:
+    first, second = (LogFile(tmp_path / "sn.log") for _ in range(2))
+    first.write("one")
+    (tmp_path / "sn.log").rename(tmp_path / "sn.log.1")
+    second.write("two")
+    first.write("three")
+    (tmp_path / "sn.log").unlink()
+    first.write("four")
+    assert (tmp_path / "sn.log.1").read_text() == "one\n"
+    assert (tmp_path / "sn.log").read_text() == "four\n"
+
+
+def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), Level.NOTICE)
+    log.notice("f", "first")
+    log.notice("f", "second")
+    said = capsys.readouterr().err
+    assert said == f"cannot write the log {log.path}: Not a directory; the program goes on without it\n"
+    (tmp_path / "logs").unlink()
+    log.notice("f", "third")
+    assert texts(log.path) == ["2 lines lost", "third"]
+
+
+def test_a_full_disk_fails_no_program(capsys: pytest.CaptureFixture[str]) -> None:
+    file = LogFile(Path("/dev/full"))
+    assert [file.write("a line") for _ in range(3)] == [False] * 3
+    assert capsys.readouterr().err.count("No space left on device") == 1
+
+
+def test_a_link_or_a_pipe_in_the_logs_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "target").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    os.mkfifo(tmp_path / "pipe")
+    assert not LogFile(tmp_path / "link").write("x")
+    assert not LogFile(tmp_path / "pipe").write("x")
+    assert (tmp_path / "target").read_text() == ""
+
+
+def test_a_process_that_was_stopped_with_the_lock_stops_no_other(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "sn.log", max_bytes=1, patience_s=0.0)
+    file.write("one")
+    with (tmp_path / "sn.log").open("a") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        assert file.write("two")
+    assert (tmp_path / "sn.log").read_text() == "one\ntwo\n"
+    assert file.write("three")
+    assert (tmp_path / "sn.log").read_text() == "three\n"
+
+
+def test_the_daemons_log_is_its_users_alone_and_in_the_grammar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG_MAX_BYTES.variable, "1000000")
+    monkeypatch.setenv(LOG_KEEP.variable, "2")
+    root = logging.getLogger()
+    before = (root.level, list(root.handlers), [handler.level for handler in root.handlers])
+    handler = configure_daemon_log(tmp_path / "snd.log")
+    logger = logging.getLogger("rdukit_runtime.test")
+    try:
+        logger.debug("event=unseen")
+        logger.info("event=grant lease=%s", "lease-1")
+        try:
+            raise OSError("the disk is full")
+        except OSError:
+            logger.exception("event=failed")
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        root.setLevel(before[0])
+        for other, level in zip(before[1], before[2], strict=True):
+            other.setLevel(level)
+    assert (tmp_path / "snd.log").stat().st_mode & 0o777 == 0o600
+    lines = [parse_line(line) for line in (tmp_path / "snd.log").read_text().splitlines()]
+    assert [(line.level, line.module, line.pid) for line in lines if line] == [
+        (Level.INFO, "SND", os.getpid()),
+        (Level.ERR, "SND", os.getpid()),
+    ]
+    assert lines[0] is not None
+    assert lines[1] is not None
+    assert lines[0].text == "event=grant lease=lease-1"
+    assert lines[0].function == "test_the_daemons_log_is_its_users_alone_and_in_the_grammar"
+    assert lines[1].text.startswith(r"event=failed\nTraceback")
+
+
+def test_an_error_is_written_at_once_after_what_came_before(tmp_path: Path) -> None:
+    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", Level.INFO)
+    for number, text in ((logging.INFO, "first"), (logging.WARNING, "second"), (logging.ERROR, "third")):
+        handler.handle(logging.LogRecord("n", number, "p", 1, text, (), None))
+    assert texts(tmp_path / "snd.log") == ["first", "second", "third"]
+    handler.handle(logging.LogRecord("n", logging.INFO, "p", 1, "last", (), None))
+    handler.close()
+    assert texts(tmp_path / "snd.log")[-1] == "last"
+
+
+def test_a_record_that_cannot_be_formatted_fails_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", Level.INFO)
+    handler.handle(logging.LogRecord("n", logging.INFO, "p", 1, "event=%d", ("no number",), None))
+    handler.close()
+    assert "TypeError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "level"),
+    [(5, Level.DEBUG), (10, Level.DEBUG), (20, Level.INFO), (25, Level.NOTICE), (30, Level.WARNING), (50, Level.CRIT)],
+)
+def test_levels_of_logging_have_their_counterparts(number: int, level: Level) -> None:
+    assert level_of(number) is level
+
+
+def test_a_signal_handler_may_log_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "sn.log", max_bytes=2_000, keep=1_000)
+    handled = 0
+
+    def handle(*_: object) -> None:
+        nonlocal handled
+        handled += file.write("handler")
+
+    former = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        written = sum(file.write("main") for _ in range(5_000))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    lines = "".join(path.read_text() for path in tmp_path.iterdir()).splitlines()
+    assert (written, lines.count("main"), lines.count("handler")) == (5_000, 5_000, handled)
+    assert handled > 10
+    assert len(lines) == 5_000 + handled
