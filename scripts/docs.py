@@ -1,4 +1,4 @@
-"""Rewrite the generated pages of the manual: docs/settings.md and docs/errors.md.
+"""Rewrite the generated pages of the manual: docs/settings.md, docs/errors.md and docs/faults.md.
 
 ``--check`` writes nothing and exits with 1 when a page is stale.
 """
@@ -6,11 +6,16 @@
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from pathlib import Path
 
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
+from rdukit_runtime.faults import scenario
+from rdukit_runtime.faults.catalogue import PARTS, fault_classes
+from rdukit_runtime.faults.register import FaultClass
+from rdukit_runtime.faults.words import RDU_TRANSITIONS, Action
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
@@ -83,7 +88,73 @@ def error_classes(cls: type[RdukitError]) -> list[type[RdukitError]]:
     return [cls, *(found for child in children for found in error_classes(child))]
 
 
-PAGES = {"settings.md": settings_page, "errors.md": errors_page}
+FAULTS_INTRODUCTION = """A hardware event becomes an *error*: a row that counts repeats of one type on one component. A
+*policy* says when errors of a type are diagnosed as a *fault*, a statement about the component, and what the node does
+then. The names `FTYPE_TILE_EXCLUDED`, `FTYPE_RDU_INIT`, `FTYPE_RDU_RESET` and `FTYPE_RDU_REMOVED` are the vendor's; the
+other types, all thresholds, severities and actions are ours.
+
+* A fault is over when somebody clears it (`snfadm --clear`) or repairs its component (`snfadm --repair`). Clearing
+  initialises the component again; if the cause is still there the fault comes back under a new id.
+* `persists: yes`: the cause stays until it is repaired. In an injection `data: {"persists": true}` makes any cause
+  stay, and `data: {"resets_that_fail": 2}` makes the third reset cure it.
+* An *uncorrectable* error ends the programs that it hits with the exception given here.
+* Each policy can be changed: count, window, action, severity and fault type.
+"""
+
+ACTIONS = {
+    Action.NONE: "The fault is recorded, nothing else.",
+    Action.RESET_TILE: "The tile is reset at every error; it is excluded when that fails, or at the count.",
+    Action.EXCLUDE_TILE: "The tile is not granted any more.",
+    Action.RETIRE_CHANNEL: "The memory channel's bytes are not granted any more.",
+    Action.REROUTE: "The link is left out; with its last link an RDU is unavailable.",
+    Action.RESET_RDU: "The RDU is reset at every error; it is retired when that fails, or at the count.",
+    Action.RETIRE_RDU: "No tile of the RDU is granted any more.",
+}
+
+
+def faults_page() -> str:
+    """Every fault class, part by part; actions, operational states, scenarios."""
+    lines = ["# Faults", "", HEAD, FAULTS_INTRODUCTION]
+    for part in PARTS:
+        lines += [f"## {part}", ""]
+        for entry in fault_classes().values():
+            if entry.part == part:
+                lines += fault_lines(entry)
+    lines += ["## Actions", "", "| action | what the node does |", "| --- | --- |"]
+    lines += [f"| `{action}` | {ACTIONS[action]} |" for action in Action]
+    lines += ["", "## Operational states of an RDU", "", "| from | event | to |", "| --- | --- | --- |"]
+    lines += [f"| {start} | {event} | {end} |" for (start, event), end in RDU_TRANSITIONS.items()]
+    about = (inspect.getdoc(scenario) or "").partition("\n\nSource:")[0]
+    lines += ["", "## Scenarios", "", re.sub("(?<!`)``(?!`)", "`", about), ""]
+    return "\n".join(lines)
+
+
+def fault_lines(entry: FaultClass) -> list[str]:
+    policy, exception = entry.policy(), f", exception `{entry.exception_code}`" if entry.exception_code else ""
+    diagnosis = (
+        "never"
+        if policy is None
+        else "if the reset fails"
+        if entry.is_command
+        else f"`{policy.fault_type}` at {policy.count} in {policy.window_s} s, {policy.severity}"
+    )
+    rows = {
+        "error": f"`{entry.error_type}`: {entry.error_desc}",
+        "component": f"{entry.kind}",
+        "cause": entry.cause,
+        "signs": entry.signs,
+        "effect": entry.effect,
+        "fault": diagnosis,
+        "action": f"`{entry.action}`",
+        "uncorrectable": f"yes: {entry.hits}{exception}" if entry.is_uncorrectable else "no",
+        "persists": "yes" if entry.persists else "no",
+        "suggestion": entry.suggestion,
+        "suspects": ", ".join(entry.suspects) or "–",
+    }
+    return [f"### `{entry.name}`", "", "| | |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items()), ""]
+
+
+PAGES = {"settings.md": settings_page, "errors.md": errors_page, "faults.md": faults_page}
 
 
 def main() -> int:

@@ -57,8 +57,9 @@ _NAMES: Final = tuple(field.name for field in fields(Totals))
 
 def totals_of_page(values: PageValues) -> Totals:
     """What a holder's page says."""
+    execute, program_load, argument_load, checkpoint, quiesce = values.phase_ns
     return Totals(
-        *values.phase_ns,
+        execute, program_load, argument_load, checkpoint, quiesce,
         values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx,
         values.runs, values.sections, values.cycles, values.flops,
     )  # fmt: skip

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         Conflict: a daemon serves this socket or this database already. InvalidArgument: a path is not usable, or the
             database is not ours.
     """
+    _raise_descriptor_limit()
     clock = SystemClock()
     paths = node_paths(options.socket, options.state)
     with listening(paths.socket, options.socket_mode) as listener:
@@ -102,6 +104,12 @@ def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
     guard = CgroupGuard.by_settings(owner, options.platform.chip.tiles)
     guard.reap(())
     return guard
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor: use as many as the machine allows without asking."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open_daemon(

@@ -184,9 +184,8 @@ class SndServer:
 
     def _send_ready(self) -> None:
         """Send the answers of requests that waited."""
-        peers = {peer.number: peer for peer in self._peers.values()}
         for number, answer in self.daemon.take_ready():
-            peer = peers.get(number)
+            peer = self._peers.get(number)
             if peer is not None:
                 peer.is_waiting = False
                 self._answer(peer, answer)

@@ -49,7 +49,7 @@ def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ())
         RuntimeError: it ended, or did not get ready in time; with its words.
     """
     process = subprocess.Popen(
-        node_command("start", "--platform", platform, "--with-parent", *more),
+        node_command("start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more),
         env=environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

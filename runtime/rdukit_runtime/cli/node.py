@@ -15,6 +15,7 @@ from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
 from rdukit_runtime.cli.install import install, unit
+from rdukit_runtime.cli.top import top
 from rdukit_runtime.run_node import NodeOptions, node_name, run_node
 from rdukit_runtime.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_mode, socket_path
 from rdukit_runtime.snml.settings import SNML_PORT
@@ -42,6 +43,7 @@ def node() -> None:
 
 
 node.add_command(install)
+node.add_command(top)
 node.add_command(unit)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import NodeSpec, find_node
 from rdukit_runtime.cli.output import aligned, time_text
+from rdukit_runtime.inventory import Health
 
 Row = Mapping[str, Any]
 Tree = dict[str, Any]
@@ -78,7 +79,7 @@ def _static_rdu(rdu: Row, children: Mapping[str, Sequence[Row]], spec: NodeSpec 
 def dynamic_tree(
     platform: str, rdus: Sequence[Row], tiles: Sequence[Row], leases: Sequence[Row], timestamp: str
 ) -> Tree:
-    """What changes: the operational state and free tiles of each RDU, the health and owner of each tile.
+    """What changes: each RDU's operational state, tiles in service and free tiles; each tile's health and owner.
 
     Args:
         rdus: rows of ``op_state``. tiles, leases: those of ``status``; a tile's lease names its owner.
@@ -98,6 +99,9 @@ def dynamic_tree(
                 "state": rdu["state"],
                 "perfect": bool(rdu["perfect"]),
                 "available_tiles": rdu["available_tiles"],
+                "free_tiles": sum(
+                    tile["lease"] is None and tile["health"] == Health.ONLINE for tile in by_rdu.get(path, ())
+                ),
                 "tiles": [_dynamic_tile(tile, owners.get(tile["lease"])) for tile in by_rdu.get(path, ())],
             }
         )
@@ -200,6 +204,7 @@ def dynamic_lines(tree: Tree) -> list[str]:
             lines.append(_pair(3, "State", rdu["state"]))
             lines.append(_pair(3, "perfect", f"{rdu['perfect']} ({rdu['comp_name']})"))
             lines.append(_pair(3, "Available TILES", rdu["available_tiles"]))
+            lines.append(_pair(3, "Free TILES", rdu["free_tiles"]))
             for tile in rdu["tiles"]:
                 lines.append(_line(3, f"TILE Name: {tile['name']}"))
                 lines.append(_pair(4, "Health", tile["health"]))

@@ -1,7 +1,8 @@
 """A loaded PEF that can run: symbols as slots, sections as steps over them."""
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
 from rdukit.pef.model import Graph, Pef, Section, SectionType, Symbol, SymbolKind
 from rdukit_runtime.engine.portable import Kernel
-from rdukit_runtime.status_page import ARGUMENT_LOAD, EXECUTE, HOST, StatusPage, private_page
+from rdukit_runtime.status_page import ARGUMENT_LOAD, CHECKPOINT, EXECUTE, HOST, StatusPage, private_page
 
 #: Kinds whose memory outlives a run: allocated at load, updated in place.
 PERSISTENT: Final = frozenset(
@@ -117,6 +118,7 @@ class Program:
     ) -> None:
         self.pef = pef
         self.page = private_page() if page is None else page
+        self._transfer_phase = ARGUMENT_LOAD
         #: Runs and host seconds of each plan; ``counters`` adds them up.
         self._ran: dict[tuple[str, tuple[int, ...]], list[float]] = {}
         self._kernels = kernels
@@ -209,7 +211,7 @@ class Program:
     def _transfer(self, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Host to device."""
         page = self.page
-        former = page.enter(ARGUMENT_LOAD)
+        former = page.enter(self._transfer_phase)
         try:
             count = 0
             for tensor, value in copies:
@@ -244,12 +246,25 @@ class Program:
         """
         symbol = self.symbol(name)
         tensor = self._homes[name] if name in self._homes else self._tensor(name)
-        former = self.page.enter(ARGUMENT_LOAD)
+        return self.to_host(tensor, symbol)
+
+    def to_host(self, tensor: torch.Tensor, symbol: Symbol) -> torch.Tensor:
+        """A copy of a device tensor in the program's dtype; counted as having crossed PCIe."""
+        former = self.page.enter(self._transfer_phase)
         try:
             self.page.count_transfer(0, tensor.nbytes)
             return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
         finally:
             self.page.enter(former)
+
+    @contextlib.contextmanager
+    def checkpointing(self) -> Iterator[None]:
+        """Within the block transfers are counted as ``chkpt``, not as ``aload``."""
+        former, self._transfer_phase = self._transfer_phase, CHECKPOINT
+        try:
+            yield
+        finally:
+            self._transfer_phase = former
 
     def has_value(self, name: str) -> bool:
         """Whether there is such a tensor, and it can be read."""

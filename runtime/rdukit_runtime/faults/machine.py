@@ -23,6 +23,7 @@ from rdukit_runtime.faults.catalogue import fault_classes, find_class
 from rdukit_runtime.faults.checks import Event, InjectionChecker, check_policy
 from rdukit_runtime.faults.gathering import Gathering
 from rdukit_runtime.faults.health import health_word, suspects_of
+from rdukit_runtime.faults.hits import hit_by, owners_on
 from rdukit_runtime.faults.model import (
     Changes,
     Condition,
@@ -33,7 +34,6 @@ from rdukit_runtime.faults.model import (
     NoticeKind,
     OpState,
     Outcome,
-    Owner,
     OwnerOf,
     Policy,
     Snapshot,
@@ -41,7 +41,7 @@ from rdukit_runtime.faults.model import (
 )
 from rdukit_runtime.faults.rdus import RduStates, Reset
 from rdukit_runtime.faults.records import ErrorRecord
-from rdukit_runtime.faults.register import Hits
+from rdukit_runtime.faults.restoring import UNFINISHED, fitted
 from rdukit_runtime.faults.words import Action, FaultState, HangEvent, HangOutcome, RduState
 from rdukit_runtime.inventory import Component, ComponentKind, Health, Presence, node_tiles, rdu_path
 
@@ -50,7 +50,6 @@ _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
 _INSTEAD_OF_RESET: Final = {Action.RESET_TILE: Action.EXCLUDE_TILE, Action.RESET_RDU: Action.RETIRE_RDU}
 #: Classes whose condition makes the reset of their component fail: those about a tile or an RDU that does not work.
 _STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_RDU})
-_UNFINISHED: Final = frozenset({HangOutcome.IN_PROGRESS, HangOutcome.PENDING})
 _REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
 
 
@@ -276,21 +275,9 @@ class FaultMachine:
         A reset that was under way counts as failed; the RDU is initialised anew, which is diagnosed if it fails too.
         Rows about components that this node does not have stay in the lists, but such faults are cleared.
         """
-        known = {component.path for component in self._checker.components}
-        faults = tuple(
-            row if not row.is_active or row.comp_name in known else replace(
-                row, fault_state=FaultState.CLEARED, cleared_timestamp=now_ns, cleared_by="snd",
-                fault_desc=f"{row.fault_desc} (this node has no such component)",
-            )
-            for row in snapshot.faults
-        )  # fmt: skip
-        conditions = tuple(row for row in snapshot.conditions if row.component in known)
-        hangs = tuple(
-            replace(row, outcome=HangOutcome.FAILED) if row.outcome in _UNFINISHED else row for row in snapshot.hangs
-        )
-        self._books.restore(replace(snapshot, faults=faults, conditions=conditions, hangs=hangs))
+        self._books.restore(fitted(snapshot, {component.path for component in self._checker.components}, now_ns))
         gathering = Gathering()
-        for rdu in {row.rdu for row in snapshot.hangs if row.outcome in _UNFINISHED and row.rdu < self.node.rdus}:
+        for rdu in {row.rdu for row in snapshot.hangs if row.outcome in UNFINISHED and row.rdu < self.node.rdus}:
             path = rdu_path(self.node, rdu)
             if not self._try_reset(path):
                 self._diagnose_conditions(self._component(path), None, gathering, now_ns)
@@ -316,7 +303,7 @@ class FaultMachine:
         entry, path = event.entry, event.component.path
         books = self._books
         record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
-        owners = self._hit_by(event, owner_of)
+        owners = hit_by(self.node, event, owner_of)
         owner = owners[0] if owners else None
         in_window = record.add(event.count, owner, now_ns)
         books.touch(record)
@@ -372,7 +359,7 @@ class FaultMachine:
     def _begin_reset(self, rdu: int, record: ErrorRecord, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
         path = rdu_path(self.node, rdu)
         hang = self._books.add_hang(rdu, path, HangEvent.CHIP_RESET, HangOutcome.IN_PROGRESS, now_ns)
-        for owner in self._owners_on(rdu, owner_of):
+        for owner in owners_on(self.node, rdu, owner_of):
             gathering.hit(owner, path, record.entry.exception_code or "hardware-error", record)
         reset = Reset(now_ns + self._rdu_reset_ns, hang.number, path, record.component, record.entry.name, record.uuid)
         self._rdus.begin_reset(rdu, reset, record.entry.error_desc, now_ns)
@@ -525,32 +512,12 @@ class FaultMachine:
             return
         losses = self._rdus.losses(rdu)
         if losses.whole and not former.whole:
-            for owner in self._owners_on(rdu, owner_of):
+            for owner in owners_on(self.node, rdu, owner_of):
                 gathering.hit(owner, path, "hardware-error", record)
         for index in sorted(losses.tiles - former.tiles):
             tile = node_tiles(self.node)[index].path
             if (tile_owner := owner_of(tile)) is not None:
                 gathering.hit(tile_owner, tile, "tile-fault", record)
-
-    def _hit_by(self, event: Event, owner_of: OwnerOf) -> list[Owner]:
-        """Leases that an event concerns; for one that hits nobody, the tile's owner for the record."""
-        component, hits = event.component, event.entry.hits
-        if component.kind is ComponentKind.TILE:
-            owner = owner_of(component.path)
-            return [] if owner is None else [owner]
-        if component.rdu is None or hits is Hits.NOBODY:
-            return []
-        owners = self._owners_on(component.rdu, owner_of)
-        if hits is Hits.RDU or not owners:
-            return owners
-        chosen = [owner for owner in owners if owner.lease == event.lease] if event.lease is not None else []
-        return chosen or [random.Random(f"{event.seed}:{component.path}").choice(owners)]
-
-    def _owners_on(self, rdu: int, owner_of: OwnerOf) -> list[Owner]:
-        """Everybody with tiles on an RDU, in the order of their first tile."""
-        path = rdu_path(self.node, rdu)
-        found = (owner_of(f"{path}/TILE_{tile}") for tile in range(self.node.chip.tiles))
-        return list({owner.lease: owner for owner in found if owner is not None}.values())
 
     def _draw(self, event: Event) -> dict[str, object]:
         drawn = event.entry.draw(random.Random(f"{event.seed}:{event.entry.name}:{event.component.path}"), self.node)

@@ -159,8 +159,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         connection.close()
         return connect(path, "ro", immutable=True)
-    except sqlite3.DatabaseError:
-        pass  # not a database: the check says so
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        pass  # damaged: the check says so
     return connection
 
 

@@ -66,7 +66,7 @@ def check_file(path: Path) -> bool:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as stream:
             head = stream.read(len(_HEADER))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as cause:
         raise Unavailable(f"the fault database {path} cannot be read: {cause.strerror}") from cause

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import Conflict
+from rdukit.errors import Conflict, RdukitError
 from rdukit_runtime.faults.model import Changes, Snapshot
 from rdukit_runtime.faults.pending import PendingChanges
 from rdukit_runtime.faults.reader import FaultReader
@@ -51,10 +51,11 @@ _REMEMBERED_APPLICATIONS: Final = 1000
 class FaultStore:
     """The one writer of a fault database."""
 
-    def __init__(self, path: Path, lock: int) -> None:
-        """Use ``open``. ``lock``: descriptor of the lock file, held as long as this lives."""
+    def __init__(self, path: Path) -> None:
+        """Use ``open``."""
         self.path: Final = path
-        self._lock = lock
+        #: Descriptor of the lock file, held as long as this lives; -1 where the folder takes no files.
+        self._lock = -1
         #: ``None`` while the file cannot be opened; every write tries again.
         self._connection: sqlite3.Connection | None = None
         self._reason = ""
@@ -77,9 +78,8 @@ class FaultStore:
             InvalidArgument: the file is not ours, damaged, or newer than this program; it is left as it is.
             Unavailable: there is a file that cannot be read.
         """
-        store = cls(path.absolute(), _lock(path.absolute()))
+        store = cls(path.absolute())
         try:
-            check_file(store.path)
             store._try_open()
         except BaseException:
             store._unlock()
@@ -159,12 +159,16 @@ class FaultStore:
                 del self._applications[next(iter(self._applications))]
         if inventory is not None:
             self._inventory = [dict(row) for row in inventory]
-        if self._connection is None and not self._try_open():
+        try:
+            if self._connection is None and not self._try_open():
+                return False
+        except RdukitError as error:  # in the meantime somebody else made one, or locked it
+            self._reason = error.message
             return False
         assert self._connection is not None
         try:
             self._transact(self._connection, now_ns)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a damaged schema in SQLite's own message
             self._failed(error)
             return False
         self._changes.clear()
@@ -204,6 +208,9 @@ class FaultStore:
         """Raises for a file that may not be used; a disk that takes nothing is noted only."""
         connection = None
         try:
+            if self._lock < 0:
+                self._lock = _lock(self.path)
+            check_file(self.path)
             connection = connect(self.path, "rwc")
             version = check_database(connection, self.path)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -217,7 +224,7 @@ class FaultStore:
             row = connection.execute("SELECT value FROM meta WHERE key = 'closed'").fetchone()
             _set_meta(connection, "closed", "no")
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
             if connection is not None:
                 connection.close()
             if not is_environment(error):
@@ -257,7 +264,7 @@ class FaultStore:
                     connection.execute("ROLLBACK")
             raise
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _failed(self, error: sqlite3.Error | UnicodeDecodeError | OSError) -> None:
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         if not self._reason:
             logger.error("event=database-not-writable path=%s reason=%s", self.path, error)
@@ -270,14 +277,14 @@ class FaultStore:
 
 
 def _lock(path: Path) -> int:
-    """Descriptor of the lock beside ``path``; -1 where the folder takes no files, for then nobody can write."""
+    """Descriptor of the lock beside ``path``; makes the folder.
+
+    Raises:
+        Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.
+    """
     lock_path = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        logger.error("event=database-not-lockable path=%s reason=%s", lock_path, error)
-        return -1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as cause:

@@ -298,7 +298,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         symbol = program.symbol(name)
         device = program.device_tensor(name)
         handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
-        handle._pull = lambda: device.to(getattr(torch, symbol.host_dtype), copy=True)
+        handle._pull = lambda: program.to_host(device, symbol)
         return handle
 
     def _resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:

@@ -93,13 +93,14 @@ class SessionTransfers:
         """
         if self._application is None:
             return
-        for thing in _flat(things):
-            if isinstance(thing, DeviceOptimizer):
-                self._download_optimizer(thing)
-            elif isinstance(thing, nn.Module):
-                self._copy_model(thing, self._download)
-            elif isinstance(thing, SambaTensor):
-                thing.cpu()
+        with self._application.program.checkpointing():
+            for thing in _flat(things):
+                if isinstance(thing, DeviceOptimizer):
+                    self._download_optimizer(thing)
+                elif isinstance(thing, nn.Module):
+                    self._copy_model(thing, self._download)
+                elif isinstance(thing, SambaTensor):
+                    thing.cpu()
 
     def to_rdu(self, *things: Any) -> None:
         """Host to device: models, optimizers, tensors; after ``load_state_dict``."""

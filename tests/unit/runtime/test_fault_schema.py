@@ -84,8 +84,8 @@ def old(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of a database with something in every table."""
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with something in every table."""
     path = tmp_path_factory.mktemp("good") / "snfm.db"
     numbers = itertools.count()
     machine = FaultMachine(NODE, lambda: f"uuid-{next(numbers)}")
@@ -93,7 +93,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     store = FaultStore.open(path)
     store.write(machine.take_changes(), [{"seq": 1}], [{"lease": "l"}], now_ns=NOW)
     store.close()
-    return path.read_bytes()
+    return path
 
 
 def test_an_old_database_is_migrated_with_everything_in_it(old: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_reader_of_an_old_database_says_who_migrates_it(old: Path) -> None:
         FaultStore.read_only(old)
 
 
-def test_a_newer_database_is_left_alone(path: Path, good: bytes) -> None:
-    path.write_bytes(good)
+def test_a_newer_database_is_left_alone(path: Path, good: Path) -> None:
+    path.write_bytes(good.read_bytes())
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
     connection.close()
@@ -155,8 +155,8 @@ def test_a_newer_database_is_left_alone(path: Path, good: bytes) -> None:
         ("DELETE FROM meta", "its record says None"),
     ],
 )
-def test_a_foreign_schema_is_refused(path: Path, good: bytes, sql: str, reason: str) -> None:
-    path.write_bytes(good)
+def test_a_foreign_schema_is_refused(path: Path, good: Path, sql: str, reason: str) -> None:
+    path.write_bytes(good.read_bytes())
     with sqlite3.connect(path) as connection:
         connection.execute(sql)
     connection.close()
@@ -182,8 +182,8 @@ def test_a_foreign_schema_is_refused(path: Path, good: bytes, sql: str, reason: 
         "UPDATE suspects SET comp_name = hex(zeroblob(100000))",
     ],
 )
-def test_values_that_are_not_legal_are_refused(path: Path, good: bytes, sql: str) -> None:
-    path.write_bytes(good)
+def test_values_that_are_not_legal_are_refused(path: Path, good: Path, sql: str) -> None:
+    path.write_bytes(good.read_bytes())
     with sqlite3.connect(path) as connection:
         connection.execute(sql)
     connection.close()
@@ -262,9 +262,9 @@ def test_the_inventory_is_replaced(path: Path) -> None:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(16, 2**20), st.integers(0, 255)), min_size=1, max_size=12), st.booleans())
 def test_no_damaged_file_does_more_than_be_refused(
-    path: Path, good: bytes, changes: list[tuple[int, int]], is_cut: bool
+    path: Path, good: Path, changes: list[tuple[int, int]], is_cut: bool
 ) -> None:
-    broken = bytearray(good)
+    broken = bytearray(good.read_bytes())
     for place, value in changes:
         broken[16 + place % (len(broken) - 16)] = value
     keep = 16 + changes[0][0] % len(broken) if is_cut else len(broken)

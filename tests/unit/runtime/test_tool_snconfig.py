@@ -142,6 +142,8 @@ def test_tiles_show_the_processes_that_own_them() -> None:
     lines = dynamic_lines(tree)
     assert lines.count("                Owner PID         : 41207,41300") == 4
     assert lines.count("                Owner             : jdoe") == 4
+    assert "            Available TILES   : 4" in lines
+    assert "            Free TILES        : 0" in lines
     idle = dynamic_lines(dynamic_tree("TEST-1", rdu_rows("TEST-1"), tile_rows("TEST-1"), [], STAMP))
     assert "                Owner PID         : -" in idle
 
