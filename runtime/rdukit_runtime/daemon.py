@@ -176,6 +176,7 @@ class NodeDaemon:
             self._former_totals[lease_id] += connection.totals(lease_id)
             self.allocator.detach(lease_id, now)
             self._record(EventKind.DETACH, now, self.allocator.leases[lease_id], connection.pid)
+        connection.pages.clear()  # unmapped now, whoever else still refers to the connection
         del self.connections[number]
         self._settle(now)
 
@@ -252,7 +253,7 @@ class NodeDaemon:
             pid = self.connections[number].pid
             waits = wait_s > 0 and bool(error.detail.get("fits_when_empty"))
             if waits:
-                self._line.join(Waiting(number, request, now, now + wait_s, error, command))
+                self._line.join(Waiting(number, request, now, now + wait_s, error.with_traceback(None), command))
             kind = EventKind.WAIT if waits else EventKind.REFUSE
             self.events.record_refusal(
                 now, request.application, request.tenant, request.job, pid, error.message, kind

@@ -91,13 +91,14 @@ class WaitingLine:
                     acquire(waiting.request, connection)
                     is_granted = True
                 except NoResources as error:
+                    error.__traceback__ = None  # it is kept, and must not keep the frames it came through
                     if error.detail.get("fits_when_empty"):
                         blocker = connection
                         waiting = self._line[connection] = replace(waiting, reason=error)
                     else:
                         refusal = error
                 except RdukitError as error:
-                    refusal = error
+                    refusal = error.with_traceback(None)
             if not is_granted and refusal is None and now >= waiting.deadline:
                 refusal = _timed_out(waiting, now)
                 blocker = None if blocker == connection else blocker

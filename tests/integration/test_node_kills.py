@@ -137,7 +137,9 @@ def node() -> Iterator[StressedNode]:
     try:
         yield stressed
     finally:
+        print(f"the daemon's status at the end: {stressed.daemon.poll()}; what was said:")
         stressed.end()
+        print((home / "daemon.txt").read_text()[-3000:])
         shutil.rmtree(home, ignore_errors=True)
 
 
