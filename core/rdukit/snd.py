@@ -9,6 +9,7 @@ import json
 import os
 import select
 import socket
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +40,15 @@ class SndClient:
         """
         self.path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout_s)
+        # A busy daemon's queue of connections may be full: a socket with a time-out of its own fails at once then, one
+        # with the kernel's waits for its turn.
+        seconds, rest = divmod(max(timeout_s, 0.001), 1)
+        self._socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
+        )
         try:
             self._socket.connect(str(path))
+            self._socket.settimeout(timeout_s)
         except OSError as cause:
             self._socket.close()
             raise Unavailable(

@@ -79,6 +79,11 @@ class EventLog:
         #: Events that nobody has written down yet, oldest first.
         self._unwritten: Final[deque[NodeEvent]] = deque(maxlen=_CAPACITY)
 
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether ``take_unwritten`` has any."""
+        return bool(self._unwritten)
+
     def take_unwritten(self) -> list[NodeEvent]:
         """The events since the last call, for whoever writes them down."""
         taken = list(self._unwritten)

@@ -30,8 +30,6 @@ class Journal:
         self._written_at = 0.0
         #: Nothing was written by this daemon yet.
         self._is_new = True
-        #: ``write`` was put off: there may be rows.
-        self._has_gathered = False
         self._stopping = threading.Event()
         self._was_writable = store.is_writable
         self._say()
@@ -45,10 +43,8 @@ class Journal:
         Args:
             must: now; else only if the last time is long enough ago.
         """
-        if not must and now - self._written_at < (_GATHER_S if self._store.is_writable else _RETRY_S):
-            self._has_gathered = True
+        if not must and self.due_in(now) != 0.0:
             return
-        self._has_gathered = False
         daemon = self._daemon
         changes = daemon.administration.faults.take_changes()
         events = [event.as_json() for event in daemon.events.take_unwritten()]
@@ -62,11 +58,13 @@ class Journal:
         self._written_at = now
         self._say(now)
 
-    def retry_in(self, now: float) -> float | None:
-        """Seconds until ``write`` should be called although nothing happened; ``None``: no need."""
+    def due_in(self, now: float) -> float | None:
+        """Seconds until ``write`` should be called if nothing more happens; ``None``: there is nothing to write."""
         if not self._store.is_writable:
             return max(0.0, self._written_at + _RETRY_S - now)
-        return max(0.0, self._written_at + _GATHER_S - now) if self._has_gathered else None
+        if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:
+            return max(0.0, self._written_at + _GATHER_S - now)
+        return None
 
     def close(self, now: float) -> None:
         """Write the rest and close the database, marked as closed in order."""

@@ -41,6 +41,9 @@ _READ_BYTES: Final = 8192
 _MAX_CONNECTIONS: Final = 512
 _SPARE_DESCRIPTORS: Final = 64
 _MAX_SOCKET_PATH: Final = 107
+_JSON: Final = json.JSONEncoder(separators=(",", ":"))
+#: Connections that wait to be accepted: clients come in bursts, and a longer line costs nothing.
+_BACKLOG: Final = 1024
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
         finally:
             os.umask(former)
         identity = _identity_of(path)
-        server.listen(128)
+        server.listen(_BACKLOG)
         server.setblocking(False)
         yield server
     finally:
@@ -153,13 +156,16 @@ class SndServer:
         """Serve until stopped; every lease has ended then. Returns why it stopped."""
         try:
             while self._stop_reason is None:
-                for key, _ in self._selector.select(self._patience()):
+                due = self.daemon.next_deadline()
+                for key, _ in self._selector.select(self._patience(due)):
                     callback: Callable[[], None] = key.data
                     callback()
-                self.daemon.tick(self._clock.now())
+                now = self._clock.now()
+                if due is not None and due <= now:
+                    self.daemon.tick(now)
                 self._send_ready()
                 if self._journal is not None:
-                    self._journal.write(self._clock.now(), must=False)
+                    self._journal.write(now, must=False)
         finally:
             self.daemon.stop(self._clock.now())
             if self._journal is not None:
@@ -173,14 +179,13 @@ class SndServer:
                 os.close(descriptor)
         return self._stop_reason
 
-    def _patience(self) -> float | None:
+    def _patience(self, due: float | None) -> float | None:
         """Seconds until something is due; ``None``: nothing is."""
-        due = self.daemon.next_deadline()
-        now = self._clock.now()
-        waits = [] if due is None else [max(0.0, due - now)]
-        if self._journal is not None and (pause := self._journal.retry_in(now)) is not None:
-            waits.append(pause)
-        return min(waits, default=None)
+        pause = None if self._journal is None else self._journal.due_in(self._clock.now())
+        if due is None:
+            return pause
+        wait = max(0.0, due - self._clock.now())
+        return wait if pause is None else min(wait, pause)
 
     def _send_ready(self) -> None:
         """Send the answers of requests that waited."""
@@ -321,7 +326,7 @@ class SndServer:
 
 
 def _encode(body: object) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+    return _JSON.encode(body).encode() + b"\n"
 
 
 def _create_page() -> tuple[int, Page]:

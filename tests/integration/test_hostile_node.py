@@ -14,11 +14,13 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rdukit.errors import PefError, RdukitError
+from rdukit.errors import PefError, RdukitError, Unavailable
+from rdukit.snd import SndClient
 from rdukit.testing.pefs import write_example_pef
 from rdukit_runtime.application import open_application
 from rdukit_runtime.protocol import OPERATIONS
@@ -63,18 +65,18 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def held_by(daemon: RunningDaemon) -> int:
-    """Descriptors of the daemon besides the locks of its control groups."""
+    """Descriptors of the daemon besides its log, its database, and the locks of its control groups, which come and go."""
     found = 0
     for link in Path(f"/proc/{daemon.process.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found += "/rdukit-" not in os.readlink(link)
+            found += not any(word in os.readlink(link) for word in ("/rdukit-", "snd.log", "snfm.db"))
     return found
 
 
 def connect(daemon: RunningDaemon, timeout_s: float = 10) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(timeout_s)
     connection.connect(str(daemon.socket))
+    connection.settimeout(timeout_s)
     return connection
 
 
@@ -132,6 +134,27 @@ def test_thousands_of_connections_come_and_go_and_others_are_answered(node: Runn
                 bystander.call("hello")
                 slowest_s = max(slowest_s, time.monotonic() - began)
     assert slowest_s < 1.0
+
+
+def test_a_client_waits_for_its_turn_when_the_daemon_s_line_of_connections_is_full(home: Path) -> None:
+    path = home / "busy.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as busy, contextlib.ExitStack() as stack:
+        busy.bind(str(path))
+        busy.listen(1)
+        for _ in range(2):
+            stack.enter_context(SndClient(path))
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            SndClient(path, timeout_s=0.2)
+        assert 0.15 < time.monotonic() - began < 5
+
+        def accept() -> None:
+            time.sleep(0.1)
+            stack.enter_context(busy.accept()[0])
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(accept)
+            stack.enter_context(SndClient(path, timeout_s=5))
 
 
 def test_clients_that_read_slowly_get_every_answer_and_hold_nobody_up(node: RunningDaemon) -> None:

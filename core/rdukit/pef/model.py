@@ -7,11 +7,16 @@ from math import prod
 from typing import Any
 
 from rdukit.errors import PefCorrupt
+from rdukit.hardware import CHIPS
+from rdukit.pef.checks import check_types
 
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
     "uint8": 1, "bool": 1, "complex64": 8,
 }  # fmt: skip
+
+#: More than any node will have.
+_MOST_BYTES = 2**60
 
 
 class SymbolKind(StrEnum):
@@ -210,8 +215,33 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
         pef = Pef(**{**value, "symbols": symbols, "sections": sections, "graphs": graphs})
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise PefCorrupt(f"the PEF's table of contents is not readable: {cause!r}") from cause
+    for symbol in symbols.values():
+        check_types(symbol, "a symbol")
+    for section in sections:
+        check_types(section, "a section")
+        check_types(section.resources, "a section's resources")
+        check_types(section.cost, "a section's cost")
+    for graph in graphs.values():
+        check_types(graph, "a graph")
+    check_types(pef, "the PEF")
+    _check_values(pef)
     _check_names(pef)
     return pef
+
+
+def _check_values(pef: Pef) -> None:
+    if pef.arch not in CHIPS:
+        raise PefCorrupt(f"the PEF is for {pef.arch!r}; legal: {', '.join(CHIPS)}")
+    if pef.num_tiles < 1:
+        raise PefCorrupt(f"the PEF needs {pef.num_tiles} tiles; legal: 1 or more")
+    unknown = {dtype for s in pef.symbols.values() for dtype in (s.dtype, s.host_dtype)} - set(ITEM_BYTES)
+    if unknown:
+        raise PefCorrupt(f"symbols have dtypes {sorted(unknown)}; legal: {sorted(ITEM_BYTES)}")
+    for name, symbol in pef.symbols.items():
+        if name != symbol.name or min(symbol.shape, default=0) < 0:
+            raise PefCorrupt(f"symbol {name!r} is called {symbol.name!r} and has shape {list(symbol.shape)}")
+    if pef.region_bytes >= _MOST_BYTES:
+        raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MOST_BYTES}")
 
 
 def _check_names(pef: Pef) -> None:
@@ -222,12 +252,18 @@ def _check_names(pef: Pef) -> None:
     ids = [section.id for section in pef.sections]
     if ids != list(range(len(ids))):
         raise PefCorrupt(f"section ids are {ids}; they must count from 0")
-    for graph in pef.graphs.values():
-        for name in (*graph.inputs, *graph.outputs, *graph.seeds.values()):
+    for key, graph in pef.graphs.items():
+        if key != graph.name:
+            raise PefCorrupt(f"graph {key!r} is called {graph.name!r}")
+        made = (name for names in graph.gradients.values() for name in names)
+        for name in (*graph.inputs, *graph.outputs, *graph.seeds, *graph.seeds.values(), *graph.gradients, *made):
             if name not in pef.symbols:
                 raise PefCorrupt(f"graph {graph.name!r} names symbol {name!r}, which the PEF does not define")
+        for loss in graph.losses:
+            if loss not in graph.seeds:
+                raise PefCorrupt(f"graph {graph.name!r} has loss {loss!r} without a seed")
+        for name in graph.seeds.values():
+            if pef.symbols[name].kind is not SymbolKind.SEED:
+                raise PefCorrupt(f"graph {graph.name!r} has seed {name!r}, which is of kind {pef.symbols[name].kind}")
         if any(not 0 <= i < len(ids) for i in graph.schedule):
             raise PefCorrupt(f"graph {graph.name!r} schedules a section that the PEF does not have")
-    unknown = {s.dtype for s in pef.symbols.values()} - set(ITEM_BYTES)
-    if unknown:
-        raise PefCorrupt(f"symbols have dtypes {sorted(unknown)}; legal: {sorted(ITEM_BYTES)}")

@@ -1,0 +1,85 @@
+"""How long do others wait while ten thousand fault events a second come in, and is each of them counted once?
+
+A process injects at the given rate for ten seconds, in lines of few and of many events; this one asks, leases and
+releases meanwhile. Then the counts in memory, in the database, and after kill -9 and a new start are compared with what
+the daemon said yes to. ::
+
+    python benchmarks/bench_fault_storm.py [--json FILE] [--seconds 10] [--rate 10000]
+"""
+
+import argparse
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from comparison import write_json
+
+from rdukit_runtime.testing import RunningDaemon, start_daemon, stop_daemon
+from rdukit_runtime.testing_storm import blow, percentile
+
+EVENTS_A_LINE = (20, 100, 1000)
+RESTART = "ETYPE_SND_RESTART"
+
+
+def in_memory(daemon: RunningDaemon) -> int:
+    """Errors that the daemon knows of."""
+    with daemon.connect() as client:
+        rows = client.call("errors")["errors"]
+    return sum(row["err_count"] for row in rows if row["err_type"] != RESTART)
+
+
+def in_database(home: Path) -> int:
+    """Errors that are written down."""
+    uri = f"{(home / 'snfm/snfm.db').as_uri()}?mode=ro"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        query = "SELECT coalesce(sum(err_count), 0) FROM error WHERE err_type != ?"
+        return int(connection.execute(query, (RESTART,)).fetchone()[0])
+
+
+def measure(seconds: float, rate: int, line: int) -> dict[str, Any]:
+    """One storm on a daemon of its own."""
+    home = Path(tempfile.mkdtemp(prefix="snd-", dir="/tmp"))
+    try:
+        daemon = start_daemon(home, "SN10-8", ["--no-snml"])
+        with daemon.connect() as client:
+            client.acquire("bystander", 8, 1 << 20)
+            storm = blow(daemon.socket, seconds, rate, line)
+        counts = {"acknowledged": storm.counted, "memory": in_memory(daemon), "database": in_database(home)}
+        daemon.process.kill()
+        daemon.process.communicate()
+        daemon = start_daemon(home, "SN10-8", ["--no-snml"])
+        counts["after kill -9"] = in_memory(daemon)
+        stop_daemon(daemon)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    latencies = {
+        name: {"calls": len(taken), "p50_ms": percentile(taken, 0.5), "p99_ms": percentile(taken, 0.99), "max_ms": max(taken)}
+        for name, taken in storm.latencies_ms.items()
+    }
+    return {"events_a_line": line, "rate": storm.rate, "counts": counts, "latencies": latencies}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", default=None)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rate", type=int, default=10_000)
+    options = parser.parse_args()
+    rows = []
+    for line in EVENTS_A_LINE:
+        row = measure(options.seconds, options.rate, line)
+        rows.append(row)
+        equal = len(set(row["counts"].values())) == 1
+        print(f"{line:5} events a line, {row['rate']:7.0f} events/s; counts {'agree' if equal else 'DIFFER'}: {row['counts']}")
+        for name, figures in row["latencies"].items():
+            print(f"      {name:7} p50 {figures['p50_ms']:7.2f}  p99 {figures['p99_ms']:7.2f}  max {figures['max_ms']:7.2f} ms")
+    if options.json:
+        write_json(options.json, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
