@@ -56,7 +56,12 @@ def measure(seconds: float, rate: int, line: int) -> dict[str, Any]:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     latencies = {
-        name: {"calls": len(taken), "p50_ms": percentile(taken, 0.5), "p99_ms": percentile(taken, 0.99), "max_ms": max(taken)}
+        name: {
+            "calls": len(taken),
+            "p50_ms": percentile(taken, 0.5),
+            "p99_ms": percentile(taken, 0.99),
+            "max_ms": max(taken),
+        }
         for name, taken in storm.latencies_ms.items()
     }
     return {"events_a_line": line, "rate": storm.rate, "counts": counts, "latencies": latencies}
@@ -74,9 +79,13 @@ def main() -> None:
         row = measure(options.seconds, options.rate, line)
         rows.append(row)
         equal = len(set(row["counts"].values())) == 1
-        print(f"{line:5} events a line, {row['rate']:7.0f} events/s; counts {'agree' if equal else 'DIFFER'}: {row['counts']}")
+        print(
+            f"{line:5} events a line, {row['rate']:7.0f} events/s; counts {'agree' if equal else 'DIFFER'}: {row['counts']}"
+        )
         for name, figures in row["latencies"].items():
-            print(f"      {name:7} p50 {figures['p50_ms']:7.2f}  p99 {figures['p99_ms']:7.2f}  max {figures['max_ms']:7.2f} ms")
+            print(
+                f"      {name:7} p50 {figures['p50_ms']:7.2f}  p99 {figures['p99_ms']:7.2f}  max {figures['max_ms']:7.2f} ms"
+            )
     if options.json:
         write_json(options.json, {"rows": rows})
 

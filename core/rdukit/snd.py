@@ -43,9 +43,7 @@ class SndClient:
         # A busy daemon's queue of connections may be full: a socket with a time-out of its own fails at once then, one
         # with the kernel's waits for its turn.
         seconds, rest = divmod(max(timeout_s, 0.001), 1)
-        self._socket.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6))
-        )
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
         try:
             self._socket.connect(str(path))
             self._socket.settimeout(timeout_s)

@@ -43,6 +43,7 @@ def operation_message(operation: Operation) -> pb.Operation:
     )
     if operation.failure is not None:
         message.error_code, message.error_message = operation.failure.code, operation.failure.message
+        message.error_detail.CopyFrom(to_struct(operation.failure.detail))
     if operation.result is not None:
         message.result.CopyFrom(to_struct(operation.result))
     return message

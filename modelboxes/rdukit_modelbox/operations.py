@@ -6,7 +6,7 @@ States are in ``states.py``. The table decides nothing about processes; ``superv
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from rdukit.clock import Clock
@@ -25,10 +25,11 @@ EventKind = Literal["state", "progress", "log", "result"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an operation failed: an error's code and message."""
+    """Why an operation failed: an error's code, message and what else it tells, such as a failed component."""
 
     code: str
     message: str
+    detail: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Operation:
         if self.ended_at is not None:
             value["ended_at"] = self.ended_at
         if self.failure is not None:
-            value["error"] = {"code": self.failure.code, "message": self.failure.message}
+            failure = self.failure
+            value["error"] = {"code": failure.code, "message": failure.message, "detail": dict(failure.detail)}
         if self.result is not None:
             value["result"] = dict(self.result)
         if self.outputs is not None:

@@ -72,7 +72,7 @@ def _judge(last: Mapping[str, Any], status: int, is_cancelled: bool, has_started
         error = last["error"]
         if error["code"] == "cancelled":
             return Outcome(is_cancelled=True)
-        return Outcome(failed=Failure(str(error["code"]), str(error["message"])))
+        return Outcome(failed=Failure(str(error["code"]), str(error["message"]), error.get("detail") or {}))
     words = child.last_words()
     reason = f"the process of this operation {describe_exit(status)}" + (f"; its last words: {words}" if words else "")
     return Outcome(failed=Failure("child-died", reason), has_started=has_started)

@@ -74,6 +74,12 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
     return Launch(None)
 
 
+def slurm_job(environ: Mapping[str, str]) -> str | None:
+    """The Slurm job that this process belongs to, for the node's tools; ``None``: none."""
+    number = environ.get("SLURM_JOB_ID", "").strip()
+    return f"slurm-{number}" if number else None
+
+
 def _launch_of(launcher: Launcher, environ: Mapping[str, str]) -> Launch:
     rank, size = _number(environ, launcher.rank), _number(environ, launcher.size)
     if not 0 <= rank < size:

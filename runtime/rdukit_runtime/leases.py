@@ -20,7 +20,7 @@ from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region
 from rdukit_runtime.states import LeaseEvent
-from rdukit_runtime.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage, Word, private_page
+from rdukit_runtime.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage, private_page
 
 logger = logging.getLogger(__name__)
 
@@ -248,7 +248,7 @@ class DaemonLease(_Lease):
 
     def check(self) -> None:
         """See ``NodeLease.check``."""
-        if self.page.words[Word.INTERRUPTS]:
+        if self.page.words[1]:  # ``Word.INTERRUPTS``
             self._raise_interrupt()
         now = time.monotonic()
         if now >= self._look_at:

@@ -6,9 +6,9 @@ Source: runtime reference 2.1; modes of the files are ours.
 """
 
 import collections
-import getpass
 import logging
 import os
+import pwd
 import sys
 import threading
 import time
@@ -235,6 +235,6 @@ def _log_file(path: Path, mode: int) -> LogFile:
 
 def _user() -> str:
     try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
+        return os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
         return str(os.getuid())

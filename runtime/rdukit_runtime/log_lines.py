@@ -7,11 +7,10 @@ Source: runtime reference 2.1 (grammar, levels and their order, the "Log ID" lin
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdukit.errors import InvalidArgument
 
@@ -38,12 +37,12 @@ class Level(IntEnum):
 
 
 _ALIASES: Final = {"WARN": Level.WARNING, "ERROR": Level.ERR, "CRITICAL": Level.CRIT}
-_LINE: Final = re.compile(r"(\S+) : \[([A-Z]+)\]\[([^\]]*)\]\[(\d+)\]: (.*?): (.*)", re.DOTALL)
+#: A pattern is compiled when it is first used: programs that only write lines pay nothing for it at their start.
+_LINE: Final = r"(\S+) : \[([A-Z]+)\]\[([^\]]*)\]\[(\d+)\]: (.*?): (.*)"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One event. ``time``: local, to the second, as ``YYYY-MM-DDThh:mm:ss``."""
 
     time: str
@@ -60,7 +59,7 @@ class LogLine:
 
 def parse_line(line: str) -> LogLine | None:
     """The event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
-    found = _LINE.fullmatch(line.rstrip("\n"))
+    found = re.fullmatch(_LINE, line.rstrip("\n"), re.DOTALL)
     if found is None or found[2] not in Level.__members__:
         return None
     return LogLine(found[1], Level[found[2]], found[3], int(found[4]), found[5], found[6])

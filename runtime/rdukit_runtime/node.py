@@ -1,8 +1,8 @@
 """Opening a lease: on the node daemon if there is one, else on a private node inside this process."""
 
 import logging
+import os
 import secrets
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from rdukit.snd import SndClient
 from rdukit.units import format_bytes
 from rdukit_runtime.allocator import Allocator, LeaseId, Request
 from rdukit_runtime.inventory import tile_of_path
-from rdukit_runtime.isolation.process import apply as apply_isolation
+from rdukit_runtime.launch import slurm_job
 from rdukit_runtime.leases import DaemonLease, NodeLease, PrivateLease, Region
 from rdukit_runtime.settings import ACQUIRE_WAIT_S, LEASE, NODE, PLATFORM, socket_path, tile_affinity
 
@@ -75,7 +75,7 @@ def _acquire(
 ) -> NodeLease:
     try:
         node, features = _greet(client, chip)
-        more: dict[str, object] = {}
+        more: dict[str, object] = {"job": slurm_job(os.environ)}
         wait_s = 0.0
         if "wait" in features:
             wait_s, more["command"] = resolve(ACQUIRE_WAIT_S), command_line()
@@ -138,6 +138,8 @@ def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozense
 
 def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]) -> None:
     """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon."""
+    from rdukit_runtime.isolation.process import apply as apply_isolation  # a private node needs none of it
+
     tiles = [tile_of_path(node, path).index for path in lease["tiles"]]
     report = apply_isolation(tiles, node.tiles)
     if "isolation" in features:
@@ -146,7 +148,7 @@ def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, featur
 
 def command_line() -> str:
     """This program's command line, for the node's tools: printable, 256 characters at most."""
-    text = shlex.join(sys.orig_argv) or "python"
+    text = " ".join(sys.orig_argv) or "python"
     return "".join(character if character.isprintable() else "?" for character in text)[:256]
 
 

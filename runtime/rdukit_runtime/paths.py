@@ -4,15 +4,14 @@ Source: runtime reference 2.1, 4.4, 7.1 (logs, SNML's socket); the database's an
 ours. Without a root nothing needs an administrator.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rdukit.settings import home_folder, resolve
 from rdukit_runtime.settings import ROOT, SND_STATE, default_socket_path, socket_path
 
 
-@dataclass(frozen=True, slots=True)
-class NodePaths:
+class NodePaths(NamedTuple):
     """Files of one node; none need exist."""
 
     socket: Path

@@ -10,10 +10,8 @@ processes of a machine share.
 Source: ours; the phases are those that sntilestat tells apart (runtime reference 3.1, 6.1).
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
 from time import monotonic_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdukit_runtime.states import Phase
 
@@ -23,24 +21,24 @@ _MAX: Final = 2**63 - 1
 _TRIES: Final = 64
 
 
-class Word(IntEnum):
-    """Position of each word."""
+class Word:
+    """Position of each word. Plain numbers: they are used at every run."""
 
-    VERSION = 0
-    INTERRUPTS = 1
-    SEQUENCE = 2
-    PHASE = 3
-    PHASE_BEGAN = 4
+    VERSION: Final = 0
+    INTERRUPTS: Final = 1
+    SEQUENCE: Final = 2
+    PHASE: Final = 3
+    PHASE_BEGAN: Final = 4
     #: Nanoseconds spent in each of ``TIMED_PHASES``, five words.
-    PHASE_NS = 5
-    RUNS = 10
-    SECTIONS = 11
-    CYCLES = 12
-    FLOPS = 13
-    DDR_READ = 14
-    DDR_WRITTEN = 15
-    PCIE_RX = 16
-    PCIE_TX = 17
+    PHASE_NS: Final = 5
+    RUNS: Final = 10
+    SECTIONS: Final = 11
+    CYCLES: Final = 12
+    FLOPS: Final = 13
+    DDR_READ: Final = 14
+    DDR_WRITTEN: Final = 15
+    PCIE_RX: Final = 16
+    PCIE_TX: Final = 17
 
 
 #: Phases in which the tiles are busy, in the order of their words; their codes are 1 to 5, and 0 is the host's time.
@@ -51,8 +49,7 @@ HOST: Final = 0
 EXECUTE, PROGRAM_LOAD, ARGUMENT_LOAD, CHECKPOINT, QUIESCE = range(1, 6)
 
 
-@dataclass(frozen=True, slots=True)
-class PageValues:
+class PageValues(NamedTuple):
     """A consistent copy of a page; ``phase_ns`` includes the phase that is under way."""
 
     phase: int = HOST
@@ -91,13 +88,13 @@ class StatusPage:
         """Begin ``phase`` and book the time of the one before. Returns that one, to go back to."""
         words = self.words
         now = monotonic_ns()
-        former = words[Word.PHASE]
-        words[2] += 1
+        sequence, former = words[2], words[3]
+        words[2] = sequence + 1
         if former:
             words[4 + former] += now - words[4]
         words[3] = phase
         words[4] = now
-        words[2] += 1
+        words[2] = sequence + 2
         return former
 
     def count_run(self, sections: int, cycles: int, flops: int, ddr_read: int, ddr_written: int) -> None:
@@ -120,9 +117,11 @@ class StatusPage:
 
     def count_transfer(self, to_device: int, to_host: int) -> None:
         """Add bytes that crossed PCIe."""
-        words = self.words
-        words[Word.PCIE_RX] += to_device
-        words[Word.PCIE_TX] += to_host
+        words = self.words  # numbers rather than members of ``Word`` here and above: a step may take microseconds
+        if to_device:
+            words[16] += to_device
+        if to_host:
+            words[17] += to_host
 
     # -- the daemon's side -------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ def test_the_inventory_is_quick_stable_and_in_the_documented_form(node: RunningD
 def test_every_listing_is_valid_json_and_csv(node: RunningDaemon, is_broken: bool) -> None:
     if is_broken:
         break_tile(node)
-    for listing in ("inventory", "error", "fault", "policy", "hang", "op-state", "catalogue"):
+    for listing in ("inventory", "error", "fault", "policy", "hang", "op-state", "applications", "catalogue"):
         rows = next(iter(ask(node, "-l", listing).values()))
         table = list(csv.DictReader(io.StringIO(run_tool(node, "snfadm", "-l", listing, "--csv", "-v").stdout)))
         assert len(table) == len(rows), listing
@@ -128,6 +128,31 @@ def test_a_fault_goes_from_injection_over_a_premature_clear_to_its_repair(node: 
     assert run_tool(node, "snfadm", "--repair", TILE).returncode == 0
     assert ask(node, "-l", "fault")["faults"] == []
     assert run_tool(node, "snfadm", "--exit-code").returncode == 0
+
+
+def test_a_policy_changes_when_errors_make_a_fault_and_stays_after_a_restart(node: RunningDaemon) -> None:
+    dimm = "/NODE/XRDU_0/RDU_0/DDRCH_0/DIMM_C0"
+    done = run_tool(node, "snfadm", "--set-policy", "ETYPE_DDR_CE", "--count", "2", "--severity", "critical")
+    assert done.returncode == 0, done.stderr
+    assert "2 in 86400 s" in done.stdout
+    assert ask(node, "--inject", "ddr-correctable", "-c", dimm)["faults"] == []
+    assert len(ask(node, "--inject", "ddr-correctable", "-c", dimm)["faults"]) == 1
+    assert ask(node, "-l", "fault")["faults"][0]["severity"] == "Critical"
+    stop_daemon(node)
+    stored = json.loads(run_tool(node, "snfadm", "-l", "policy", "--json").stdout)["policies"]
+    assert next(row["count"] for row in stored if row["error_type"] == "ETYPE_DDR_CE") == 2
+
+
+def test_an_application_is_listed_while_it_runs_and_after_its_end(node: RunningDaemon) -> None:
+    with node.connect() as client:
+        lease = client.acquire("app", 2, 4096, tenant="t", job="j7")
+        running = ask(node, "-l", "applications")["applications"]
+        assert [(row["lease"], row["ended_at"], row["reason"]) for row in running] == [(lease["id"], None, "running")]
+        client.release(lease["id"])
+    ended = ask(node, "-l", "applications", "-c", "/XRDU_0/RDU_0")["applications"]
+    assert [(row["lease"], row["job"], len(row["tiles"])) for row in ended] == [(lease["id"], "j7", 2)]
+    assert ended[0]["ended_at"] > ended[0]["granted_at"]
+    assert set(ended[0]) == set(running[0])
 
 
 @needs_root

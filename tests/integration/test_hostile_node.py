@@ -393,7 +393,11 @@ def test_a_database_that_cannot_be_used_stops_the_start_and_is_left_alone(
     assert "Traceback" not in finished.stderr
     after = path.lstat(), path.read_bytes() if path.is_file() and path.stat().st_size < 1 << 20 else b""
     assert after[1] == before[1]
-    assert (after[0].st_ino, after[0].st_size, after[0].st_mode) == (before[0].st_ino, before[0].st_size, before[0].st_mode)
+    assert (after[0].st_ino, after[0].st_size, after[0].st_mode) == (
+        before[0].st_ino,
+        before[0].st_size,
+        before[0].st_mode,
+    )
     assert not (home / "run/snd.sock").exists()
 
 

@@ -103,7 +103,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at")
+    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at", "error_detail")
     class OutputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Operation(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_DETAIL_FIELD_NUMBER: _ClassVar[int]
     id: str
     verb: str
     state: str
@@ -129,7 +130,8 @@ class Operation(_message.Message):
     outputs: _containers.ScalarMap[str, str]
     created_at: float
     ended_at: float
-    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ...) -> None: ...
+    error_detail: _struct_pb2.Struct
+    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., error_detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class OperationEvent(_message.Message):
     __slots__ = ("sequence", "kind", "at", "operation", "progress", "log")

@@ -63,7 +63,7 @@ class Failure(Exception):
     def __init__(self, outcome: Outcome, error: RdukitError) -> None:
         super().__init__(error.message)
         self.outcome = outcome
-        self.error: dict[str, object] = {"code": error.code, "message": error.message}
+        self.error: dict[str, object] = {"code": error.code, "message": error.message, "detail": dict(error.detail)}
 
 
 class Attempt:
@@ -264,7 +264,7 @@ class Attempt:
         error = operation.get("error") or {}
         self._record_tail(box)
         failed = Failure(Outcome.BOX_FAILED, RdukitError(str(error.get("message") or f"the operation is {state}")))
-        failed.error["code"] = str(error.get("code") or "internal")
+        failed.error |= {"code": str(error.get("code") or "internal"), "detail": dict(error.get("detail") or {})}
         raise failed
 
     def _record_tail(self, box: BoxProcess) -> None:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
+from rdukit.units import format_seconds
 from rdukit_runtime.cli.output import NOT_AVAILABLE, aligned, csv_text, time_text
 from rdukit_runtime.faults.words import Severity
 from rdukit_runtime.inventory import LISTED_KINDS
 
 Row = Mapping[str, Any]
 
+#: A count that means: not by counting. Policies of errors that somebody asked for have it.
+_NO_COUNT: Final = 1_000_000
 SEVERITIES: Final = tuple(map(str, Severity))
 _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 
@@ -32,9 +35,14 @@ class View:
     cells: Callable[[Row], list[str]]
     more: tuple[str, ...] = ()
     accepted: frozenset[str] = frozenset()
-    #: Which column is the row's time, for filters that the daemon does not apply.
+    #: Which column is the row's time, for filters that the daemon does not apply; of a row that lasts, its beginning.
     time: str | None = None
+    #: Of rows that last: the column of the end, empty while it is not there yet.
+    end: str | None = None
+    #: The column with the row's component, or components.
     component: str | None = "comp_name"
+    #: Rows to ask for, where the daemon has no pages.
+    limit: int | None = None
     separator: str | None = None
     is_paged: bool = False
 
@@ -43,6 +51,8 @@ def _texts(row: Row, *names: str) -> list[str]:
     return ["-" if row.get(name) is None else str(row[name]) for name in names]
 
 
+#: The daemon remembers more, but an answer is one line, and long lines are refused.
+_MOST_APPLICATIONS: Final = 200
 _QUERY: Final = frozenset({"component", "type", "since", "until"})
 
 VIEWS: Final[Mapping[str, View]] = {
@@ -85,6 +95,15 @@ VIEWS: Final[Mapping[str, View]] = {
         lambda row: [*_texts(row, "comp_name", "state"), f"tiles={row['available_tiles']}",
                      f"perfect={'yes' if row['perfect'] else 'no'}", time_text(row["since"]), row["reason"] or ""],
     ),
+    "applications": View(
+        "applications", "applications",
+        ("lease", "application", "user", "pid", "tenant", "job", "granted_at", "ended_at", "elapsed_s", "tiles",
+         "memory_bytes", "runs", "sections", "host_seconds", "cycles", "flops", "bytes", "reason", "fault"),
+        lambda row: [time_text(row["granted_at"]), _elapsed(row), *_texts(row, "lease", "application", "user"),
+                     *(f"{name}={row.get(name) or '-'}" for name in ("tenant", "job")), f"tiles={len(row['tiles'])}",
+                     f"runs={row['runs']}", f"host={format_seconds(row['host_seconds'])}", row["reason"] or "-"],
+        ("command",), time="granted_at", end="ended_at", component="tiles", limit=_MOST_APPLICATIONS,
+    ),
     "catalogue": View(
         "catalogue", "classes",
         ("name", "error_type", "part", "component_kind", "severity", "is_uncorrectable", "persists", "action", "cause",
@@ -96,8 +115,38 @@ VIEWS: Final[Mapping[str, View]] = {
 
 
 def _threshold(row: Row) -> str:
-    count, window = row.get("count"), row.get("window_s")
+    count, window = row.get("count") or 0, row.get("window_s")
+    if count >= _NO_COUNT:
+        return "if the reset fails"
     return f"{count}" if not window else f"{count} in {window:g} s"
+
+
+def _elapsed(row: Row) -> str:
+    return "-" if row["elapsed_s"] is None else format_seconds(row["elapsed_s"])
+
+
+def running_rows(leases: Iterable[Row]) -> list[Row]:
+    """Accounting rows of the leases that are still there, newest first.
+
+    Args:
+        leases: those of ``status``.
+    """
+    names = ("runs", "sections", "cycles", "flops", "bytes", "host_seconds")
+    rows = [
+        {
+            **{name: lease.get(name) for name in ("application", "tenant", "job", "user", "command", "memory_bytes")},
+            "lease": lease["id"],
+            "pid": next(iter(lease.get("pids") or ()), None),
+            "tiles": list(lease["tiles"]),
+            "granted_at": int(lease["granted_at"] * 1e9),
+            "ended_at": None,
+            "reason": "running",
+            **{name: (lease.get("counters") or {}).get(name, 0) for name in names},
+            "fault": lease.get("fault"),
+        }
+        for lease in leases
+    ]
+    return sorted(rows, key=lambda row: -row["granted_at"])
 
 
 # -- choosing rows ---------------------------------------------------------------------------------------------------
@@ -120,13 +169,26 @@ def choose_rows(
     """The rows that the options ask for, of those that the daemon sent. Times in nanoseconds, inclusive."""
     chosen = []
     for row in rows:
-        if component is not None and view.component and not is_within(row.get(view.component), component):
+        if component is not None and view.component and not _concerns(row.get(view.component), component):
             continue
-        moment = row.get(view.time) if view.time and "since" not in view.accepted else None
-        if moment is not None and ((since is not None and moment < since) or (until is not None and moment > until)):
-            continue
+        if view.time and "since" not in view.accepted:
+            begin = row[view.time]
+            end = begin if view.end is None else row[view.end]
+            if (since is not None and end is not None and end < since) or (until is not None and begin > until):
+                continue
         chosen.append(row)
     return chosen
+
+
+def _concerns(paths: object, component: str) -> bool:
+    return any(is_within(path, component) for path in (paths if isinstance(paths, list | tuple) else [paths]))
+
+
+def with_elapsed(applications: Iterable[Row], now_ns: int) -> list[Row]:
+    """Accounting rows with ``elapsed_s``: seconds from the grant to the end, or until now."""
+    return [
+        {**row, "elapsed_s": ((row["ended_at"] or now_ns) - row["granted_at"]) / 1e9} for row in applications
+    ]  # fmt: skip
 
 
 def with_advice(errors: Iterable[Row], policies: Iterable[Row]) -> list[Row]:
@@ -200,8 +262,11 @@ def _described(view: View, name: str, row: Row) -> object:
     return value
 
 
+_TIMES: Final = ("timestamp", "since", "_at")
+
+
 def _plain_time(name: str, value: object) -> object:
-    return time_text(value) if isinstance(value, int) and (name.endswith("timestamp") or name == "since") else value
+    return time_text(value) if isinstance(value, int) and name.endswith(_TIMES) else value
 
 
 # -- the verdict -----------------------------------------------------------------------------------------------------

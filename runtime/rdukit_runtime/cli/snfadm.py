@@ -6,7 +6,6 @@ Everybody may look; changes need root, the daemon's user, or its administration 
 Source: runtime reference 4.3.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,9 @@ import click
 
 from rdukit.cli import run_command
 from rdukit.clock import SystemClock
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit.hardware import NODES
+from rdukit_runtime.cli.fault_changes import CHANGES, change_lines, change_request, policy_request
 from rdukit_runtime.cli.fault_views import (
     VIEWS,
     Row,
@@ -22,11 +23,13 @@ from rdukit_runtime.cli.fault_views import (
     choose_rows,
     find_severity,
     judge,
+    running_rows,
     suggestion_blocks,
     view_blocks,
     view_csv,
     view_lines,
     with_advice,
+    with_elapsed,
     with_node_prefix,
 )
 from rdukit_runtime.cli.output import (
@@ -40,14 +43,12 @@ from rdukit_runtime.cli.output import (
     socket_option,
 )
 from rdukit_runtime.cli.stored import read_stored
-from rdukit_runtime.protocol import MAX_REQUEST_BYTES
+from rdukit_runtime.inventory import find_component
 
 _TOOL: Final = "snfadm"
 #: Rows asked for at once; an answer is one line, and long lines are refused.
 _PAGE: Final = 500
 _FOLLOW_EVERY_S: Final = 0.5
-#: Bytes of a scenario as JSON, beside the request's other arguments.
-_MAX_SCENARIO: Final = MAX_REQUEST_BYTES - 1024
 _COULD_NOT_ASK: Final = 2
 
 
@@ -63,13 +64,21 @@ _COULD_NOT_ASK: Final = 2
 @click.option("--follow", is_flag=True, help="With errors and faults: go on with what happens until Ctrl-C.")
 @click.option("--suggestions", is_flag=True, help="What to do about the active faults.")
 @click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: could not ask.")
-@click.option("--severity", metavar="WORD", help="With --exit-code: Minor (default), Major or Critical, and above.")
+@click.option(
+    "--severity",
+    metavar="WORD",
+    help="With --exit-code: Minor (default), Major or Critical, and above. With --set-policy: the fault's.",
+)
 @click.option("--clear", "clear_uuid", metavar="UUID", help="Clear a fault; it returns if its cause remains.")
 @click.option("--inject", "inject_class", metavar="CLASS", help="Make an error of this class of the catalogue.")
-@click.option("--count", type=click.IntRange(1, 1_000_000), help="With --inject: how many times.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), help="Errors: to --inject, or for --set-policy.")
 @click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: what chance depends on.")
 @click.option("--data", multiple=True, metavar="KEY=VALUE", help="With --inject: what the error tells; repeatable.")
 @click.option("--scenario", type=click.Path(path_type=Path), help="Start a schedule of errors from a YAML file.")
+@click.option("--set-policy", metavar="ETYPE", help="Change when errors of this type make a fault, and what follows.")
+@click.option("--window", type=click.IntRange(1), metavar="SECONDS", help="With --set-policy: within how long.")
+@click.option("--action", metavar="WORD", help="With --set-policy: what the node does.")
+@click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
 @click.option("--repair", metavar="PATH", help="Take away the conditions that injected errors left at a component.")
 @click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
 @socket_option
@@ -78,11 +87,11 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
     """Fault management of the node: inventory, errors, faults, policies, recovery.
 
     Without a daemon, listings come from the node's database, and stderr says how old it is. Looking is for everybody;
-    --clear, --inject, --scenario, --repair and --reset need root, the daemon's user, or its token.
+    --clear, --inject, --scenario, --set-policy, --repair and --reset need root, the daemon's user, or its token.
 
     Example: snfadm -l fault -v
     """
-    changes = [name for name in _CHANGES if options[_CHANGES[name]] is not None]
+    changes = [name for name in CHANGES if options[CHANGES[name]] is not None]
     asked = changes + [f"--{name}" for name in ("suggestions",) if options[name]] + (["-l"] if listing else [])
     if len(asked) > 1:
         raise InvalidArgument(f"{' and '.join(asked)} do not go together; run them one after the other")
@@ -112,6 +121,8 @@ def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | N
 
 def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
     as_json, as_csv = options["as_json"], options["as_csv"]
+    if options["component"]:
+        check_component(reader, options["component"])
     if listing is not None:
         view = VIEWS[listing]
         rows = fetch_rows(reader, view, options)
@@ -138,11 +149,25 @@ def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
     return _verdict(reader, listing, options)
 
 
+def check_component(reader: Reader, component: str) -> None:
+    """A misspelt component must not look like a healthy one.
+
+    Raises:
+        InvalidArgument: the node has no such component; the message says which it has.
+    """
+    platform = reader.ask("hello").get("platform")
+    if platform in NODES:  # a daemon of another version may know more platforms
+        try:
+            find_component(NODES[platform], component)
+        except NotFound as error:
+            raise InvalidArgument(error.message) from error
+
+
 def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str | None = None) -> list[Row]:
     """All rows of a listing that the options ask for, page by page."""
     component = with_node_prefix(options["component"]) if options["component"] else None
     since, until = _times(options)
-    arguments: dict[str, object] = {}
+    arguments: dict[str, object] = {"limit": view.limit}
     if view.is_paged:
         arguments = {"since": since, "until": until, "limit": _PAGE}
     if "component" in view.accepted:
@@ -157,6 +182,10 @@ def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str |
         if not view.is_paged or not answer.get("more") or not page:
             break
         after = str(page[-1][view.columns[0]])
+    if view.op == "applications" and reader.age_s is None:
+        rows = running_rows(reader.ask("status")["leases"]) + rows
+    if view.op == "applications":
+        rows = with_elapsed(rows, int(SystemClock().now() * 1e9))
     return choose_rows(view, rows, component, since, until)
 
 
@@ -214,92 +243,28 @@ def _print_lines(lines: list[str]) -> None:
 
 # -- changing --------------------------------------------------------------------------------------------------------
 
-#: Option → its parameter's name.
-_CHANGES: Final = {
-    "--clear": "clear_uuid", "--inject": "inject_class", "--scenario": "scenario", "--repair": "repair",
-    "--reset": "reset",
-}  # fmt: skip
-
 
 def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    op, arguments = change_request(change, options)
-    with connect_admin(socket) as client:
-        answer = client.call(op, **arguments)
+    if change == "--set-policy":
+        with connect_admin(socket) as client:
+            request = policy_request(options, client.call("policies")["policies"])
+            answer = client.call("set_policy", **request)
+    else:
+        op, arguments = change_request(change, options)
+        with connect_admin(socket) as client:
+            answer = client.call(op, **arguments)
     answer.pop("ok", None)
     return answer
 
 
-def change_request(change: str, options: dict[str, Any]) -> tuple[str, dict[str, object]]:
-    """The operation and arguments of one change.
-
-    Raises:
-        InvalidArgument: ``--data`` is not ``KEY=VALUE``, or the scenario cannot be read or is too long.
-    """
-    match change:
-        case "--clear":
-            return "clear", {"fault": options["clear_uuid"]}
-        case "--repair" | "--reset":
-            return change.removeprefix("--"), {"component": with_node_prefix(options[change.removeprefix("--")])}
-        case "--scenario":
-            return "scenario", _without_none({"text": _scenario_text(options["scenario"]), "seed": options["seed"]})
-        case _:
-            component = with_node_prefix(options["component"]) if options["component"] else None
-            event = {
-                "class": options["inject_class"],
-                "component": component,
-                "count": options["count"],
-                "seed": options["seed"],
-                "data": dict(map(read_pair, options["data"])) or None,
-            }
-            return "inject", {"events": [_without_none(event)]}
-
-
-def change_lines(change: str, answer: dict[str, Any]) -> list[str]:
-    """What a change did, for people."""
-    match change:
-        case "--clear":
-            lines = [f"fault {answer['fault']['fault_uuid']} cleared"]
-            if answer.get("returned"):
-                lines.append(f"its cause remains: it is back as {answer['returned']}; repair the component first")
-            return lines
-        case "--repair":
-            lines = [f"conditions repaired: {answer['repaired']}"]
-            return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]
-        case "--reset":
-            return view_lines(VIEWS["hang"], [answer["hang"]])
-        case "--scenario":
-            return [f"scenario started: {answer['steps']} steps"]
-        case _:
-            lines = [f"error {uuid}" for uuid in dict.fromkeys(answer["errors"])]
-            return lines + [f"fault {uuid}" for uuid in dict.fromkeys(answer["faults"])]
-
-
-def read_pair(text: str) -> tuple[str, object]:
-    """``KEY=VALUE``; a value that is JSON is taken as that, any other as text.
-
-    Raises:
-        InvalidArgument: there is no key.
-    """
-    key, sign, value = text.partition("=")
-    if not key or not sign:
-        raise InvalidArgument(f"--data {text!r} is not legal; legal: KEY=VALUE, such as address=4096")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
-def _scenario_text(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"the scenario {path} cannot be read: {cause}") from cause
-    if len(json.dumps(text)) > _MAX_SCENARIO:
-        raise InvalidArgument(f"the scenario {path} is too long; legal: at most {_MAX_SCENARIO} bytes")
-    return text
-
-
 # -- options ---------------------------------------------------------------------------------------------------------
+
+
+#: Options that only some changes have.
+_BELONG_TO: Final = {
+    "count": ("--inject", "--set-policy"), "seed": ("--inject", "--scenario"), "data": ("--inject",),
+    "window": ("--set-policy",), "action": ("--set-policy",), "fault_type": ("--set-policy",),
+}  # fmt: skip
 
 
 def _check_options(options: dict[str, Any], listing: str | None, changes: list[str]) -> None:
@@ -307,14 +272,13 @@ def _check_options(options: dict[str, Any], listing: str | None, changes: list[s
         raise InvalidArgument("--json and --csv do not go together; choose one")
     if options["severity"] is not None:
         find_severity(options["severity"])
-        if not options["exit_code"]:
-            raise InvalidArgument("--severity belongs to --exit-code")
+        if not options["exit_code"] and "--set-policy" not in changes:
+            raise InvalidArgument("--severity belongs to --exit-code and --set-policy")
     if options["follow"] and (listing is None or not VIEWS[listing].is_paged or options["exit_code"]):
         raise InvalidArgument("--follow belongs to -l error and -l fault, without --exit-code")
-    for name in ("count", "seed", "data"):
-        allowed = ("--inject", "--scenario") if name == "seed" else ("--inject",)
+    for name, allowed in _BELONG_TO.items():
         if options[name] not in (None, ()) and not set(allowed) & set(changes):
-            raise InvalidArgument(f"--{name} belongs to {' and '.join(allowed)}")
+            raise InvalidArgument(f"--{name.replace('_', '-')} belongs to {' and '.join(allowed)}")
     if changes and (options["exit_code"] or options["as_csv"]):
         raise InvalidArgument(f"--exit-code and --csv are for looking, not for {changes[0]}")
     _times(options)
@@ -324,10 +288,6 @@ def _times(options: dict[str, Any]) -> tuple[int | None, int | None]:
     now = SystemClock().now()
     since, until = (None if options[name] is None else parse_time(options[name], now) for name in ("since", "until"))
     return since, until
-
-
-def _without_none(values: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def test_a_failure_carries_its_code_and_message(table: OperationTable) -> None:
     table.add("a", Verb.INFER)
     table.apply("a", Event.START)
     failed = table.apply("a", Event.FAIL, failure=Failure("child-died", "was killed by SIGKILL"))
-    assert failed.to_json()["error"] == {"code": "child-died", "message": "was killed by SIGKILL"}
+    assert failed.to_json()["error"] == {"code": "child-died", "message": "was killed by SIGKILL", "detail": {}}
 
 
 def test_nothing_happens_after_the_end(table: OperationTable) -> None:

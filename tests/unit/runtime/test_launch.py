@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.launch import LAUNCHERS, LOOPBACK, Launcher, read_launch
+from rdukit_runtime.launch import LAUNCHERS, LOOPBACK, Launcher, read_launch, slurm_job
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)
@@ -55,3 +55,9 @@ def test_where_ranks_meet_may_be_given_in_part() -> None:
 def test_wrong_numbers_are_refused_with_the_variables_name(environ: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read_launch(environ)
+
+
+def test_a_slurm_jobs_number_is_what_the_nodes_tools_show() -> None:
+    assert slurm_job({"SLURM_JOB_ID": "17"}) == "slurm-17"
+    assert slurm_job({"SLURM_JOB_ID": " "}) is None
+    assert slurm_job({}) is None

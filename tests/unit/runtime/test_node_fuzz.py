@@ -187,7 +187,9 @@ class HostileClients(RuleBasedStateMachine):
     @precondition(lambda self: self.open and self.faults)
     @rule(data=st.data())
     def clear(self, data: st.DataObject) -> None:
-        returned = self.ask(self.draw_open(data), "clear", fault=data.draw(st.sampled_from(self.faults))).get("returned")
+        returned = self.ask(self.draw_open(data), "clear", fault=data.draw(st.sampled_from(self.faults))).get(
+            "returned"
+        )
         self.faults += [returned] if returned else []
 
     @precondition(lambda self: self.open)

@@ -10,19 +10,22 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
+from rdukit_runtime.cli.fault_changes import change_lines, change_request, policy_request, read_pair
 from rdukit_runtime.cli.fault_views import (
     VIEWS,
     choose_rows,
     find_severity,
     judge,
+    running_rows,
     suggestion_blocks,
     view_blocks,
     view_csv,
     view_lines,
     with_advice,
+    with_elapsed,
     with_node_prefix,
 )
-from rdukit_runtime.cli.snfadm import change_lines, change_request, fetch_rows, read_pair, snfadm
+from rdukit_runtime.cli.snfadm import check_component, fetch_rows, snfadm
 
 INVENTORY = [
     {"comp_name": "/NODE", "kind": "NODE", "serial": "N/A"},
@@ -151,6 +154,91 @@ def test_all_pages_are_fetched() -> None:
     assert reader.asked[0] == ("faults", {"limit": 500, "cleared": True, "component": "/NODE/XRDU_2"})
 
 
+class OnePlatform:
+    """Says which platform it is, and has nothing to report."""
+
+    def ask(self, op: str, **arguments: object) -> dict[str, Any]:
+        return {"platform": "TEST-1", "faults": [], "rdus": []}
+
+
+def test_a_component_that_the_node_does_not_have_is_refused_instead_of_called_healthy() -> None:
+    check_component(OnePlatform(), "/XRDU_0/RDU_0")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="TEST-1 has no component '/XRDU_9'; legal: /NODE/XRDU_0"):
+        check_component(OnePlatform(), "/XRDU_9")  # type: ignore[arg-type]
+
+
+ENDED: dict[str, Any] = {
+    "lease": "lease-1", "application": "logreg", "tenant": "t", "job": "j1", "user": "ann", "pid": 12,
+    "command": "python logreg.py", "tiles": ["/NODE/XRDU_0/RDU_0/TILE_0"], "memory_bytes": 1024,
+    "granted_at": 10 * 10**9, "ended_at": 70 * 10**9, "reason": "released by a holder", "runs": 3, "sections": 9,
+    "cycles": 7, "flops": 8, "bytes": 9, "host_seconds": 0.5, "fault": None,
+}  # fmt: skip
+HELD: dict[str, Any] = {
+    "id": "lease-2", "application": "gpt", "tenant": None, "job": None, "user": "bob", "pids": [13, 14],
+    "command": "python gpt.py", "tiles": ["/NODE/XRDU_0/RDU_1/TILE_0"], "memory_bytes": 2048, "granted_at": 80.0,
+    "counters": {"runs": 1, "sections": 2, "phase": "exec"}, "fault": None,
+}  # fmt: skip
+
+
+def test_applications_are_listed_with_who_how_long_and_why_they_ended() -> None:
+    rows = with_elapsed([*running_rows([HELD]), ENDED], now_ns=90 * 10**9)
+    assert [line.split() for line in view_lines(VIEWS["applications"], rows)] == [
+        "1970-01-01T00:01:20Z 10 s lease-2 gpt bob tenant=- job=- tiles=1 runs=1 host=0 s running".split(),
+        "1970-01-01T00:00:10Z 1 min 0 s lease-1 logreg ann tenant=t job=j1 tiles=1 runs=3 host=500 ms released by a "
+        "holder".split(),
+    ]
+    table = list(csv.DictReader(io.StringIO(view_csv(VIEWS["applications"], rows, is_verbose=True))))
+    assert [(row["elapsed_s"], row["ended_at"], row["command"]) for row in table] == [
+        ("10.0", "", "python gpt.py"), ("60.0", "1970-01-01T00:01:10Z", "python logreg.py"),
+    ]  # fmt: skip
+
+
+def test_applications_are_chosen_by_their_tiles_and_by_the_time_in_which_they_were_there() -> None:
+    rows = [*running_rows([HELD]), ENDED]
+    view = VIEWS["applications"]
+    assert choose_rows(view, rows, component="/NODE/XRDU_0/RDU_0") == [ENDED]
+    assert choose_rows(view, rows, since=71 * 10**9) == rows[:1]
+    assert choose_rows(view, rows, since=20 * 10**9, until=30 * 10**9) == [ENDED]
+    assert choose_rows(view, rows, until=5 * 10**9) == []
+
+
+POLICY: dict[str, Any] = {
+    "error_type": "ETYPE_DDR_CE", "fault_type": "FTYPE_DIMM_CE_RATE", "count": 24, "window_s": 86400, "action": "none",
+    "severity": "Minor", "fault_desc": "d", "fault_detail_desc": "e", "recovery_act": "r",
+}  # fmt: skip
+NO_CHANGE: dict[str, Any] = {
+    "set_policy": "ETYPE_DDR_CE", "count": None, "window": None, "action": None, "severity": None, "fault_type": None,
+}  # fmt: skip
+
+
+def test_a_policy_keeps_what_the_options_do_not_say() -> None:
+    assert policy_request({**NO_CHANGE, "count": 3, "severity": "major"}, [POLICY]) == {
+        "error_type": "ETYPE_DDR_CE", "fault_type": "FTYPE_DIMM_CE_RATE", "count": 3, "window_s": 86400,
+        "action": "none", "severity": "Major",
+    }  # fmt: skip
+    assert change_lines("--set-policy", {"policy": POLICY}) == [
+        "ETYPE_DDR_CE  FTYPE_DIMM_CE_RATE  24 in 86400 s  none  Minor"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"set_policy": "ETYPE_X", "count": 1}, "legal: ETYPE_DDR_CE"),
+        ({}, "--count, --window, --action, --severity, --fault-type"),
+        ({"severity": "bad"}, "Minor, Major, Critical"),
+        ({"action": "bad"}, "retire-channel"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_with_what_is_legal(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        policy_request({**NO_CHANGE, **options}, [POLICY])
+
+
+def test_a_policy_without_a_count_says_when_its_fault_comes() -> None:
+    assert "if the reset fails" in view_lines(VIEWS["policy"], [{**POLICY, "count": 1_000_000, "window_s": 60}])[0]
+
+
 @pytest.mark.parametrize(
     ("severity", "status"), [("Minor", 1), ("Major", 1), ("Critical", 0)], ids=["minor", "major", "critical"]
 )
@@ -242,6 +330,8 @@ def test_what_an_injection_made_is_listed_once_each() -> None:
         ["-l", "fault", "--severity", "Minor"],
         ["--exit-code", "--severity", "bad"],
         ["-l", "fault", "--count", "2"],
+        ["-l", "policy", "--action", "none"],
+        ["--inject", "tile-hang", "--window", "3"],
         ["-l", "fault", "--since", "soon"],
         ["--clear", "x", "--exit-code"],
     ],

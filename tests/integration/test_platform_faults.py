@@ -1,0 +1,105 @@
+"""Hardware that fails under the platform's jobs: what the user is told, and that the next attempt goes on elsewhere."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rdukit.snd import SndClient
+from rdukit_platform.settings import Home
+from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
+
+FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
+HANG = {"class": "tile-hang", "data": {"resets_that_fail": None}}
+EPOCHS = 20
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[PlatformUnderTest]:
+    with short_folder() as home, platform_under_test(home, None, FAST) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def built(platform: PlatformUnderTest) -> dict[str, str]:
+    steps = [
+        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
+        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
+    ]
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
+    done = [platform.wait_end(job["id"], 60) for job in pipeline["jobs"]]
+    assert [job["state"] for job in done] == ["succeeded", "succeeded"], done
+    return {"dataset": done[0]["outputs"]["dataset"], "pef": done[1]["outputs"]["pef"]}
+
+
+def node(platform: PlatformUnderTest) -> SndClient:
+    return SndClient(Home(platform.home).snd_socket)
+
+
+def inject(platform: PlatformUnderTest, component: str, fault: dict[str, object]) -> str:
+    with node(platform) as client:
+        (uuid,) = client.call("inject", events=[{**fault, "component": component}])["faults"]
+    assert isinstance(uuid, str)
+    return uuid
+
+
+def in_mid_train(job: dict[str, Any], attempt: int = 1) -> bool:
+    progress = job["progress"] or {}
+    return job["state"] == "running" and job["attempt"] == attempt and progress.get("step", 0) > 150
+
+
+def tell(platform: PlatformUnderTest, *words: str) -> str:
+    command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
+    environment = {"RDUKIT_HOME": str(platform.home), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def console_text(platform: PlatformUnderTest, path: str) -> str:
+    with httpx.Client(base_url=platform.running["url"], follow_redirects=True, trust_env=False) as browser:
+        token = Path(platform.running["token_file"]).read_text().strip()
+        browser.post("/console/login", data={"token": token}, headers={"Origin": platform.running["url"]})
+        answer = browser.get(path)
+        assert answer.status_code == 200
+        return answer.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "code"),
+    [(HANG, "tile", "tile-fault"), ({"class": "ddr-uncorrectable"}, "channel", "dram-uncorrectable")],
+    ids=["a tile that hangs", "device memory that forgets"],
+)
+def test_a_job_whose_hardware_fails_tells_it_and_goes_on_elsewhere(
+    platform: PlatformUnderTest, built: dict[str, str], fault: dict[str, object], where: str, code: str
+) -> None:
+    job = platform.submit(
+        "train", box="logreg", inputs=built, parameters={"epochs": EPOCHS, "checkpoint_every": 50}, tiles=2
+    )["id"]
+    tiles = platform.wait_job(job, in_mid_train, 60)["attempts"][0]["tiles"]
+    component = tiles[0] if where == "tile" else f"{tiles[0].rpartition('/')[0]}/DDRCH_0"
+    uuid = inject(platform, component, fault)
+
+    done = platform.wait_end(job, 60)
+    assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
+    assert done["result"]["steps"] == EPOCHS * 8000 // 32
+    assert done["result"]["resumed_from_step"] >= 50
+    first, second = done["attempts"]
+    assert (first["outcome"], first["error"]["code"]) == ("box-failed", code)
+    assert first["error"]["detail"]["fault_uuid"] == uuid
+    assert first["error"]["detail"]["component"].startswith(component)
+    assert first["error"]["detail"]["recovery"]
+    assert not set(second["tiles"]) & ({component} if where == "tile" else set())
+    assert "retrying" in platform.states(job)
+
+    with node(platform) as client:
+        (row,) = [one for one in client.call("faults")["faults"] if one["fault_uuid"] == uuid]
+        tenant = client.call("applications")["applications"][0]["tenant"]
+        assert (row["job"], row["tenant"], row["application"]) == (job, tenant, "logreg-train")
+        assert [one["job"] for one in client.status()["leases"]] == []
+    shown = tell(platform, "job", "show", job)
+    assert f"[{code}]" in shown and uuid in shown and component in shown
+    page = console_text(platform, f"/console/jobs/{job}")
+    assert code in page and uuid in page and component in page
