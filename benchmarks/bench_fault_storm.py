@@ -78,14 +78,12 @@ def main() -> None:
     for line in EVENTS_A_LINE:
         row = measure(options.seconds, options.rate, line)
         rows.append(row)
-        equal = len(set(row["counts"].values())) == 1
-        print(
-            f"{line:5} events a line, {row['rate']:7.0f} events/s; counts {'agree' if equal else 'DIFFER'}: {row['counts']}"
-        )
+        counts = row["counts"]
+        verdict = "agree" if len(set(counts.values())) == 1 else "DIFFER"
+        print(f"{line:5} events a line, {row['rate']:7.0f} events/s; counts {verdict}: {counts}")
         for name, figures in row["latencies"].items():
-            print(
-                f"      {name:7} p50 {figures['p50_ms']:7.2f}  p99 {figures['p99_ms']:7.2f}  max {figures['max_ms']:7.2f} ms"
-            )
+            shown = "  ".join(f"{key} {figures[key]:7.2f}" for key in ("p50_ms", "p99_ms", "max_ms"))
+            print(f"      {name:7} {shown}")
     if options.json:
         write_json(options.json, {"rows": rows})
 

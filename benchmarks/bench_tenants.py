@@ -1,7 +1,8 @@
 """Eight tenants at once on one node: what is their total throughput, against the best way of running them in turn?
 
-Each tenant trains its own PEF for about ``--seconds``; all begin together. The packings: one, two, four or eight at once, one
-group after the other, in turn, ``--rounds`` times. The answer is the throughput of eight at once over the best packing's. ::
+Each tenant trains its own PEF for about ``--seconds``; all begin together. The packings: one, two, four or eight at
+once, one group after the other, in turn, ``--rounds`` times. The answer: the throughput of eight at once over that of
+the best packing. ::
 
     python benchmarks/bench_tenants.py [--json FILE] [--rounds 5] [--seconds 0.5]
 """
@@ -56,9 +57,8 @@ def main() -> None:
     best = max(throughput.values())
     for at_once, rate in throughput.items():
         print(f"{at_once} at once: {rate:9.1f} steps/s, {rate / best:.3f} of the best")
-    print(
-        f"eight at once over the best packing: {throughput[8] / best:.3f}; outputs {'equal' if len(digests) == 1 else 'DIFFER'}"
-    )
+    verdict = "equal" if len(digests) == 1 else "DIFFER"
+    print(f"eight at once over the best packing: {throughput[8] / best:.3f}; outputs {verdict}")
     if options.json:
         write_json(options.json, {"steps": steps, "throughput": throughput, "ratio": throughput[8] / best})
 

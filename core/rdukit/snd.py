@@ -49,6 +49,11 @@ class SndClient:
             self._socket.settimeout(timeout_s)
         except OSError as cause:
             self._socket.close()
+            if isinstance(cause, PermissionError):
+                raise Unavailable(
+                    f"this user may not connect to the node daemon at {path}; run as its user, or start it with "
+                    "RDUKIT_SND_SOCKET_MODE=666"
+                ) from cause
             raise Unavailable(
                 f"no node daemon answers at {path} ({cause.strerror or cause}); start one with: rdukit node start"
             ) from cause

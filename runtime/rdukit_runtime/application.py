@@ -13,9 +13,10 @@ from rdukit.hardware import find_chip
 from rdukit.pef.model import Graph, Pef
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
+from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
-from rdukit_runtime.engine.program import Program, persistent_layout
+from rdukit_runtime.engine.program import Program
 from rdukit_runtime.log_files import application_log
 from rdukit_runtime.node import NodeLease, open_lease
 from rdukit_runtime.settings import NUMERICS_TRAP

@@ -1,8 +1,8 @@
-"""Cheap clients of a node daemon for tests that kill them: a nursery process forks them, each says what happens to it.
+"""Cheap clients of a node daemon for tests that kill them: a nursery process forks them, each says what happens.
 
-A client takes a lease, checks that its memory is zeros at first and its own until the end, counts runs, releases, begins
-anew. That tiles are exclusive is witnessed by the kernel: while a client holds tiles it also holds a POSIX lock on one
-byte a tile, which the kernel gives back before it closes a killed process's sockets. ::
+A client takes a lease, checks that its memory is zeros at first and its own until the end, counts runs, releases and
+begins anew. That tiles are exclusive is witnessed by the kernel: a client that holds tiles also holds a POSIX lock on
+one byte a tile, which the kernel gives back before it closes a killed process's sockets. ::
 
     python -m rdukit_runtime.testing_clients --socket run/snd.sock --folder clients --clients 8 [--pef example.pef]
 """
@@ -191,14 +191,15 @@ def end_with(folder: Path, life: Any) -> None:
     try:
         life()
         status = FINISHED
-    except BaseException as error:  # a process's border
+    except BaseException as error:  # noqa: BLE001  a process's border
         say(folder, "wrong", reason=f"{type(error).__name__}: {error}")
     os._exit(status)
 
 
 def descendants(pid: int) -> list[int]:
     """Processes below ``pid``, at present."""
-    found, rest = [], [pid]
+    found: list[int] = []
+    rest = [pid]
     while rest:
         try:
             words = Path(f"/proc/{(parent := rest.pop())}/task/{parent}/children").read_text().split()

@@ -25,6 +25,12 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the browser test
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
 
+WAITER = """
+import sys
+from pathlib import Path
+from rdukit.snd import SndClient
+SndClient(Path(sys.argv[1])).acquire("big", 64, 1 << 40, wait_s=600)
+"""
 WINDOWS = {"desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light")}
 
 
@@ -146,6 +152,35 @@ def test_tiles_have_the_colour_of_their_holder(visit: Visit, platform: Platform)
         box = visit.page.locator(".tile").first.bounding_box()
         assert box is not None
         assert abs(box["width"] - box["height"]) < 1
+    playwright.expect(visit.page.locator(".tile.free")).to_have_count(64, timeout=8000)
+
+
+def test_what_is_broken_is_marked_and_says_what_to_do(visit: Visit, platform: Platform) -> None:
+    broken = [
+        {"class": "tile-excluded", "component": "/NODE/XRDU_0/RDU_1/TILE_3"},
+        {"class": "ddr-uncorrectable", "component": "/NODE/XRDU_1/RDU_0/DDRCH_2"},
+        {"class": "rdu-removed", "component": "/NODE/XRDU_2/RDU_1"},
+    ]
+    with SndClient(platform.home.snd_socket) as holder, SndClient(platform.home.snd_socket) as administrator:
+        holder.acquire("train", 3, 1 << 30, tenant="default")
+        administrator.call("inject", events=broken)
+        waiter = subprocess.Popen([sys.executable, "-c", WAITER, str(platform.home.snd_socket)])
+        try:
+            while not administrator.status()["waiting"]:
+                time.sleep(0.05)
+            visit.open("/console/nodes", "nodes-broken")
+            assert visit.page.inner_text(".head .pill >> nth=0") == "DEGRADED"
+            assert visit.page.locator(".tile.bad").count() == 1
+            assert visit.page.locator(".tile.gone").count() == 8
+            assert visit.page.locator(".faults li").count() == 3
+            assert visit.page.inner_text(".faults li >> nth=0").count("To do:") == 1
+            assert "big" in visit.page.inner_text("text=Waiting for tiles >> xpath=following-sibling::*[1]")
+        finally:
+            waiter.kill()
+            waiter.wait()
+            for rdu in administrator.status()["rdus"]:
+                administrator.call("repair", component=rdu["comp_name"])
+    playwright.expect(visit.page.locator(".faults li")).to_have_count(0, timeout=8000)
     playwright.expect(visit.page.locator(".tile.free")).to_have_count(64, timeout=8000)
 
 

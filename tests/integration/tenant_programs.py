@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from sambaflow.samba import utils
 BATCH, LR, MOMENTUM = 16, 0.05, 0.9
 #: Width, layers and mode of each tenant's network.
 TENANTS = (
-    (32, 1, "o0"), (48, 2, "o1"), (64, 1, "o3"), (96, 3, "o1"), (24, 4, "o3"), (128, 1, "o1"), (80, 2, "o3"), (40, 3, "o0"),
+    (32, 1, "o0"), (48, 2, "o1"), (64, 1, "o3"), (96, 3, "o1"),
+    (24, 4, "o3"), (128, 1, "o1"), (80, 2, "o3"), (40, 3, "o0"),
 )  # fmt: skip
 
 
@@ -37,7 +39,7 @@ class Network(nn.Module):
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
         sizes = [64, *[width] * layers]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head, self.criterion = nn.Linear(width, 10), nn.CrossEntropyLoss()
 
     def forward(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,8 +148,8 @@ def main() -> None:
             group = run_some(tenants[first : first + at_once], options.folder, steps)
             wall_s += max(row["ended"] for row in group) - min(row["began"] for row in group)
             said += group
-        print(json.dumps({"at_once": at_once, "wall_s": wall_s, "tenants": sorted(said, key=lambda row: row["tenant"])}),
-              flush=True)  # fmt: skip
+        said.sort(key=lambda row: row["tenant"])
+        print(json.dumps({"at_once": at_once, "wall_s": wall_s, "tenants": said}), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from rdukit_runtime.testing import RunningDaemon, environment, running_daemon, s
 NOBODY = 65534
 #: The interpreter may be where another user cannot read, so everything is imported before the user changes.
 AS_NOBODY = f"""
-import importlib, os, sys
+import importlib, importlib.readers, os, sys
 import difflib, yaml
 import rdukit_runtime.faults.store
 tool = importlib.import_module(sys.argv.pop(1))
@@ -168,6 +168,20 @@ def test_another_user_may_look_but_not_change(open_node: RunningDaemon) -> None:
         assert "permission-denied" in done.stderr
     assert run_tool(open_node, "snconfig", "set", "hugepages", "1", script=AS_NOBODY).returncode in {3, 5}
     assert len(ask(open_node, "-l", "fault")["faults"]) == 1
+
+
+@needs_root
+def test_who_may_not_connect_is_told_so_and_sees_no_tile_called_free(node: RunningDaemon) -> None:
+    node.home.chmod(0o755)
+    (node.home / "run").chmod(0o755)
+    fault = break_tile(node)
+    look = run_tool(node, "snfadm", "-l", "fault", script=AS_NOBODY)
+    assert fault in look.stdout
+    assert "may not connect" in look.stderr
+    dynamic = run_tool(node, "snconfig", "show", "Node", "dynamic", script=AS_NOBODY)
+    assert (dynamic.returncode, dynamic.stdout) == (7, "")
+    assert "who holds tiles only the daemon knows" in dynamic.stderr
+    assert run_tool(node, "snconfig", "show", "Node", "static", script=AS_NOBODY).returncode == 0
 
 
 @needs_root

@@ -48,7 +48,7 @@ def test_a_storm_holds_nobody_up_and_loses_nothing(home: Path, events_a_line: in
         with daemon.connect() as client:
             client.acquire("victim", 8, 1 << 20)  # its page is interrupted again and again
             storm = blow(daemon.socket, seconds=1.0, rate=10_000, events_a_line=events_a_line)
-        assert storm.events >= 5_000, "slower machines reach less; the benchmark measures how much"
+        assert storm.events >= 500, "slower machines reach less; the benchmark measures how much"
         for name, taken in storm.latencies_ms.items():
             # a shared machine preempts us: so the median and the bulk, not the maximum
             assert percentile(taken, 0.9) < 50, name

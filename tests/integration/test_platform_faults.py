@@ -15,7 +15,7 @@ from rdukit_platform.testing import PlatformUnderTest, platform_under_test, shor
 
 FAST = {"RDUKIT_WORKER_LEASE_S": "8", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KERNELS": "portable"}
 HANG = {"class": "tile-hang", "data": {"resets_that_fail": None}}
-EPOCHS = 20
+EPOCHS = 10
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,41 @@ def console_text(platform: PlatformUnderTest, path: str) -> str:
         answer = browser.get(path)
         assert answer.status_code == 200
         return answer.text
+
+
+def test_hardware_that_fails_before_the_box_is_up_is_told_too(
+    platform: PlatformUnderTest, built: dict[str, str]
+) -> None:
+    job = platform.submit("train", box="logreg", inputs=built, parameters={"max_steps": 50}, tiles=2)["id"]
+    tiles = platform.wait_job(job, lambda found: bool(found["attempts"] and found["attempts"][0]["tiles"]))
+    assert tiles["state"] == "starting"
+    uuid = inject(platform, tiles["attempts"][0]["tiles"][1], HANG)
+    done = platform.wait_end(job, 60)
+    assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
+    assert done["attempts"][0]["error"]["code"] == "tile-fault"
+    assert done["attempts"][0]["error"]["detail"]["fault_uuid"] == uuid
+
+
+def test_a_job_that_broken_tiles_keep_out_says_so_and_starts_once_they_are_repaired(
+    platform: PlatformUnderTest,
+) -> None:
+    uuid = inject(platform, "/NODE/XRDU_3/RDU_1/TILE_5", {"class": "tile-excluded"})
+    job = platform.submit("preprocess", box="logreg", parameters={"limit": 10}, tiles=64)["id"]
+    waits_for = platform.wait_job(job, lambda found: bool(found["waits_for"]))["waits_for"]
+    assert "it needs 64 tiles" in waits_for and "of 64 are out of service" in waits_for
+    (shown,) = platform.client.get("/v1/nodes")["nodes"]
+    assert (shown["state"], shown["health"]) == ("up", "DEGRADED")
+    assert {"DEGRADED", "FUNCTIONAL"} == {rdu["state"] for rdu in shown["rdus"]}
+    (fault,) = [one for one in shown["faults"] if one["fault_uuid"] == uuid]
+    page = console_text(platform, "/console/nodes")
+    for words in ("DEGRADED", uuid, fault["recovery_act"], "/NODE/XRDU_3/RDU_1/TILE_5", "Excluded"):
+        assert words in page
+    with node(platform) as client:
+        for rdu in client.status()["rdus"]:
+            client.call("repair", component=rdu["comp_name"])
+    assert platform.wait_end(job)["state"] == "succeeded"
+    (shown,) = platform.client.get("/v1/nodes")["nodes"]
+    assert (shown["health"], shown["faults"]) == ("FUNCTIONAL", [])
 
 
 @pytest.mark.parametrize(

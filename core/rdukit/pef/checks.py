@@ -22,7 +22,8 @@ def check_types(value: Any, where: str) -> None:
     Raises:
         PefCorrupt: a field has another type than declared; names the field, the value and the type.
     """
-    for name, is_legal, declared in _fields_of(type(value)):
+    kind: type = type(value)
+    for name, is_legal, declared in _fields_of(kind):
         found = getattr(value, name)
         if not is_legal(found):
             shown = ascii(found) if isinstance(found, str | int | float | None) else f"a {type(found).__name__}"

@@ -144,8 +144,7 @@ def show_(job_id: str, as_json: bool) -> None:
     width = max(len(key) for key, _ in lines)
     click.echo("\n".join(f"{key:<{width}}  {value}" for key, value in lines if value not in (None, "")))
     for attempt in found["attempts"]:
-        error = f": {attempt['error']['message']}" if attempt["error"] else ""
-        click.echo(f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{error}")
+        click.echo(show.describe_attempt(attempt))
 
 
 @job.command()

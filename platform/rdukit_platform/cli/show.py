@@ -71,8 +71,16 @@ def describe_event(event: Mapping[str, Any]) -> str:
     if data.get("outcome") and data["outcome"] != "succeeded":
         words.append(f"attempt {event['attempt']}: {data['outcome']}")
     if data.get("error"):
-        words.append(f"- {data['error'].get('message')}")
+        words.append(f"- {data['error'].get('message')} [{data['error'].get('code')}]")
     return "state     " + " ".join(words)
+
+
+def describe_attempt(attempt: Mapping[str, Any]) -> str:
+    """One line for an attempt: how it ended, where it ran, and what was wrong."""
+    tiles, error = attempt["tiles"] or [], attempt["error"]
+    where = f", {len(tiles)} tiles from {tiles[0]}" if tiles else ""
+    why = f": {error['message']} [{error['code']}]" if error else ""
+    return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{where}{why}"
 
 
 def describe_progress(progress: Mapping[str, Any] | None) -> str:

@@ -1,9 +1,9 @@
 """What pages show, read from the database and the node; one transaction a page."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -14,13 +14,13 @@ from rdukit_platform.artifacts.schemas import Artifact
 from rdukit_platform.artifacts.service import get_artifact, parents_and_children
 from rdukit_platform.catalog.model import Box
 from rdukit_platform.console.curve import Curve, draw_curve
-from rdukit_platform.console.tiles import draw_node
 from rdukit_platform.console.views import (
     TONES,
     EventView,
     Figure,
     JobView,
     attempt_words,
+    fault_of,
     loss_points,
     result_figures,
     tile_words,
@@ -47,6 +47,8 @@ class AttemptLine:
     tiles: str
     took: str
     words: str
+    #: Id of the hardware fault that ended it, or empty.
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,31 +157,6 @@ def gather_pipelines(session: Session, rows: Iterable[PipelineRow], now: float) 
     return lines
 
 
-def view_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes as ``nodes.service.read_nodes`` gives them, with their pictures."""
-    views = []
-    for node in nodes:
-        leases = list(node.get("leases") or [])
-        tiles = list(node.get("tiles") or [])
-        uptime = node.get("uptime_s")
-        views.append(
-            {
-                "name": node.get("name"),
-                "state": node.get("state"),
-                "error": node.get("error") or "",
-                "platform": node.get("platform") or "",
-                "uptime": format_seconds(int(uptime)) if uptime else "",
-                "applications": len({lease.get("application") for lease in leases}),
-                "max_applications": node.get("max_applications"),
-                "picture": draw_node(tiles, leases, node.get("memory") or {}),
-                "jobs": [str(lease["job"]) for lease in leases if lease.get("job")],
-                "used": sum(1 for tile in tiles if tile.get("lease")),
-                "total": len(tiles),
-            }
-        )
-    return views
-
-
 def own_jobs(session: Session, tenant_id: str, ids: Iterable[str]) -> set[str]:
     """Those of ``ids`` that are jobs of the tenant."""
     query = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(list(ids)))
@@ -209,7 +186,7 @@ def _shell_value(value: object) -> str:
 def _attempt_line(attempt: Attempt, now: float) -> AttemptLine:
     began = attempt.started_at
     took = "–" if began is None else format_seconds(round((attempt.ended_at or now) - began, 1))
-    return AttemptLine(attempt, tile_words(attempt.tiles or []), took, attempt_words(attempt))
+    return AttemptLine(attempt, tile_words(attempt.tiles or []), took, attempt_words(attempt), fault_of(attempt))
 
 
 def _slot_line(session: Session, job: JobRow, side: str, slot: str, value: str) -> SlotLine:

@@ -20,8 +20,8 @@ from rdukit_platform.console.gather import (
     last_log_events,
     own_jobs,
     submit_commands,
-    view_nodes,
 )
+from rdukit_platform.console.node_page import view_nodes
 from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
 from rdukit_platform.console.session import COOKIE, SESSION_S
 from rdukit_platform.console.views import log_lines, view_job

@@ -5,14 +5,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit.units import format_bytes
+from rdukit_platform.nodes.condition import is_usable
 
 #: Colours that the style sheet has; holders beyond them share.
 COLOURS: Final = 8
 
+#: Healths that a tile may have besides ``Online``, in lower case: class of the style sheet, and what it means.
+MARKS: Final[Mapping[str, tuple[str, str]]] = {
+    "degraded": ("worn", "works, with a fault"),
+    "excluded": ("bad", "taken out of service after a fault"),
+    "unavailable": ("gone", "its RDU does not work"),
+    "offline": ("dark", "switched off"),
+}
+#: Colour of each operational state of an RDU: a class of the style sheet.
+STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn", "UNAVAILABLE": "bad"}
+
 
 @dataclass(frozen=True, slots=True)
 class TileView:
-    """One square. ``style`` is a class of the style sheet: free, bad or c0 … c7."""
+    """One square. ``style`` is free or c0 … c7, or a class of ``MARKS``; worn goes with one of the former."""
 
     number: str
     style: str
@@ -21,10 +32,23 @@ class TileView:
 
 @dataclass(frozen=True, slots=True)
 class RduView:
-    """A chip and its tiles."""
+    """A chip and its tiles. ``state`` is empty while all is well, or if the daemon does not tell."""
 
     name: str
     tiles: tuple[TileView, ...]
+    state: str = ""
+    tone: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How many tiles have a health other than ``Online``: a line of the legend."""
+
+    style: str
+    health: str
+    meaning: str
+    tiles: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +69,29 @@ class NodeView:
 
     xrdus: tuple[tuple[str, tuple[RduView, ...]], ...]
     holders: tuple[Holder, ...]
+    marks: tuple[Mark, ...]
     tiles_total: int
     tiles_used: int
+    #: Tiles that cannot be leased.
+    tiles_broken: int
     memory_total: int
     memory_used: int
     memory_text: str
 
 
 def draw_node(
-    tiles: Sequence[Mapping[str, Any]], leases: Sequence[Mapping[str, Any]], memory: Mapping[str, Any]
+    tiles: Sequence[Mapping[str, Any]],
+    leases: Sequence[Mapping[str, Any]],
+    memory: Mapping[str, Any],
+    rdus: Sequence[Mapping[str, Any]] = (),
 ) -> NodeView:
-    """Lay out the tiles by their paths and give each holder a colour.
+    """Lay out the tiles by their paths, give each holder a colour and each tile that is not well a mark.
 
     Args:
-        tiles, leases, memory: as in the node daemon's ``status`` (``docs/design/wire.md`` section 1).
+        tiles, leases, memory, rdus: as in the node daemon's ``status`` (``docs/design/wire.md`` section 1,
+            ``docs/design/node.md``).
     """
+    states = {str(rdu.get("comp_name")): rdu for rdu in rdus}
     by_id = {str(lease.get("id")): lease for lease in leases}
     held: dict[str, int] = {}
     for tile in tiles:
@@ -73,12 +105,17 @@ def draw_node(
     used, total = int(memory.get("used") or 0), int(memory.get("total") or 0)
     return NodeView(
         xrdus=tuple(
-            (_spoken(xrdu), tuple(RduView(_spoken(rdu), tuple(squares)) for rdu, squares in rdus.items()))
-            for xrdu, rdus in grouped.items()
+            (
+                _spoken(xrdu),
+                tuple(_draw_rdu(rdu, squares, states.get(f"/NODE/{xrdu}/{rdu}", {})) for rdu, squares in chips.items()),
+            )
+            for xrdu, chips in grouped.items()
         ),
         holders=tuple(_draw_holder(lease, by_id, styles, count) for lease, count in held.items()),
+        marks=_count_marks(tiles),
         tiles_total=len(tiles),
         tiles_used=sum(held.values()),
+        tiles_broken=sum(1 for tile in tiles if not is_usable(tile)),
         memory_total=total,
         memory_used=used,
         memory_text=f"{format_bytes(used)} of {format_bytes(total)}",
@@ -88,15 +125,43 @@ def draw_node(
 def _draw_tile(
     tile: Mapping[str, Any], leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], number: str
 ) -> TileView:
-    path, health = str(tile["path"]), str(tile.get("health") or "Online")
-    if health.lower() not in {"online", "ok"}:
-        return TileView(number, "bad", f"{path}: {health}")
+    path, health = str(tile["path"]), _health(tile)
     lease = str(tile.get("lease") or "")
-    if not lease:
-        return TileView(number, "free", f"{path}: free")
     holder = leases.get(lease, {})
-    who = holder.get("tenant") or "no tenant"
-    return TileView(number, styles[lease], f"{path}: {tile.get('application') or lease} ({who})")
+    who = f"{tile.get('application') or lease} ({holder.get('tenant') or 'no tenant'})" if lease else "free"
+    style = styles[lease] if lease else "free"
+    if health == "Online":
+        return TileView(number, style, f"{path}: {who}")
+    mark, meaning = _mark(health)
+    if is_usable(tile):
+        return TileView(number, f"{style} {mark}", f"{path}: {who}; {health}: {meaning}")
+    still = f"; still held by {who}" if lease else ""
+    return TileView(number, mark, f"{path}: {health}, {meaning}{still}")
+
+
+def _draw_rdu(name: str, squares: Sequence[TileView], row: Mapping[str, Any]) -> RduView:
+    state = str(row.get("state") or "")
+    if state in {"", "FUNCTIONAL"}:
+        return RduView(_spoken(name), tuple(squares))
+    return RduView(
+        _spoken(name), tuple(squares), state, STATE_TONES.get(state, "bad"), str(row.get("reason") or "no reason given")
+    )
+
+
+def _health(tile: Mapping[str, Any]) -> str:
+    return str(tile.get("health") or "Online")
+
+
+def _mark(health: str) -> tuple[str, str]:
+    return MARKS.get(health.lower(), ("bad", "not in service"))
+
+
+def _count_marks(tiles: Sequence[Mapping[str, Any]]) -> tuple[Mark, ...]:
+    counts: dict[str, int] = {}
+    for tile in tiles:
+        if (health := _health(tile)) != "Online":
+            counts[health] = counts.get(health, 0) + 1
+    return tuple(Mark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items())
 
 
 def _draw_holder(lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int) -> Holder:

@@ -151,8 +151,14 @@ def attempt_words(attempt: Attempt) -> str:
     """How an attempt ended, or that it goes on."""
     if attempt.ended_at is None:
         return "goes on" if attempt.claimed_at else "waits for a worker"
-    message = str((attempt.error or {}).get("message") or "")
-    return f"{attempt.outcome}: {message}" if message else str(attempt.outcome)
+    message, code = (str((attempt.error or {}).get(name) or "") for name in ("message", "code"))
+    return f"{attempt.outcome}: {message}{f' [{code}]' if code else ''}" if message else str(attempt.outcome)
+
+
+def fault_of(attempt: Attempt) -> str:
+    """The id of the hardware fault that ended an attempt; empty if none did."""
+    detail = (attempt.error or {}).get("detail")
+    return str(detail.get("fault_uuid") or "") if isinstance(detail, Mapping) else ""
 
 
 def count_states(jobs: Sequence[Job]) -> dict[str, int]:

@@ -1,42 +1,48 @@
 """Asks the node daemon what there is."""
 
 from pathlib import Path
+from typing import Final
 
 from rdukit.errors import RdukitError
 from rdukit.snd import SndClient
+from rdukit_platform.nodes.condition import active_faults, node_health, view_for_scheduler
 from rdukit_platform.scheduler.decide import NodeView
 
-ANSWER_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S: Final = 2.0
+#: Active faults that are shown; a node with more of them needs its own tools.
+MAX_FAULTS: Final = 200
 
 
 def read_nodes(snd_socket: Path) -> list[dict[str, object]]:
-    """The nodes with their tiles and who holds them, for people and the console. A silent daemon is a node too."""
+    """The nodes with their tiles, who holds them, and what is broken, for people and the console.
+
+    ``state`` says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a daemon that does
+    not know of faults has none.
+    """
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
             hello, status = snd.call("hello"), dict(snd.status())
+            knows_faults = "faults" in (hello.get("features") or [])
+            faults = snd.call("faults", limit=MAX_FAULTS)["faults"] if knows_faults else []
     except RdukitError as error:
         return [{"name": "local", "state": "unreachable", "error": error.message, "tiles": []}]
     status.pop("ok", None)
-    return [{"name": str(hello.get("node") or "local"), "state": "up", "version": hello.get("version"), **status}]
+    return [
+        {
+            "name": str(hello.get("node") or "local"),
+            "state": "up",
+            "version": hello.get("version"),
+            **status,
+            "health": node_health(status),
+            "faults": active_faults(faults),
+        }
+    ]
 
 
 def find_node_view(snd_socket: Path) -> NodeView | None:
     """What the scheduler needs to know of the node; ``None`` if its daemon does not answer."""
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
-            status = snd.status()
+            return view_for_scheduler(snd.status())
     except RdukitError:
         return None
-    healthy = [tile for tile in status["tiles"] if is_usable(tile)]
-    applications = {lease["application"] for lease in status.get("leases", [])}
-    limit = int(status.get("max_applications") or len(healthy))
-    return NodeView(
-        tiles=len(healthy),
-        free_tiles=sum(1 for tile in healthy if not tile.get("lease")),
-        free_applications=max(limit - len(applications), 0),
-    )
-
-
-def is_usable(tile: dict[str, object]) -> bool:
-    """Whether a tile of ``status`` can be leased at all."""
-    return str(tile.get("health", "online")).lower() in {"online", "ok", "healthy", "good", "present", "up", ""}

@@ -37,6 +37,12 @@ class NodeView:
     tiles: int
     free_tiles: int
     free_applications: int
+    #: Tiles out of service.
+    broken_tiles: int = 0
+    #: Tiles that an RDU has when all work; 0 if the daemon does not say which tile is on which.
+    rdu_tiles: int = 0
+    #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ def decide(snapshot: Snapshot) -> Decision:
             continue
         waits[job.job_id] = why
         starves = snapshot.now - job.since >= snapshot.starve_s
-        can_ever_fit = snapshot.node is not None and job.tiles <= snapshot.node.tiles
+        can_ever_fit = snapshot.node is not None and _why_never(job.tiles, snapshot.node) is None
         if job.tiles > free_tiles and starves and can_ever_fit and blocker is None:
             blocker = job
     return Decision(tuple(admitted), waits)
@@ -113,8 +119,8 @@ def _why_not(
         return None
     if snapshot.node is None:
         return "no node daemon answers"
-    if job.tiles > snapshot.node.tiles:
-        return f"it needs {job.tiles} tiles, the node has {snapshot.node.tiles} healthy ones"
+    if (never := _why_never(job.tiles, snapshot.node)) is not None:
+        return never
     if blocker is not None:
         return f"job {blocker.job_id} has waited longer for {blocker.tiles} tiles"
     if job.tiles > free_tiles:
@@ -122,3 +128,19 @@ def _why_not(
     if places <= 0:
         return "the node runs as many applications as it may"
     return None
+
+
+def _why_never(tiles: int, node: NodeView) -> str | None:
+    """Why so many tiles do not fit even if nobody else has any: they are neighbours in an RDU, or whole RDUs."""
+    total = node.tiles + node.broken_tiles
+    broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
+    if tiles > node.tiles:
+        return f"it needs {tiles} tiles, the node has {node.tiles} healthy ones{broken}"
+    if not node.rdu_tiles:
+        return None
+    if tiles <= node.rdu_tiles:
+        longest = max(node.rows, default=0)
+        why = f"it needs {tiles} tiles in a row inside an RDU, the longest healthy row has {longest}{broken}"
+        return why if tiles > longest else None
+    needed, whole = -(-tiles // node.rdu_tiles), node.rows.count(node.rdu_tiles)
+    return f"it needs {needed} whole RDUs, {whole} have all their tiles{broken}" if needed > whole else None

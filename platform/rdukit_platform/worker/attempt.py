@@ -194,8 +194,8 @@ class Attempt:
             status = snd.status()
             # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
             share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * job.tiles
-            lease = snd.acquire(
-                f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
+            lease = acquire_share(
+                snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
             )
         except (NoResources, Unavailable) as cause:
             raise Failure(Outcome.NO_RESOURCES, cause) from cause
@@ -294,3 +294,21 @@ class Attempt:
             error = RdukitError(f"the box names {text!r} as its output {slot!r}; legal are paths inside {output}")
             raise Failure(Outcome.BOX_FAILED, error)
         return path
+
+
+def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:
+    """Lease tiles with ``share`` bytes of memory, or with what is left of it where channels are out of service.
+
+    Raises:
+        NoResources: the tiles are not free, or less than half of the share is.
+    Source:
+        Ours: without this, a job that asks for all tiles of an RDU would wait until its memory is repaired.
+    """
+    try:
+        return snd.acquire(application, tiles, share, 0.0, **more)
+    except NoResources as refused:
+        fits = refused.detail.get("fits_memory_bytes")
+        if not isinstance(fits, int) or fits < share // 2:
+            raise
+        logger.warning("less memory than its share application=%s share=%d given=%d", application, share, fits)
+        return snd.acquire(application, tiles, fits, 0.0, **more)

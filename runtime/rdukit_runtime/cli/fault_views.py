@@ -101,7 +101,7 @@ VIEWS: Final[Mapping[str, View]] = {
          "memory_bytes", "runs", "sections", "host_seconds", "cycles", "flops", "bytes", "reason", "fault"),
         lambda row: [time_text(row["granted_at"]), _elapsed(row), *_texts(row, "lease", "application", "user"),
                      *(f"{name}={row.get(name) or '-'}" for name in ("tenant", "job")), f"tiles={len(row['tiles'])}",
-                     f"runs={row['runs']}", f"host={format_seconds(row['host_seconds'])}", row["reason"] or "-"],
+                     f"runs={row['runs']}", f"host={format_seconds(row['host_seconds'])}", _why(row)],
         ("command",), time="granted_at", end="ended_at", component="tiles", limit=_MOST_APPLICATIONS,
     ),
     "catalogue": View(
@@ -125,6 +125,18 @@ def _elapsed(row: Row) -> str:
     return "-" if row["elapsed_s"] is None else format_seconds(row["elapsed_s"])
 
 
+def _why(row: Row) -> str:
+    """Why it ended. A program that the hardware failed gives its tiles back like any other: the fault is the reason."""
+    return f"{row['reason'] or '-'}" + (f", after fault {row['fault']}" if row.get("fault") else "")
+
+
+def _fault_of(lease: Row) -> object:
+    fault = lease.get("fault")
+    if not isinstance(fault, Mapping):
+        return fault
+    return fault.get("detail", {}).get("fault_uuid") or fault.get("message")
+
+
 def running_rows(leases: Iterable[Row]) -> list[Row]:
     """Accounting rows of the leases that are still there, newest first.
 
@@ -142,7 +154,7 @@ def running_rows(leases: Iterable[Row]) -> list[Row]:
             "ended_at": None,
             "reason": "running",
             **{name: (lease.get("counters") or {}).get(name, 0) for name in names},
-            "fault": lease.get("fault"),
+            "fault": _fault_of(lease),
         }
         for lease in leases
     ]
@@ -226,6 +238,13 @@ def view_blocks(view: View, rows: Sequence[Row]) -> list[str]:
         for name in names:
             lines += _field_lines(name, _described(view, name, row), width)
     return lines
+
+
+def nothing_text(listing: str, has_cleared: bool) -> str:
+    """Told to people whose listing is empty."""
+    if listing == "fault":
+        return "no faults" if has_cleared else "no active faults; -a lists cleared ones too"
+    return f"nothing to list under {listing}"
 
 
 def suggestion_blocks(faults: Sequence[Row]) -> list[str]:

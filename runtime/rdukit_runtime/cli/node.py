@@ -1,11 +1,10 @@
 """``rdukit node``: run a node daemon and look at it."""
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -13,8 +12,8 @@ from rdukit.clock import SystemClock
 from rdukit.hardware import NODES, find_node
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
-from rdukit.units import format_bytes, format_seconds
 from rdukit_runtime.cli.install import install, unit
+from rdukit_runtime.cli.status_text import event_line, status_lines
 from rdukit_runtime.cli.top import top
 from rdukit_runtime.run_node import NodeOptions, node_name, run_node
 from rdukit_runtime.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_mode, socket_path
@@ -23,7 +22,6 @@ from rdukit_runtime.snml.settings import SNML_PORT
 logger = logging.getLogger(__name__)
 
 _FOLLOW_EVERY_S: Final = 0.25
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+*"
 
 _socket_option = click.option(
     "--socket",
@@ -115,7 +113,8 @@ def events(socket_file: Path | None, since: int, follow: bool, as_json: bool) ->
     Example: rdukit node events --follow
     """
     clock = SystemClock()
-    with SndClient(socket_path(socket_file)) as client:
+    # Ctrl-C is the way to end what follows.
+    with SndClient(socket_path(socket_file)) as client, contextlib.suppress(*([KeyboardInterrupt] if follow else [])):
         while True:
             answer = client.call("events", since=since)
             for event in answer["events"]:
@@ -126,56 +125,3 @@ def events(socket_file: Path | None, since: int, follow: bool, as_json: bool) ->
             if not follow:
                 return
             clock.sleep(_FOLLOW_EVERY_S)
-
-
-def status_lines(answer: Mapping[str, Any], now: float) -> list[str]:
-    """The text form of a ``status`` answer: a head, a picture of the tiles by RDU, a table of the leases."""
-    tiles: Sequence[Mapping[str, Any]] = answer["tiles"]
-    leases: Sequence[Mapping[str, Any]] = answer["leases"]
-    letters = {lease["id"]: _LETTERS[i % len(_LETTERS)] for i, lease in enumerate(leases)}
-    free = sum(tile["lease"] is None for tile in tiles)
-    memory = answer["memory"]
-    lines = [
-        f"{answer['platform']} ({answer['chip']}) on {answer['node']}, up {format_seconds(answer['uptime_s'])}",
-        f"tiles   {free} of {len(tiles)} free",
-        f"memory  {format_bytes(memory['total'] - memory['used'])} of {format_bytes(memory['total'])} free",
-        f"apps    {answer['applications']} of {answer['max_applications']}",
-        "",
-    ]
-    by_rdu: dict[str, list[str]] = {}
-    for tile in tiles:
-        rdu = str(tile["path"]).rsplit("/", 1)[0]
-        by_rdu.setdefault(rdu, []).append("." if tile["lease"] is None else letters[tile["lease"]])
-    lines += [f"{rdu}  {' '.join(marks)}" for rdu, marks in by_rdu.items()]
-    lines.append("")
-    if not leases:
-        return [*lines, "no leases"]
-    rows = [["", "LEASE", "APPLICATION", "TENANT", "JOB", "TILES", "MEMORY", "USED", "PHASE", "PIDS", "AGE"]]
-    for lease in leases:
-        rows.append(
-            [
-                letters[lease["id"]], lease["id"], lease["application"], lease["tenant"] or "-", lease["job"] or "-",
-                str(len(lease["tiles"])), format_bytes(lease["memory_bytes"]),
-                format_bytes(lease["memory_allocated"]), str(lease["counters"].get("phase", "-")),
-                ",".join(map(str, lease["pids"])) or "-", format_seconds(max(0.0, now - lease["granted_at"])),
-            ]
-        )  # fmt: skip
-    return [*lines, *_aligned(rows)]
-
-
-def event_line(event: Mapping[str, Any]) -> str:
-    """The text form of one event."""
-    stamp = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    tiles = event["tiles"]
-    where = "-" if not tiles else tiles[0] if len(tiles) == 1 else f"{tiles[0]} and {len(tiles) - 1} more"
-    words = [
-        f"{event['seq']:>5}", stamp, f"{event['kind']:<7}", event["lease"] or "-",
-        f"application={event['application']}", where,
-    ]  # fmt: skip
-    words += [f"{name}={event[name]}" for name in ("tenant", "job", "pid", "reason") if event[name]]
-    return "  ".join(words)
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

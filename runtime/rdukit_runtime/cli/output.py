@@ -200,10 +200,12 @@ class Reader:
         self._stored = stored
         self._client: SndClient | None = None
         self._why = ""
+        self._is_shut = False
         try:
             self._client = connect(socket)
         except Unavailable as error:
             self._why = error.message
+            self._is_shut = isinstance(error.__cause__, PermissionError)
             if stored is None:
                 raise
             if not self._paths.database.exists():
@@ -221,6 +223,8 @@ class Reader:
             answer.pop("ok", None)
             return answer
         assert self._stored is not None
+        if self._is_shut and op == "status":  # the file would say that all tiles are free
+            raise Unavailable(f"{self._why}; who holds tiles only the daemon knows")
         found = self._stored(self._paths, op, given)
         self.age_s = found.age_s
         return dict(found.values)

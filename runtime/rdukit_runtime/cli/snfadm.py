@@ -6,6 +6,7 @@ Everybody may look; changes need root, the daemon's user, or its administration 
 Source: runtime reference 4.3.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from rdukit_runtime.cli.fault_views import (
     choose_rows,
     find_severity,
     judge,
+    nothing_text,
     running_rows,
     suggestion_blocks,
     view_blocks,
@@ -36,6 +38,7 @@ from rdukit_runtime.cli.output import (
     Reader,
     connect_admin,
     csv_option,
+    is_terminal,
     json_line,
     json_option,
     json_text,
@@ -129,12 +132,15 @@ def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
         if view.op == "errors" and options["verbose"]:
             rows = with_advice(rows, fetch_rows(reader, VIEWS["policy"], options))
         if options["follow"]:
-            _follow(reader, view, rows, options)
+            with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+                _follow(reader, view, rows, options)
             return 0
         if as_json and not options["exit_code"]:
             click.echo(json_text({view.key: rows}))
         else:
             _print_rows(view, rows, options)
+            if not rows and not as_csv and not as_json and is_terminal():
+                click.echo(f"{_TOOL}: {nothing_text(listing, options['all_faults'])}", err=True)
     elif options["suggestions"]:
         faults = fetch_rows(reader, VIEWS["fault"], {**options, "all_faults": False})
         if as_json:

@@ -29,7 +29,10 @@ _CELL_WIDTH: Final = 3
 _LABEL_WIDTH: Final = 6
 _PERCENT_WIDTH: Final = 5
 _CARD_GAP: Final = 2
-_LEAST_CARD: Final = 33
+_LEAST_CARD: Final = 34
+#: From this width on the applications have their command line; below that one they go without user, job and PCIe.
+_WIDE: Final = 120
+_NARROW: Final = 76
 
 
 class Detail(IntEnum):
@@ -108,6 +111,8 @@ def _head(picture: Picture, width: int) -> list[Text]:
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
+    """On a narrow screen the left side is cut: health is on the right."""
+    left.truncate(max(0, width - right.cell_len - 2), overflow="ellipsis")
     gap = width - left.cell_len - right.cell_len
     line = Text.assemble(left, " " * max(2, gap), right, no_wrap=True, overflow="ellipsis")
     line.truncate(width, overflow="ellipsis")
@@ -176,7 +181,8 @@ def _traffic_line(rdu: RduView) -> Text:
     rates = rdu.rates
     ddr, pcie = rates.ddr_read_bytes + rates.ddr_written_bytes, rates.pcie_rx_bytes + rates.pcie_tx_bytes
     if rates.state != "FUNCTIONAL":
-        return Text(" " * _LABEL_WIDTH + rates.state.lower(), _STATE_STYLES.get(rates.state, "red"))
+        line = Text(f"{'':<{_LABEL_WIDTH}}{rates.state.lower()}", _STATE_STYLES.get(rates.state, "red"))
+        return line.append(f"  ddr {rate_text(ddr)}", "dim") if ddr >= 0.5 else line
     if ddr < 0.5 and pcie < 0.5:
         return Text()
     return Text(f"{'':<{_LABEL_WIDTH}}ddr {rate_text(ddr):<9} pcie {rate_text(pcie)}", "dim")
@@ -198,29 +204,30 @@ def _occupant_lines(picture: Picture, width: int, room: int | None) -> list[Rend
     shown = picture.occupants
     if len(shown) > most:
         shown = shown[: max(1, most - 1)]
-    is_wide = width >= 120
+    is_wide, is_narrow = width >= _WIDE, width < _NARROW
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim", width=width)
     table.add_column("", width=1)
     table.add_column("APPLICATION", ratio=None if is_wide else 1, min_width=11, no_wrap=True, overflow="ellipsis")
-    table.add_column("USER", max_width=12 if is_wide else 8, no_wrap=True, overflow="ellipsis")
-    table.add_column("JOB", max_width=16 if is_wide else 8, no_wrap=True, overflow="ellipsis")
+    if not is_narrow:
+        table.add_column("USER", max_width=12 if is_wide else 8, no_wrap=True, overflow="ellipsis")
+        table.add_column("JOB", max_width=16 if is_wide else 8, no_wrap=True, overflow="ellipsis")
     for name in ("TILES", "EXEC"):
         table.add_column(name, justify="right", no_wrap=True)
     if is_wide:
         table.add_column("", width=10)
-    for name in ("DDR", "PCIE", *(("RUNS/S", "FLOP/S") if is_wide else ())):
+    for name in ("DDR", *(() if is_narrow else ("PCIE",)), *(("RUNS/S", "FLOP/S") if is_wide else ())):
         table.add_column(name, justify="right", no_wrap=True, min_width=8)
     table.add_column("PHASE", no_wrap=True)
     table.add_column("AGE", justify="right", no_wrap=True)
     if is_wide:
         table.add_column("COMMAND", ratio=1, no_wrap=True, overflow="ellipsis")
     for occupant in shown:
-        table.add_row(*_occupant_cells(occupant, picture.time_ns, is_wide))
+        table.add_row(*_occupant_cells(occupant, picture.time_ns, is_wide, is_narrow))
     hidden = len(picture.occupants) - len(shown)
     return [table, *([Text(f"… {hidden} more applications", "dim")] if hidden else [])]
 
 
-def _occupant_cells(occupant: Occupant, time_ns: int, is_wide: bool) -> list[Text]:
+def _occupant_cells(occupant: Occupant, time_ns: int, is_wide: bool, is_narrow: bool) -> list[Text]:
     holder, shade = occupant.first, colour(occupant.slot)
     failed = any(h.fault for h in occupant.holders)
     ranks = f" ×{len(occupant.holders)}" if len(occupant.holders) > 1 else ""
@@ -228,13 +235,12 @@ def _occupant_cells(occupant: Occupant, time_ns: int, is_wide: bool) -> list[Tex
     cells = [
         Text(occupant.letter, f"bold black on {shade}"),
         Text(printable(holder.application) + ranks, "bold"),
-        Text(printable(holder.user) or "-"),
-        Text(printable(holder.job) or "-"),
+        *([] if is_narrow else [Text(printable(holder.user) or "-"), Text(printable(holder.job) or "-")]),
         Text(str(occupant.tiles)),
         Text(f"{occupant.exec_percent:.1f}%", shade),
         *([Text(_bar(occupant.exec_percent / 100, 10), shade)] if is_wide else []),
         Text(rate_text(occupant.ddr_bytes)),
-        Text(rate_text(occupant.pcie_bytes)),
+        *([] if is_narrow else [Text(rate_text(occupant.pcie_bytes))]),
     ]
     if is_wide:
         cells += [Text(f"{occupant.runs:.3g}"), Text(_operations_text(occupant.flops))]

@@ -1,8 +1,7 @@
 """What snddrstat and snpciestat print."""
 
+from rdukit_runtime.cli import snddrstat, snpciestat
 from rdukit_runtime.cli.intervals import Options
-from rdukit_runtime.cli.snddrstat import channel_lines, channel_rows
-from rdukit_runtime.cli.snpciestat import link_lines, link_rows
 from rdukit_runtime.sampling import Reading
 from rdukit_runtime.testing_readings import ImaginaryNode
 
@@ -24,7 +23,7 @@ def readings() -> tuple[Reading, Reading]:
 
 
 def test_channels_are_listed_with_rates_utilisation_and_program() -> None:
-    lines = channel_lines(channel_rows(*readings(), Options()))
+    lines = snddrstat.TABLE.lines(snddrstat.TABLE.rows(*readings(), Options()))
     assert lines[:4] == [
         "DDRCH                  rd_GB/s wr_GB/s  tot%    PID     USER COMMAND",
         "/XRDU_0/RDU_0/DDRCH_0    5.000   0.001  19.5  41207     jdoe python mlp.py run --pef=pef/mlp/mlp.pef",
@@ -36,7 +35,7 @@ def test_channels_are_listed_with_rates_utilisation_and_program() -> None:
 
 
 def test_links_are_listed_with_rates_utilisation_replays_and_program() -> None:
-    lines = link_lines(link_rows(*readings(), Options()))
+    lines = snpciestat.TABLE.lines(snpciestat.TABLE.rows(*readings(), Options()))
     assert lines[:5] == [
         "PCIE                   rx_GB/s tx_GB/s  util%  replay    PID     USER COMMAND",
         "/XRDU_0/RDU_0/PCIE_0     1.250   0.000    3.9       0  41207     jdoe python mlp.py run --pef=pef/mlp/mlp.pef",
@@ -48,18 +47,20 @@ def test_links_are_listed_with_rates_utilisation_replays_and_program() -> None:
 
 def test_skip_idle_leaves_the_rdus_that_somebody_uses() -> None:
     before, after = readings()
-    assert {row["ddrch"].split("/")[2] for row in channel_rows(before, after, Options(skip_idle=True))} == {"RDU_0"}
-    assert len(channel_rows(before, after, Options(skip_idle=True))) == 8
+    assert {row["ddrch"].split("/")[2] for row in snddrstat.TABLE.rows(before, after, Options(skip_idle=True))} == {
+        "RDU_0"
+    }
+    assert len(snddrstat.TABLE.rows(before, after, Options(skip_idle=True))) == 8
 
 
 def test_filters_leave_what_the_holder_uses() -> None:
     before, after = readings()
-    assert [row["pcie"] for row in link_rows(before, after, Options(pid=41207))] == ["/XRDU_0/RDU_0/PCIE_0"]
-    assert len(channel_rows(before, after, Options(user="jdoe"))) == 7
-    assert channel_rows(before, after, Options(user="nobody")) == []
+    assert [row["pcie"] for row in snpciestat.TABLE.rows(before, after, Options(pid=41207))] == ["/XRDU_0/RDU_0/PCIE_0"]
+    assert len(snddrstat.TABLE.rows(before, after, Options(user="jdoe"))) == 7
+    assert snddrstat.TABLE.rows(before, after, Options(user="nobody")) == []
 
 
 def test_machines_get_bytes_too_and_they_add_up() -> None:
     before, after = readings()
-    assert sum(row["read_bytes"] for row in channel_rows(before, after, Options())) == 70_000_000_000
-    assert sum(row["rx_bytes"] for row in link_rows(before, after, Options())) == 2_500_000_000
+    assert sum(row["read_bytes"] for row in snddrstat.TABLE.rows(before, after, Options())) == 70_000_000_000
+    assert sum(row["rx_bytes"] for row in snpciestat.TABLE.rows(before, after, Options())) == 2_500_000_000

@@ -8,8 +8,9 @@ import torch
 from rdukit.pef.format import FORMAT_VERSION
 from rdukit.pef.model import SymbolKind
 from rdukit.pef.read import read_pef
+from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program, persistent_layout
+from rdukit_runtime.engine.program import Program
 
 FILES = sorted((Path(__file__).parents[2] / "data/pef").glob("*.pef"))
 

@@ -19,8 +19,9 @@ from rdukit.pef import (
     TensorSpec,
 )  # fmt: skip
 from rdukit.pef.kernel import Special
+from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program, persistent_layout
+from rdukit_runtime.engine.program import Program
 
 FWD = KernelGraph(
     (TensorSpec("x", "float32", (2,), (1,)), TensorSpec("w", "float32", (2,), (1,))),

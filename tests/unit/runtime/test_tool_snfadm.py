@@ -193,6 +193,14 @@ def test_applications_are_listed_with_who_how_long_and_why_they_ended() -> None:
     ]  # fmt: skip
 
 
+def test_an_application_that_the_hardware_failed_says_after_which_fault_it_ended() -> None:
+    failed = {**HELD, "fault": {"code": "tile-fault", "message": "it hangs", "detail": {"fault_uuid": "f-1"}}}
+    rows = with_elapsed([*running_rows([failed]), {**ENDED, "fault": "f-2"}], now_ns=90 * 10**9)
+    lines = view_lines(VIEWS["applications"], rows)
+    assert lines[0].endswith("running, after fault f-1")
+    assert lines[1].endswith("released by a holder, after fault f-2")
+
+
 def test_applications_are_chosen_by_their_tiles_and_by_the_time_in_which_they_were_there() -> None:
     rows = [*running_rows([HELD]), ENDED]
     view = VIEWS["applications"]

@@ -65,22 +65,51 @@ def test_tiles_are_a_grid_with_a_letter_for_each_application_and_how_busy_they_a
         " sm-01  SN10-8 (sn10)  up 1 min 0 s                         2023-11-14T22:13:21Z",
         "tiles 6/32  ━━╌╌╌╌╌╌╌╌   apps 2/8   memory 2 GiB/3 TiB                 ● healthy",
         "",
-        "XRDU_0 ──────────────────────────  XRDU_1 ──────────────────────────",
-        "RDU 0 A▅ A▅ ·  ·    50%            RDU 0 ·  ·  ·  ·",
+        "XRDU_0 ───────────────────────────  XRDU_1 ───────────────────────────",
+        "RDU 0 A▅ A▅ ·  ·    50%             RDU 0 ·  ·  ·  ·",
         "      ddr -         pcie 3.2 MB/s",
-        "RDU 1 B█ B█ B█ B█  100%            RDU 1 ·  ·  ·  ·",
+        "RDU 1 B█ B█ B█ B█  100%             RDU 1 ·  ·  ·  ·",
         "      ddr 12.3 GB/s pcie -",
         "",
-        "XRDU_2 ──────────────────────────  XRDU_3 ──────────────────────────",
-        "RDU 0 ·  ·  ·  ·                   RDU 0 ·  ·  ·  ·",
+        "XRDU_2 ───────────────────────────  XRDU_3 ───────────────────────────",
+        "RDU 0 ·  ·  ·  ·                    RDU 0 ·  ·  ·  ·",
         "",
-        "RDU 1 ·  ·  ·  ·                   RDU 1 ·  ·  ·  ·",
+        "RDU 1 ·  ·  ·  ·                    RDU 1 ·  ·  ·  ·",
         "",
         "",
         "  APPLICATION               USER JOB TILES   EXEC       DDR     PCIE PHASE   AGE",
         "A logreg                    jdoe -       2  50.0%         - 3.2 MB/s exec  1m16s",
         "B gpt2                      jdoe j7      4 100.0% 12.3 GB/s        - exec     1s",
     ]
+
+
+def test_a_narrow_screen_still_shows_health_letters_and_phases() -> None:
+    node, before = crowded("SN10-8")
+    lines = text(picture(node, before), 52)
+    assert max(map(len, lines)) <= 52
+    assert lines[1].endswith("● 6 faults")
+    head = next(line for line in lines if "APPLICATION" in line)
+    assert head.split() == ["APPLICATION", "TILES", "EXEC", "DDR", "PHASE", "AGE"]
+    assert any(line.startswith("A application") for line in lines)
+
+
+def test_a_degraded_rdu_still_shows_its_traffic() -> None:
+    node = ImaginaryNode("SN10-8")
+    node.grant("a", [0])
+    node.states[0] = "DEGRADED"
+    before = node.read()
+    node.work("a", exec_ns=1, ddr_read_bytes=1_060_000_000)
+    node.advance(1)
+    assert "degraded  ddr 1.06 GB/s" in "\n".join(text(picture(node, before)))
+
+
+def test_the_widest_traffic_is_not_cut() -> None:
+    node = ImaginaryNode("SN10-8")
+    node.grant("a", [0])
+    before = node.read()
+    node.work("a", exec_ns=1, ddr_read_bytes=1_060_000_000, pcie_rx_bytes=15_100_000)
+    node.advance(1)
+    assert "ddr 1.06 GB/s pcie 15.1 MB/s" in "\n".join(text(picture(node, before)))
 
 
 @pytest.mark.parametrize("platform", ["SN10-8", "SN30-8", "SN40L-16", "TEST-1"])

@@ -1,0 +1,237 @@
+"""The memory half of a loaded PEF: its symbols as tensors in device memory, and what is copied in and out."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import torch
+
+from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
+from rdukit.pef.model import Pef, Symbol, SymbolKind
+from rdukit_runtime.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
+
+#: Kinds whose memory outlives a run: allocated at load, updated in place.
+PERSISTENT: Final = frozenset(
+    {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED}
+)
+ALIGNMENT: Final = 64
+
+
+def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
+    """Offset of each persistent region in one block of device memory, and the block's size in bytes."""
+    sizes: dict[str, int] = {}
+    shared = shared_outputs(pef)
+    for symbol in pef.symbols.values():
+        if symbol.kind in PERSISTENT or symbol.name in shared:
+            sizes[symbol.region] = max(sizes.get(symbol.region, 0), symbol.bytes)
+    offsets: dict[str, int] = {}
+    end = 0
+    for region, size in sizes.items():
+        offsets[region] = end
+        end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def shared_outputs(pef: Pef) -> frozenset[str]:
+    """Outputs that share their region, with an input or with another graph's output: they outlive the run."""
+    count: dict[str, int] = {}
+    for symbol in pef.symbols.values():
+        count[symbol.region] = count.get(symbol.region, 0) + 1
+    return frozenset(
+        symbol.name
+        for symbol in pef.symbols.values()
+        if symbol.kind is SymbolKind.OUTPUT and (symbol.region != symbol.name or count[symbol.region] > 1)
+    )
+
+
+class DeviceTensors:
+    """One slot per symbol of a PEF; those that outlive a run lie in device memory.
+
+    Args:
+        memory: writable, zeroed, at least as large as ``persistent_layout`` says.
+        page: where transfers are counted, for whoever looks at the node.
+    """
+
+    def __init__(self, pef: Pef, memory: memoryview, page: StatusPage | None = None) -> None:
+        self.pef = pef
+        self.page = private_page() if page is None else page
+        self._transfer_phase = ARGUMENT_LOAD
+        self._slot_of = {name: position for position, name in enumerate(pef.symbols)}
+        #: One tensor per symbol; None where nothing was computed yet or it was freed.
+        self._slots: list[torch.Tensor | None] = [None] * len(self._slot_of)
+        #: Outputs that outlive the run, by name: their place in persistent memory.
+        self._homes: dict[str, torch.Tensor] = {}
+        #: Region → the output that was stored there last.
+        self._stored: dict[str, str] = {}
+        #: Inputs of a graph that another graph makes → the slot in which that one keeps what it made.
+        self._made_slots: dict[str, int] = {}
+        self._place_persistent(memory)
+        for graph in pef.graphs.values():
+            for loss in graph.losses:
+                self._tensor(graph.seeds[loss]).fill_(1)
+
+    def _place_persistent(self, memory: memoryview) -> None:
+        offsets, size = persistent_layout(self.pef)
+        self._begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr() if len(memory) else 0
+        self._end = self._begin + len(memory)
+        if len(memory) < size:
+            raise InvalidArgument(f"device memory of {len(memory)} bytes is too small; the PEF needs {size}")
+        shared = shared_outputs(self.pef)
+        for name, symbol in self.pef.symbols.items():
+            if symbol.kind in PERSISTENT or name in shared:
+                dtype: torch.dtype = getattr(torch, symbol.dtype)
+                count = symbol.bytes // dtype.itemsize
+                flat = (
+                    torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region])
+                    if count
+                    else torch.empty(0, dtype=dtype)
+                )
+                if name in shared:
+                    self._homes[name] = flat.view(symbol.shape)
+                else:
+                    self._slots[self._slot_of[name]] = flat.view(symbol.shape)
+        for section in self.pef.sections:
+            for name in section.outputs:
+                if self.pef.symbols[name].kind is SymbolKind.INPUT and name not in self._made_slots:
+                    self._made_slots[name] = len(self._slots)
+                    self._slots.append(None)
+
+    def symbol(self, name: str) -> Symbol:
+        """The symbol called ``name``.
+
+        Raises:
+            UnknownTensor: the PEF has none; the message lists its inputs.
+        """
+        symbol = self.pef.symbols.get(name)
+        if symbol is None:
+            inputs = sorted(s.name for s in self.pef.symbols.values() if s.kind is SymbolKind.INPUT)
+            raise UnknownTensor(f"the PEF has no tensor {name!r}; its inputs are {', '.join(inputs)}")
+        return symbol
+
+    def find_tensor(self, name: str) -> str:
+        """The symbol that ``name`` stands for: its own, or of a region the one that was stored there last.
+
+        Raises:
+            UnknownTensor: there is neither.
+        """
+        if name in self._slot_of:
+            return name
+        held = [s.name for s in self.pef.symbols.values() if s.region == name]
+        return self._stored.get(name) or (held[0] if held else self.symbol(name).name)
+
+    def write(self, name: str, value: torch.Tensor) -> None:
+        """Copy ``value`` into device memory, converting its dtype.
+
+        Raises:
+            UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ, or one is of numbers
+            and the other of integers.
+        """
+        self._transfer([(self._writable(name, value), value)])
+
+    def write_all(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """``write`` for several tensors: all are checked before the first is copied."""
+        self._transfer([(self._writable(name, value), value) for name, value in values])
+
+    def _transfer(self, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Host to device."""
+        page = self.page
+        former = page.enter(self._transfer_phase)
+        try:
+            count = 0
+            for tensor, value in copies:
+                tensor.copy_(value)
+                count += tensor.nbytes
+            page.count_transfer(count, 0)
+        finally:
+            page.enter(former)
+
+    def _writable(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        tensor = self._slots[self._slot_of[name]] if name in self._slot_of else None
+        if tensor is None or self.pef.symbols[name].kind not in PERSISTENT:
+            symbol = self.symbol(name)
+            raise UnknownTensor(f"tensor {name!r} is made by the graph ({symbol.kind}) and cannot be written")
+        if tensor.shape != value.shape:
+            raise ShapeMismatch(
+                f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(tensor.shape)}; "
+                "batch size and sizes are fixed at compile time"
+            )
+        if value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
+            raise ShapeMismatch(
+                f"tensor {name!r} is {value.dtype}, the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
+                "convert it first: integers and floating-point numbers are not converted into each other"
+            )
+        return tensor
+
+    def read(self, name: str) -> torch.Tensor:
+        """A copy of a tensor in the program's dtype.
+
+        Raises:
+            UnknownTensor: no such tensor, or nothing has computed it yet.
+        """
+        symbol = self.symbol(name)
+        tensor = self._homes[name] if name in self._homes else self._tensor(name)
+        return self.to_host(tensor, symbol)
+
+    def to_host(self, tensor: torch.Tensor, symbol: Symbol) -> torch.Tensor:
+        """A copy of a device tensor in the program's dtype; counted as having crossed PCIe."""
+        former = self.page.enter(self._transfer_phase)
+        try:
+            self.page.count_transfer(0, tensor.nbytes)
+            return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+        finally:
+            self.page.enter(former)
+
+    @contextlib.contextmanager
+    def checkpointing(self) -> Iterator[None]:
+        """Within the block transfers are counted as ``chkpt``, not as ``aload``."""
+        former, self._transfer_phase = self._transfer_phase, CHECKPOINT
+        try:
+            yield
+        finally:
+            self._transfer_phase = former
+
+    def has_value(self, name: str) -> bool:
+        """Whether there is such a tensor, and it can be read."""
+        return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
+
+    def device_tensor(self, name: str) -> torch.Tensor:
+        """The device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a copy."""
+        self.symbol(name)
+        return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
+
+        Raises:
+            UnknownTensor: no gradient flows into it, or backward has not run.
+        """
+        symbol = self.symbol(name)
+        parts = next((g.gradients[name] for g in self.pef.graphs.values() if name in g.gradients), ())
+        tensors = [self._slots[self._slot_of[part]] for part in parts]
+        if not tensors or any(tensor is None for tensor in tensors):
+            raise UnknownTensor(f"tensor {name!r} has no gradient: it needs a training PEF and a run of 'bckwd'")
+        total = sum(t.to(torch.float32) for t in tensors if t is not None)
+        assert isinstance(total, torch.Tensor)
+        return total.to(getattr(torch, symbol.host_dtype))
+
+    def seed(self, output: str, value: torch.Tensor | None) -> None:
+        """Set the incoming gradient of an output, until set again; None restores the default."""
+        for graph in self.pef.graphs.values():
+            if (name := graph.seeds.get(output)) is not None:
+                tensor = self._tensor(name)
+                if value is None:
+                    tensor.fill_(1 if output in graph.losses else 0)
+                else:
+                    if value.shape != tensor.shape:
+                        raise ShapeMismatch(
+                            f"the gradient of {output!r} has shape {list(value.shape)}, legal is {list(tensor.shape)}"
+                        )
+                    tensor.copy_(value)
+                return
+        raise UnknownTensor(f"output {output!r} takes no gradient: it is not an output of a training graph")
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        tensor = self._slots[self._slot_of[name]]
+        if tensor is None:
+            raise UnknownTensor(f"tensor {name!r} has no value: run the section that makes it first")
+        return tensor

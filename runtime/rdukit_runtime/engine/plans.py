@@ -1,0 +1,212 @@
+"""The order half of a loaded PEF: which sections run, bound to which slots, what they need and what they cost. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
+from rdukit_runtime.engine.device_tensors import PERSISTENT
+from rdukit_runtime.engine.portable import Kernel
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has run. Emulated figures come from the cost model's projections, host figures from this machine's clock."""
+
+    runs: int = 0
+    sections: int = 0
+    emulated_cycles: int = 0
+    emulated_seconds: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+    host_seconds: float = 0.0
+    section_runs: dict[int, int] = field(default_factory=dict)
+
+
+class PlanCost(NamedTuple):
+    """What one run of a plan costs by the cost model, added up over its sections."""
+
+    cycles: int
+    seconds: float
+    flops: int
+    ddr_read: int
+    ddr_written: int
+
+
+class Store(NamedTuple):
+    """An output that lives on in a region which it shares: copied there from its slot when the run has ended."""
+
+    name: str
+    slot: int
+    home: torch.Tensor
+
+
+class Plan(NamedTuple):
+    """Steps in order, and the tensors that must be there before: (section type, name, slot)."""
+
+    steps: tuple["Step", ...]
+    needs: tuple[tuple[str, str, int], ...]
+    cost: PlanCost
+    #: Empty in programs without shared regions.
+    stores: tuple[Store, ...] = ()
+
+
+class Step(NamedTuple):
+    """One section bound to slots.
+
+    ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
+    ``freed`` are slots that nothing reads after it.
+    """
+
+    section: Section
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    written: tuple[tuple[int, int], ...]
+    freed: tuple[int, ...]
+
+
+def choose_sections(
+    pef: Pef, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
+) -> tuple[int, ...]:
+    """Section ids to run, in schedule order.
+
+    Raises:
+        InvalidArgument: an unknown type or id; the message lists the legal ones.
+    """
+    present = {pef.sections[i].type for i in graph.schedule}
+    if ids is not None:
+        chosen = set(ids)
+        if unknown := chosen - set(graph.schedule):
+            raise InvalidArgument(f"graph {graph.name!r} has no section {min(unknown)}; legal: {list(graph.schedule)}")
+        return tuple(i for i in graph.schedule if i in chosen)
+    if types is None:
+        return graph.schedule
+    wanted: set[SectionType] = set()
+    for word in types:
+        try:
+            wanted.add(SectionType(word.lower().lstrip("$")))
+        except ValueError:
+            legal = [kind.value for kind in SectionType if kind in present]
+            raise InvalidArgument(f"section type {word!r} does not exist; this graph has {legal}") from None
+    if missing := (wanted - present) & {SectionType.FWD, SectionType.BCKWD, SectionType.OPT}:
+        legal = [kind.value for kind in SectionType if kind in present]
+        raise InvalidArgument(
+            f"graph {graph.name!r} has no section of type {min(missing).value!r}, it has {legal}; compile it with "
+            "an optimizer to train"
+        )
+    return tuple(i for i in graph.schedule if pef.sections[i].type in wanted)
+
+
+def find_graph(pef: Pef, name: str | None) -> Graph:
+    """The graph called ``name``; without a name, the only one.
+
+    Raises:
+        InvalidArgument: no such graph, or several and no name.
+    """
+    graphs = pef.graphs
+    if name is None and len(graphs) == 1:
+        return next(iter(graphs.values()))
+    if name is None or name not in graphs:
+        asked = "no graph_name was given" if name is None else f"there is no graph {name!r}"
+        raise InvalidArgument(f"{asked}; the PEF's graphs are {', '.join(graphs)}")
+    return graphs[name]
+
+
+def make_plan(
+    pef: Pef,
+    graph: Graph,
+    sections: Sequence[int],
+    kernels: Mapping[str, Kernel],
+    slots: Mapping[str, int],
+    made_slots: Mapping[str, int],
+    find_home: Callable[[str], torch.Tensor | None],
+) -> Plan:
+    """Bind sections to slots and find what is dead after each.
+
+    An activation may be freed after its last reader in the graph, if that reader is among ``sections``.
+
+    Args:
+        kernels: by digest. slots: of each symbol.
+        made_slots: of each input that a graph makes, the slot in which that one keeps what it made.
+        find_home: where an output that outlives the run is kept.
+    """
+    position = {section: i for i, section in enumerate(graph.schedule)}
+    last_reader: dict[str, int] = {}
+    for number in graph.schedule:
+        for name in (*pef.sections[number].inputs, *pef.sections[number].outputs):
+            last_reader[name] = max(last_reader.get(name, -1), position[number])
+    slot_of = dict(slots)
+    for number in graph.schedule:
+        slot_of.update({n: made_slots[n] for n in pef.sections[number].outputs if n in made_slots})
+    steps: list[Step] = []
+    stores: list[Store] = []
+    for chosen in sections:
+        section = pef.sections[chosen]
+        touched = dict.fromkeys((*section.inputs, *section.outputs))
+        freed = [
+            slot_of[name]
+            for name in touched
+            if pef.symbols[name].kind is SymbolKind.ACTIVATION and last_reader[name] == position[chosen]
+        ]
+        steps.append(
+            Step(
+                section,
+                kernels[section.kernel],
+                tuple(slot_of[name] for name in section.inputs),
+                tuple(slot_of[name] for name in section.outputs),
+                tuple(
+                    (index, slot_of[name])
+                    for index, name in enumerate(section.outputs)
+                    if pef.symbols[name].kind in PERSISTENT and name not in made_slots
+                ),
+                tuple(freed),
+            )
+        )
+        for name in section.outputs:
+            if (home := find_home(name)) is not None:
+                stores.append(Store(name, slot_of[name], home))
+    return Plan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores))
+
+
+def _needs(pef: Pef, steps: Sequence[Step], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+    """What the steps read and neither make themselves nor find in persistent memory."""
+    needs: list[tuple[str, str, int]] = []
+    made: set[int] = set()
+    for step in steps:
+        for name, slot in zip(step.section.inputs, step.inputs, strict=True):
+            made_here = slot == made_slots.get(name)
+            if slot not in made and (made_here or pef.symbols[name].kind not in PERSISTENT):
+                needs.append((step.section.type.value, name, slot))
+        made.update(step.outputs)
+    return tuple(needs)
+
+
+def _cost_of(steps: Sequence[Step]) -> PlanCost:
+    costs = [step.section.cost for step in steps]
+    return PlanCost(
+        sum(cost.cycles for cost in costs),
+        sum(cost.seconds for cost in costs),
+        sum(cost.flops for cost in costs),
+        sum(cost.bytes_in + cost.bytes_weights for cost in costs),
+        sum(cost.bytes_out for cost in costs),
+    )
+
+
+def count_plans(ran: Iterable[tuple[Plan, int, float]]) -> Counters:
+    """What has run so far: plans with how often, and the host seconds that they took."""
+    total = Counters()
+    for plan, count, host_seconds in ran:
+        total.runs += count
+        total.sections += count * len(plan.steps)
+        total.emulated_cycles += count * plan.cost.cycles
+        total.emulated_seconds += count * plan.cost.seconds
+        total.flops += count * plan.cost.flops
+        total.bytes += count * (plan.cost.ddr_read + plan.cost.ddr_written)
+        total.host_seconds += host_seconds
+        for step in plan.steps:
+            total.section_runs[step.section.id] = total.section_runs.get(step.section.id, 0) + count
+    return total
