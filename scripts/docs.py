@@ -98,7 +98,7 @@ other types, all thresholds, severities and actions are ours.
 * `persists: yes`: the cause stays until it is repaired. In an injection `data: {"persists": true}` makes any cause
   stay, and `data: {"resets_that_fail": 2}` makes the third reset cure it.
 * An *uncorrectable* error ends the programs that it hits with the exception given here.
-* Each policy can be changed: count, window, action, severity and fault type.
+* Each policy can be changed (`snfadm --set-policy`): count, window, action, severity and fault type.
 """
 
 ACTIONS = {

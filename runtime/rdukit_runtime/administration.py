@@ -15,7 +15,7 @@ from rdukit_runtime.events import EventKind
 from rdukit_runtime.faults import query
 from rdukit_runtime.faults.catalogue import catalogue_rows
 from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, Outcome, Owner, Policy
+from rdukit_runtime.faults.model import Injection, NoticeKind, Outcome, Owner, Policy
 from rdukit_runtime.faults.scenario import Step, read_scenario
 from rdukit_runtime.faults.words import Action, Severity
 from rdukit_runtime.inventory import inventory_rows, tile_of_path
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 #: Accounting rows in memory, the newest ones; the database has more.
 _REMEMBERED_APPLICATIONS: Final = 1000
 _LIMIT: Final = 1000
+#: What goes to snd.log too. Errors and resets do not: a storm has too many; the database has them.
+_LOGGED: Final = frozenset({NoticeKind.FAULT, NoticeKind.CLEAR, NoticeKind.REPAIR})
 _PCIE_ERRORS: Final = ("ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY")
 
 
@@ -212,6 +214,12 @@ class Administration:
             daemon.events.record_component(
                 EventKind(notice.kind), now, notice.component, notice.reason, notice.error_uuid, notice.fault_uuid
             )
+            if notice.kind in _LOGGED:
+                level = logging.ERROR if notice.kind is NoticeKind.FAULT else logging.INFO
+                logger.log(
+                    level, "event=%s component=%s fault=%s: %s",
+                    notice.kind, notice.component, notice.fault_uuid, notice.reason,
+                )  # fmt: skip
         self._sync_health()
         for interrupt in outcome.interrupts:
             lease_id = LeaseId(interrupt.owner.lease)

@@ -48,20 +48,22 @@ def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ())
     Raises:
         RuntimeError: it ended, or did not get ready in time; with its words.
     """
-    process = subprocess.Popen(
-        node_command("start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more),
-        env=environment(home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = home / "snd.stderr"  # not a pipe: nobody reads it while a test runs, and a full one would stop the daemon
+    with words.open("a") as stderr:
+        process = subprocess.Popen(
+            node_command("start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more),
+            env=environment(home),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], _START_S)
     line = process.stdout.readline() if ready else ""
     if not line.startswith("snd ready"):
         process.kill()
-        _, words = process.communicate()
-        raise RuntimeError(f"the node daemon did not start: {line!r} {words}")
+        process.communicate()
+        raise RuntimeError(f"the node daemon did not start: {line!r} {words.read_text()}")
     return RunningDaemon(process, home / "run" / "snd.sock", home)
 
 

@@ -29,7 +29,7 @@ WAITER = """
 import sys
 from pathlib import Path
 from rdukit.snd import SndClient
-SndClient(Path(sys.argv[1])).acquire("big", 64, 1 << 40, wait_s=600)
+SndClient(Path(sys.argv[1])).acquire("big", 48, 1 << 40, wait_s=600)
 """
 WINDOWS = {"desk": (1280, 800, "light"), "night": (1280, 800, "dark"), "hand": (400, 800, "light")}
 
@@ -167,11 +167,12 @@ def test_what_is_broken_is_marked_and_says_what_to_do(visit: Visit, platform: Pl
         waiter = subprocess.Popen([sys.executable, "-c", WAITER, str(platform.home.snd_socket)])
         try:
             while not administrator.status()["waiting"]:
+                assert waiter.poll() is None
                 time.sleep(0.05)
             visit.open("/console/nodes", "nodes-broken")
             assert visit.page.inner_text(".head .pill >> nth=0") == "DEGRADED"
             assert visit.page.locator(".tile.bad").count() == 1
-            assert visit.page.locator(".tile.gone").count() == 8
+            assert visit.page.locator(".tile.dark").count() == 8
             assert visit.page.locator(".faults li").count() == 3
             assert visit.page.inner_text(".faults li >> nth=0").count("To do:") == 1
             assert "big" in visit.page.inner_text("text=Waiting for tiles >> xpath=following-sibling::*[1]")

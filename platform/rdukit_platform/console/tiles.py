@@ -15,7 +15,7 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "degraded": ("worn", "works, with a fault"),
     "excluded": ("bad", "taken out of service after a fault"),
     "unavailable": ("gone", "its RDU does not work"),
-    "offline": ("dark", "switched off"),
+    "offline": ("dark", "not there, or without power"),
 }
 #: Colour of each operational state of an RDU: a class of the style sheet.
 STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn", "UNAVAILABLE": "bad"}

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
+from rdukit.errors import InvalidArgument
 from rdukit_runtime.cli.intervals import Options, Plan, Tool, document, fit_lines, make_plan
 from rdukit_runtime.cli.output import connect, csv_text, is_terminal, json_line, time_text
 from rdukit_runtime.reading import take_reading
@@ -49,8 +50,9 @@ def _samples(tool: Tool, options: Options, plan: Plan) -> Iterator[tuple[Reading
 def _print_all(tool: Tool, options: Options, plan: Plan) -> None:
     with ExitStack() as stack:
         # Grows line by line while the tool runs: a file that is renamed into place at the end would show nothing.
-        is_file = options.csv_file not in (None, "-")
-        file = stack.enter_context(Path(str(options.csv_file)).open("w")) if is_file else None
+        file = None
+        if options.csv_file not in (None, "-"):
+            file = stack.enter_context(_open_for_writing(Path(str(options.csv_file))))
         for number, (before, after) in enumerate(_samples(tool, options, plan)):
             rows = tool.rows(before, after, options)
             if options.csv_file is not None:
@@ -64,6 +66,13 @@ def _print_all(tool: Tool, options: Options, plan: Plan) -> None:
                 head = [""] if number else []
                 head += [time_text(after.time_ns)] if options.has_timestamps else []
                 _write("\n".join([*head, *tool.lines(rows)]), sys.stdout)
+
+
+def _open_for_writing(path: Path) -> TextIO:
+    try:
+        return path.open("w")
+    except OSError as cause:
+        raise InvalidArgument(f"--csv {path}: the file cannot be written: {cause.strerror}") from cause
 
 
 def _write(text: str, stream: TextIO) -> None:

@@ -71,6 +71,21 @@ def test_an_uncorrectable_error_agrees_everywhere_at_once(desk: Desk) -> None:
     assert faults == [fault["fault_uuid"] for fault in desk.ok(2, "faults")["faults"]]
 
 
+def test_faults_and_their_end_are_in_the_log_but_not_each_error(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "rdukit_runtime.administration")
+    inject(desk, "pcie-correctable", "/NODE/XRDU_0/RDU_0/PCIE_0", count=3)
+    assert caplog.records == []
+    _, (fault,) = inject(desk, "tile-excluded", TILE)
+    desk.ok(9, "repair", component=TILE)
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert lines[0] == (
+        "ERROR",
+        f"event=fault component={TILE} fault={fault}: Major FTYPE_TILE_EXCLUDED: tile excluded: it does not answer; "
+        "action: exclude-tile",
+    )
+    assert [line.split()[0] for _, line in lines[1:]] == ["event=clear", "event=repair"]
+
+
 def test_a_failure_of_one_tenants_tile_leaves_the_others_alone(desk: Desk) -> None:
     mine, other = acquire(desk, 1), acquire(desk, 2)
     pages = desk.page(1, mine["id"]), desk.page(2, other["id"])

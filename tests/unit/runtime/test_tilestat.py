@@ -1,6 +1,7 @@
 """What sntilestat prints, and when the statistics tools sample."""
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,3 +177,9 @@ def test_every_tool_explains_its_options_with_an_example(command: Any) -> None:
     assert "Example:" in text
     for option in ("-i SEC", "--count", "-T", "--skip-idle", "-u USER", "-p PID", "--job", "--csv", "--json"):
         assert option in text
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_a_node_is_asked(tmp_path: Path) -> None:
+    result = CliRunner().invoke(sntilestat, ["--csv", str(tmp_path / "absent/x.csv")])
+    assert isinstance(result.exception, InvalidArgument)
+    assert "the file cannot be written: No such file" in result.exception.message
