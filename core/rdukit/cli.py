@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from rdukit import __version__
-from rdukit.errors import RdukitError
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.logs import configure_logging
 
 GROUP = "rdukit.commands"
@@ -91,6 +91,8 @@ def _run_click(command: click.Command) -> object:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
+        if "--json" in sys.argv:
+            click.echo(json.dumps(InvalidArgument(error.format_message()).body(), sort_keys=True))
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):

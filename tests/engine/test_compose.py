@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -154,6 +155,66 @@ def test_a_pipeline_runs_through_the_containers(gateway: httpx.Client) -> None:
         state = pipeline["state"]
     assert state == "succeeded", pipeline
     assert pipeline["jobs"][2]["result"]["accuracy"] > 0.85
+
+
+def test_a_tile_that_hangs_under_a_container_is_told_and_the_job_goes_on(stack: Engine, gateway: httpx.Client) -> None:
+    def follow(job: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        deadline = time.monotonic() + 240
+        while not until(found := gateway.get(f"/v1/jobs/{job}").json()):
+            assert time.monotonic() < deadline, found
+            time.sleep(0.2)
+        return found
+
+    def is_over(job: dict[str, Any]) -> bool:
+        return job["state"] in {"succeeded", "failed", "cancelled"}
+
+    steps = [
+        {"name": "data", "box": "logreg", "verb": "preprocess"},
+        {"name": "pef", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
+        {
+            "name": "train", "box": "logreg", "verb": "train", "tiles": 2,
+            "parameters": {"epochs": 20, "checkpoint_every": 50},
+            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
+        },
+    ]  # fmt: skip
+    job = gateway.post("/v1/pipelines", json={"name": "faulty", "steps": steps}).json()["jobs"][2]["id"]
+    running = follow(job, lambda found: is_over(found) or (found["progress"] or {}).get("step", 0) > 150)
+    (lease,) = json.loads(stack.up("exec", "-T", "snd", "rdukit", "node", "status", "--json"))["leases"]
+    assert lease["counters"]["phase"] == "exec", "the page of counters crosses the containers"
+    reports = [report for report in lease["isolation"].values() if "no_new_privileges" in report]
+    assert reports and reports[0]["no_new_privileges"].startswith("applied")
+    tile = running["attempts"][0]["tiles"][0]
+    inject = ["snfadm", "--inject", "tile-hang", "-c", tile, "--data", "resets_that_fail=null", "--json"]
+    stack.up("exec", "-T", "snd", *inject)
+    done = follow(job, is_over)
+    assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
+    error = done["attempts"][0]["error"]
+    assert (error["code"], error["detail"]["component"]) == ("tile-fault", tile)
+    assert done["result"]["resumed_from_step"] >= 50
+    assert tile not in done["attempts"][1]["tiles"]
+    listed = stack.up("exec", "-T", "worker", "snfadm", "-l", "fault", "-v")
+    assert error["detail"]["fault_uuid"] in listed and job in listed
+    assert error["detail"]["fault_uuid"] in stack.up("exec", "-T", "snd", "cat", "/var/lib/rdukit/logs/sn.log")
+    (node,) = gateway.get("/v1/nodes").json()["nodes"]
+    assert (node["health"], [fault["job"] for fault in node["faults"]]) == ("DEGRADED", [job])
+    stack.up("exec", "-T", "snd", "snfadm", "--repair", tile.rpartition("/")[0])
+
+
+def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: Engine, gateway: httpx.Client) -> None:
+    def is_shown() -> bool:
+        (node,) = gateway.get("/v1/nodes").json()["nodes"]
+        return [fault["comp_name"] for fault in node.get("faults", [])] == ["/NODE/XRDU_1/RDU_0/TILE_2"]
+
+    stack.up("exec", "-T", "snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_2")
+    assert is_shown()
+    stack.up("kill", "--signal", "KILL", "snd")
+    stack.up("start", "snd")
+    deadline = time.monotonic() + 60
+    while not is_shown():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert "ETYPE_SND_RESTART" in stack.up("exec", "-T", "snd", "snfadm", "-l", "error", "-v")
+    stack.up("exec", "-T", "snd", "snfadm", "--repair", "/NODE/XRDU_1/RDU_0")
 
 
 def test_the_box_answers_by_itself(stack: Engine) -> None:

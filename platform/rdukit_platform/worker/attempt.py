@@ -5,6 +5,7 @@ attempt is gone. A job's folder outlives its attempts, so that the next one find
 box inherits keeps two boxes of one job out of it.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -76,6 +77,7 @@ class Attempt:
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
         self._box: BoxProcess | None = None
+        self._lease_id: str | None = None
         self._folder = around.home.work / ticket.job_id
 
     def run(self) -> None:
@@ -149,7 +151,7 @@ class Attempt:
             if self._box is not None:
                 self._box.stop()
             if snd is not None:
-                snd.close()
+                self._give_back_tiles(snd)
             os.close(lock)
 
     def _lock_folder(self, lock: int) -> None:
@@ -199,12 +201,19 @@ class Attempt:
             )
         except (NoResources, Unavailable) as cause:
             raise Failure(Outcome.NO_RESOURCES, cause) from cause
+        self._lease_id = str(lease["id"])
         with self._around.database.write() as session:
             execution.hold_tiles(session, self._ticket, lease["tiles"])
         return {
             "RDUKIT_LEASE": f"{lease['id']}:{lease['token']}",
             "RDUKIT_SND_SOCKET": str(self._around.home.snd_socket),
         }
+
+    def _give_back_tiles(self, snd: SndClient) -> None:
+        # Closing would do; said in so many words, the node's books tell an end in order from a lost worker.
+        with snd, contextlib.suppress(RdukitError):
+            if self._lease_id is not None:
+                snd.release(self._lease_id)
 
     def _run_box(
         self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int

@@ -1,5 +1,6 @@
 """The ``rdukit`` command itself: help, version, exit statuses."""
 
+import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -36,6 +37,14 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     shown = run("fly")
     assert shown.returncode == 2
     assert "No such command 'fly'" in shown.stderr
+
+
+def test_a_usage_error_is_a_document_too_for_whoever_asked_for_json() -> None:
+    shown = run("fly", "--json")
+    assert shown.returncode == 2
+    assert json.loads(shown.stdout)["error"]["code"] == "invalid-argument"
+    assert "No such command 'fly'" in json.loads(shown.stdout)["error"]["message"]
+    assert run("fly").stdout == ""
 
 
 def test_every_entry_point_has_its_summary_line() -> None:
