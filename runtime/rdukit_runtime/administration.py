@@ -188,8 +188,8 @@ class Administration:
                 fault_type=message.text("fault_type"),
                 count=message.number("count"),
                 window_s=int(message.real("window_s", 0)),
-                action=_word(Action, message.text("action")),
-                severity=_word(Severity, message.text("severity")),
+                action=_word("action", Action, message.text("action")),
+                severity=_word("severity", Severity, message.text("severity")),
             )
         )
         self._daemon.events.record_component(EventKind.POLICY, now, None, f"{policy.error_type}: {policy.count}")
@@ -252,11 +252,11 @@ class Administration:
         return Owner(request.application, request.tenant, request.job, holder)
 
 
-def _word(kind: type[W], text: str) -> W:
+def _word(name: str, kind: type[W], text: str) -> W:
     try:
         return kind(text)
     except ValueError as cause:
-        raise InvalidArgument(f"{text!r} is not legal; legal: {', '.join(kind)}") from cause
+        raise InvalidArgument(f"{name} is {text!r}; legal: {', '.join(kind)}") from cause
 
 
 def _injection(event: Mapping[str, object]) -> Injection:

@@ -188,6 +188,17 @@ class Allocator:
         self._grant(lease, placement)
         return lease
 
+    def check_possible(self, request: Request) -> None:
+        """Whether the request would fit if nobody held a lease.
+
+        Raises:
+            InvalidArgument, NoResources: as ``acquire``; waiting cannot help.
+        """
+        self._check_request(request)
+        fit = find_placement(self.node, request.tiles, request.memory_bytes, self.healthy_room, request.affinity)
+        if fit is None:
+            raise self._no_resources(request, self.room)
+
     def attach(self, lease_id: LeaseId, now: float) -> Lease:
         """Record another holder. The caller has checked the token.
 
@@ -394,7 +405,7 @@ class Allocator:
             offers.append(f"{_tiles(tiles)} with up to {format_bytes(less_memory)}")
         now_fits = f"what would fit now: {', or '.join(offers)}" if offers else "nothing like it would fit now"
         step = (
-            "ask for that, or wait for a lease to end"
+            "ask for that, or wait for a lease to end (setting acquire.wait_s)"
             if fits_when_empty
             else "ask for less, or repair the node"
             if fits_when_repaired

@@ -244,8 +244,10 @@ class NodeDaemon:
         wait_s, command = message.real("wait_s", 0.0), message.find_text("command")
         try:
             if len(self._line):
+                self.allocator.check_possible(request)
+                before = "1 request waits" if len(self._line) == 1 else f"{len(self._line)} requests wait"
                 raise NoResources(
-                    f"{len(self._line)} requests wait before this one; wait too (setting acquire.wait_s), or try again",
+                    f"{before} before this one; wait too (setting acquire.wait_s), or try again later",
                     waiting=len(self._line), fits_when_empty=True,
                 )  # fmt: skip
             return self._grant(number, request, command, now)
@@ -355,7 +357,12 @@ class NodeDaemon:
             version=self._version,
             tiles=tile_rows(allocator, self.administration.faults.health_of),
             leases=[self._lease_status(lease) for lease in allocator.leases.values()],
-            memory={"total": allocator.memory_total, "used": sum(allocator.memory_granted)},
+            memory={
+                "total": allocator.memory_total,
+                "used": sum(allocator.memory_granted),
+                "retired": sum(allocator.memory_retired),
+                "free": sum(allocator.room.memory_free),
+            },
             applications=len(allocator.applications),
             max_applications=allocator.max_applications,
             uptime_s=max(0.0, now - self._started_at),

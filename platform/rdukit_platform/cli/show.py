@@ -78,7 +78,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
 def describe_attempt(attempt: Mapping[str, Any]) -> str:
     """One line for an attempt: how it ended, where it ran, and what was wrong."""
     tiles, error = attempt["tiles"] or [], attempt["error"]
-    where = f", {len(tiles)} tiles from {tiles[0]}" if tiles else ""
+    where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     why = f": {error['message']} [{error['code']}]" if error else ""
     return f"attempt {attempt['number']}  {attempt['outcome'] or 'is open'} on {attempt['worker']}{where}{why}"
 

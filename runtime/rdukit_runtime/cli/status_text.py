@@ -37,7 +37,7 @@ def _head_lines(answer: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{answer['platform']} ({answer['chip']}) on {answer['node']}, up {format_seconds(answer['uptime_s'])}",
         f"tiles   {free} of {len(tiles)} free" + (f", {lost} out of service ({_OUT_OF_SERVICE})" if lost else ""),
-        f"memory  {format_bytes(memory['total'] - memory['used'])} of {format_bytes(memory['total'])} free",
+        f"memory  {format_bytes(memory.get('free', memory['total'] - memory['used']))} of {format_bytes(memory['total'])} free",
         f"apps    {answer['applications']} of {answer['max_applications']}",
     ]
     database = answer.get("database", {})

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit_platform.console import curve
+from rdukit_platform.cli.show import describe_attempt
 from rdukit_platform.console.curve import draw_curve, nice_ticks
 from rdukit_platform.console.page import safe_next
 from rdukit_platform.console.session import ConsoleSession, find_session, seal
@@ -13,6 +14,8 @@ from rdukit_platform.console.views import (
     REASONS,
     TONES,
     age_words,
+    attempt_words,
+    fault_of,
     figure_text,
     log_lines,
     loss_points,
@@ -22,7 +25,7 @@ from rdukit_platform.console.views import (
     view_job,
     why_words,
 )
-from rdukit_platform.jobs.schemas import Event, Job
+from rdukit_platform.jobs.schemas import Attempt, Event, Job
 from rdukit_platform.jobs.states import JobState, Reason
 
 KEY = b"k" * 32
@@ -136,6 +139,20 @@ def test_leases_of_one_tenant_and_application_share_a_colour_and_a_lease_nobody_
     node = draw_node(tiles, leases, {})
     assert [holder.style for holder in node.holders] == ["c0", "c0", "c1"]
     assert node.holders[2].application == "ghost"
+
+
+def test_an_attempt_that_the_hardware_ended_names_its_fault() -> None:
+    error = {"code": "tile-fault", "message": "a tile hangs", "detail": {"fault_uuid": "f-1"}}
+    attempt = Attempt(
+        number=1, worker="w", outcome="box-failed", error=error, tiles=["/NODE/XRDU_0/RDU_0/TILE_0"], published_at=1.0,
+        claimed_at=2.0, started_at=3.0, ended_at=4.0,
+    )  # fmt: skip
+    assert (attempt_words(attempt), fault_of(attempt)) == ("box-failed: a tile hangs [tile-fault]", "f-1")
+    assert describe_attempt(attempt.model_dump()) == (
+        "attempt 1  box-failed on w, 1 tile from /NODE/XRDU_0/RDU_0/TILE_0: a tile hangs [tile-fault]"
+    )
+    crashed = attempt.model_copy(update={"error": {"code": "child-died", "message": "it was killed"}})
+    assert fault_of(crashed) == ""
 
 
 def test_every_state_has_a_colour_and_every_reason_words() -> None:

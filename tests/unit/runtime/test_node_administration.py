@@ -245,3 +245,19 @@ def test_nobody_overtakes_those_who_wait(desk: Desk) -> None:
 
 def test_what_can_never_fit_is_refused_and_does_not_wait(desk: Desk) -> None:
     assert desk.code(1, "acquire", application="huge", tiles=33, memory_bytes=0, wait_s=5) == "no-resources"
+
+
+def test_what_can_never_fit_is_told_so_also_while_others_wait(desk: Desk) -> None:
+    acquire(desk, 1, tiles=32, memory_bytes=0)
+    assert desk.find_answer(2, "acquire", application="next", tiles=1, memory_bytes=0, wait_s=5) is None
+    error = desk.error(9, "acquire", application="huge", tiles=999, memory_bytes=0)
+    assert "waiting cannot help" in error["message"]
+    assert error["detail"]["fits_when_empty"] is False
+
+
+def test_retired_memory_is_not_free(desk: Desk) -> None:
+    before = desk.ok(1, "status")["memory"]
+    inject(desk, "ddr-uncorrectable", "/NODE/XRDU_0/RDU_0/DDRCH_0")
+    after = desk.ok(1, "status")["memory"]
+    assert before["free"] == before["total"]
+    assert after["free"] == after["total"] - after["retired"] < before["free"]
