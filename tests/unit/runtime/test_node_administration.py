@@ -240,7 +240,7 @@ def test_a_waiting_request_ends_at_its_deadline_or_with_its_connection(desk: Des
 def test_nobody_overtakes_those_who_wait(desk: Desk) -> None:
     acquire(desk, 1, tiles=20)
     assert desk.find_answer(2, "acquire", application="large", tiles=32, memory_bytes=0, wait_s=5) is None
-    assert "wait before this one" in desk.error(9, "acquire", application="small", tiles=1, memory_bytes=0)["message"]
+    assert "waits before this one" in desk.error(9, "acquire", application="small", tiles=1, memory_bytes=0)["message"]
 
 
 def test_what_can_never_fit_is_refused_and_does_not_wait(desk: Desk) -> None:

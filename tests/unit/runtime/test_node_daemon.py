@@ -119,7 +119,7 @@ def test_status_says_who_has_each_tile(desk: Desk) -> None:
         "path": "/NODE/XRDU_0/RDU_0/TILE_2", "rdu": 0, "tile": 2, "lease": None, "application": None,
         "health": "Online",
     }  # fmt: skip
-    assert status["memory"] == {"total": 384 * GIB, "used": GIB}
+    assert {"total": 384 * GIB, "used": GIB}.items() <= status["memory"].items()
 
 
 def test_a_refusal_is_an_event(desk: Desk) -> None:
