@@ -131,7 +131,12 @@ def test_a_job_whose_hardware_fails_tells_it_and_goes_on_elsewhere(
 
     with node(platform) as client:
         (row,) = [one for one in client.call("faults")["faults"] if one["fault_uuid"] == uuid]
-        tenant = client.call("applications")["applications"][0]["tenant"]
+        leases = [one for one in client.call("applications")["applications"] if one["job"] == job]
+        assert [(one["reason"], one["fault"]) for one in leases] == [
+            ("released by a holder", None),
+            ("released by a holder", uuid),
+        ]
+        tenant = leases[0]["tenant"]
         assert (row["job"], row["tenant"], row["application"]) == (job, tenant, "logreg-train")
         assert [one["job"] for one in client.status()["leases"]] == []
     shown = tell(platform, "job", "show", job)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdukit_platform.console import curve
 from rdukit_platform.cli.show import describe_attempt
+from rdukit_platform.console import curve
 from rdukit_platform.console.curve import draw_curve, nice_ticks
 from rdukit_platform.console.page import safe_next
 from rdukit_platform.console.session import ConsoleSession, find_session, seal
