@@ -32,12 +32,13 @@ def status_lines(answer: Mapping[str, Any], now: float) -> list[str]:
 def _head_lines(answer: Mapping[str, Any]) -> list[str]:
     tiles: Sequence[Row] = answer["tiles"]
     memory = answer["memory"]
+    memory_free = memory.get("free", memory["total"] - memory["used"])  # an earlier daemon does not say it
     free = sum(tile["lease"] is None and _is_working(tile) for tile in tiles)
     lost = sum(not _is_working(tile) for tile in tiles)
     lines = [
         f"{answer['platform']} ({answer['chip']}) on {answer['node']}, up {format_seconds(answer['uptime_s'])}",
         f"tiles   {free} of {len(tiles)} free" + (f", {lost} out of service ({_OUT_OF_SERVICE})" if lost else ""),
-        f"memory  {format_bytes(memory.get('free', memory['total'] - memory['used']))} of {format_bytes(memory['total'])} free",
+        f"memory  {format_bytes(memory_free)} of {format_bytes(memory['total'])} free",
         f"apps    {answer['applications']} of {answer['max_applications']}",
     ]
     database = answer.get("database", {})
