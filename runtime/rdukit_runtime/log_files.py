@@ -114,15 +114,19 @@ class ApplicationLog:
         self.log(Level.EMERG, function, text)
 
 
-@lru_cache(maxsize=8)
 def application_log(program: str, path: Path | None = None) -> ApplicationLog:
-    """The shared log of all applications; the same object for the same arguments. Opens nothing yet.
+    """The shared log of all applications; the same object for the same program and place. Opens nothing yet.
 
     A level in ``$SF_RNT_LOG_LEVEL`` that does not exist is said once, and NOTICE used: logging fails no program.
 
     Args:
         path: default: ``sn.log`` of the node in force.
     """
+    return _application_log(program, path or node_paths().sn_log)
+
+
+@lru_cache(maxsize=8)
+def _application_log(program: str, path: Path) -> ApplicationLog:
     try:
         level = application_level(os.environ)
     except InvalidArgument as error:
@@ -130,7 +134,7 @@ def application_log(program: str, path: Path | None = None) -> ApplicationLog:
         level = Level.NOTICE
     # Under a root folder programs of several users share the file; a home folder belongs to one.
     mode = 0o666 if resolve(ROOT) else 0o644
-    return ApplicationLog(program, _log_file(path or node_paths().sn_log, mode), level)
+    return ApplicationLog(program, _log_file(path, mode), level)
 
 
 class LogFileHandler(logging.Handler):

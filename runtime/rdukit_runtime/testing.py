@@ -48,6 +48,7 @@ def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ())
     Raises:
         RuntimeError: it ended, or did not get ready in time; with its words.
     """
+    home.mkdir(parents=True, exist_ok=True)
     words = home / "snd.stderr"  # not a pipe: nobody reads it while a test runs, and a full one would stop the daemon
     with words.open("a") as stderr:
         process = subprocess.Popen(

@@ -402,12 +402,17 @@ def test_watchers_are_limited_and_give_their_places_back(daemon: RunningDaemon, 
             return True
         return False
 
-    # More than there are places: those that come while a question of ``is_full`` has one are refused too.
-    watches = [client.watch(kinds=["no-such-kind"]) for _ in range(MAX_WATCHERS + 4)]
-    until(is_full)
+    watches = [client.watch(kinds=["no-such-kind"]) for _ in range(MAX_WATCHERS)]
+
+    def is_full_with_one_more() -> bool:
+        # A watch that comes while a question of ``is_full`` has a place is refused: each question brings another.
+        watches.append(client.watch(kinds=["no-such-kind"]))
+        return is_full()
+
+    until(is_full_with_one_more)
     for watch in watches:
         watch.close()  # type: ignore[attr-defined]
-    del watches
+    watches.clear()
     until(lambda: not is_full())
 
 

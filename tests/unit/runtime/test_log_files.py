@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
+from rdukit_runtime import log_files
 from rdukit_runtime.log_files import (
     LOG_KEEP,
     LOG_MAX_BYTES,
@@ -29,9 +30,9 @@ from rdukit_runtime.rotated_log import LogFile
 @pytest.fixture(autouse=True)
 def fresh_logs() -> Iterator[None]:
     """Levels and paths are looked up anew in each test."""
-    application_log.cache_clear()
+    log_files._application_log.cache_clear()
     yield
-    application_log.cache_clear()
+    log_files._application_log.cache_clear()
 
 
 def texts(path: Path) -> list[str]:
