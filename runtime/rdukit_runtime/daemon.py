@@ -482,7 +482,10 @@ class NodeDaemon:
         body = self._lease_body(lease)
         failure = self.failed_leases.get(lease.id)
         totals, allocated = self.lease_totals(lease.id), self.allocator.memory_allocated[lease.id]
-        isolation = {**self.isolation.get(lease.id, {}), "node": dict(self._groups.report(lease.id))}
+        by_node = dict(self._groups.report(lease.id))
+        if not by_node and not pids:
+            by_node["cgroup"] = "unavailable: the holder's process is in a namespace that cannot be seen from here"
+        isolation = {**self.isolation.get(lease.id, {}), "node": by_node}
         phase = self._busiest(lease.id).phase(lease.id)
         return lease_status(body, totals, phase, allocated, pids, failure, isolation)
 

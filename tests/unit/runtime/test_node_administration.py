@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rdukit_runtime.connections import Peer
 from rdukit_runtime.testing_desk import ADMIN_TOKEN, Desk, acquire
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
@@ -261,3 +262,11 @@ def test_retired_memory_is_not_free(desk: Desk) -> None:
     after = desk.ok(1, "status")["memory"]
     assert before["free"] == before["total"]
     assert after["free"] == after["total"] - after["retired"] < before["free"]
+
+
+def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: Desk) -> None:
+    desk.daemon.connected(5, Peer(None))
+    acquire(desk, 5)
+    (lease,) = desk.ok(1, "status")["leases"]
+    assert lease["pids"] == []
+    assert "cannot be seen" in lease["isolation"]["node"]["cgroup"]
