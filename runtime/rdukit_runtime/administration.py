@@ -33,7 +33,6 @@ _REMEMBERED_APPLICATIONS: Final = 1000
 _LIMIT: Final = 1000
 #: What goes to snd.log too. Errors and resets do not: a storm has too many; the database has them.
 _LOGGED: Final = frozenset({NoticeKind.FAULT, NoticeKind.CLEAR, NoticeKind.REPAIR})
-_PCIE_ERRORS: Final = ("ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY")
 
 
 class Administration:

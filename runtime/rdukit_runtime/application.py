@@ -147,8 +147,7 @@ def open_application(
 
 
 def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
-    memory_bytes = max(pef.region_bytes, 1) + (1 << 20)
-    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=memory_bytes, launch=launch)
+    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=pef.lease_bytes, launch=launch)
 
 
 def _load_kernels(loaded: LoadedPef) -> tuple[dict[str, Kernel], int]:

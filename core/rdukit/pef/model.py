@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import PefCorrupt
 from rdukit.hardware import CHIPS
@@ -127,6 +127,10 @@ class Graph:
     gradients: Mapping[str, tuple[str, ...]]
 
 
+#: What an application asks for beside the PEF's own regions.
+_LEASE_MARGIN_BYTES: Final = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Pef:
     """Everything but the kernels' bytes."""
@@ -157,6 +161,14 @@ class Pef:
         for symbol in self.symbols.values():
             regions[symbol.region] = max(regions.get(symbol.region, 0), symbol.bytes)
         return sum(regions.values())
+
+    @property
+    def lease_bytes(self) -> int:
+        """Bytes of device memory that a lease for this PEF asks for: its regions, and a margin for their alignment.
+
+        Source: ours.
+        """
+        return max(self.region_bytes, 1) + _LEASE_MARGIN_BYTES
 
 
 def pef_to_dict(pef: Pef) -> dict[str, Any]:

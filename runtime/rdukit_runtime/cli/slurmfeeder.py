@@ -28,8 +28,6 @@ from rdukit_runtime.settings import PLATFORM
 
 _NOT_A_PEF: Final = 3
 _FORMATS: Final = ("text", "json", "sbatch", "env")
-#: What an application asks for beside the PEF's own regions.
-_MARGIN_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
         arch=pef.arch,
         tiles=pef.num_tiles,
         rdus=math.ceil(pef.num_tiles / node.chip.tiles),
-        ddr_bytes=max(pef.region_bytes, 1) + _MARGIN_BYTES,
+        ddr_bytes=pef.lease_bytes,
         huge_pages=max(1, math.ceil(_host_bytes(pef) / HUGE_PAGE_BYTES)),
         is_inference=pef.inference,
         is_data_parallel=is_data_parallel(pef),
