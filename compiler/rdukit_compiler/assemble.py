@@ -9,6 +9,7 @@ from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit_compiler.cost import operator_work, project
+from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.optimizer import (
@@ -242,6 +243,7 @@ class _GraphAssembler:
             Section(
                 len(self._assembly.sections), name, kind, self._graph.name, self._keep(kernel), inputs, outputs,
                 plan.operators, plan.rule, plan.heuristic, plan.why, resources, cost, dict(plan.decisions),
+                *self._memory(kernel, inputs, outputs, work),
             )
         )  # fmt: skip
 
@@ -266,6 +268,18 @@ class _GraphAssembler:
             chip=self._chip,
             tiles=self._options.tiles,
             decisions=plan.decisions if plan is not None else None,
+        )
+
+    def _memory(
+        self, kernel: KernelGraph, inputs: Sequence[str], outputs: Sequence[str], work: Sequence[OperatorShape] = ()
+    ) -> tuple[int, dict[str, str], dict[str, int]]:
+        """A section's ``scratch_bytes``, ``shares`` and ``holds``."""
+        found = kernel_memory(kernel, [shape.outputs for shape in work])
+        bound = {"i": inputs, "o": outputs}
+        return (
+            found.scratch_bytes,
+            {outputs[position]: bound[side][place] for position, (side, place) in found.shares.items()},
+            {outputs[position]: size for position, size in found.holds.items()},
         )
 
     def _keep(self, kernel: KernelGraph) -> str:
@@ -328,7 +342,8 @@ class _GraphAssembler:
         self._append(
             Section(
                 len(self._assembly.sections), name, kind, self._graph.name, self._keep(made.kernel), made.inputs,
-                made.outputs, (), None, "default", why, resources, cost,
+                made.outputs, (), None, "default", why, resources, cost, {},
+                *self._memory(made.kernel, made.inputs, made.outputs),
             )
         )  # fmt: skip
 
@@ -343,7 +358,7 @@ class _GraphAssembler:
             Section(
                 len(self._assembly.sections), f"{kind}_{group.label}", kind, self._graph.name, self._keep(made.kernel),
                 made.inputs, made.outputs, (), None, "default", f"the {kind} section of optimizer {group.label}",
-                resources, cost,
+                resources, cost, {}, *self._memory(made.kernel, made.inputs, made.outputs),
             )
         )  # fmt: skip
 
@@ -367,6 +382,7 @@ class _GraphAssembler:
             len(self._assembly.sections), "reduce", SectionType.REDUCE, self._graph.name, self._keep(made.kernel),
             made.inputs, made.outputs, (), None, "default",
             f"averages gradients over the ranks; time is a ring's between {ranks} ranks", resources, cost,
+            {}, *self._memory(made.kernel, made.inputs, made.outputs),
         )  # fmt: skip
         self._assembly.sections.append(section)
         self._scheduled.insert(position, section.id)

@@ -16,10 +16,13 @@ WORKERS: Final = Setting("compile.workers", 0, "Processes that build native kern
 SECTION_CACHE: Final = Setting(
     "compile.section_cache_mib", 256, "MiB of compiled sections kept for later compiles; 0 = none.", int
 )
+KERNEL_CACHE: Final = Setting(
+    "compile.kernel_cache_mib", 2048, "MiB of native kernels kept for later compiles; 0 = none.", int
+)
 
 HOST_FALLBACK: Final = Setting(
     "host_fallback", False, "Compile operators that the device lacks to run on the host, rather than refuse them.",
     parse_bool,
 )  # fmt: skip
 
-COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE)
+COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE, KERNEL_CACHE)

@@ -34,7 +34,9 @@ class CommandGroup(click.Group):
 #: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
 SUMMARIES = {
     "artifact": "List, show, fetch and add artifacts of the platform.",
+    "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
+    "cache": "Show, trim and clear what compiles keep for later ones.",
     "demo": "Run the whole road once on real digits, and stop.",
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",

@@ -2,21 +2,27 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.memory_plan import lease_bytes
+from rdukit.pef.memory_rules import persistent_layout
 from rdukit.pef.model import Graph, Pef
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
-from rdukit_runtime.engine.device_tensors import persistent_layout
+from rdukit_runtime.engine.device import CPU, engine_device, run_on_host
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
 from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.threads import LeasedThreads
 from rdukit_runtime.log_files import application_log
 from rdukit_runtime.node import NodeLease, open_lease
 from rdukit_runtime.settings import NUMERICS_TRAP
@@ -32,15 +38,20 @@ PROGRAM = "python"
 class Application:
     """A loaded PEF that holds its tiles and memory until ``close``."""
 
-    def __init__(self, loaded: LoadedPef, lease: NodeLease, kernels: Mapping[str, Kernel], native: int) -> None:
+    def __init__(
+        self, loaded: LoadedPef, lease: NodeLease, kernels: Mapping[str, Kernel], native: frozenset[str],
+        device: torch.device = CPU,
+    ) -> None:  # fmt: skip
         self.path = loaded.path
         self.pef: Pef = loaded.pef
         self.lease = lease
-        #: Kernels that run as native libraries.
-        self.native_kernels = native
+        #: Digests of the kernels that run as native libraries, and how many they are.
+        self.native_digests = native
+        self.native_kernels = len(native)
         _, size = persistent_layout(self.pef)
         self._region = lease.allocate("persistent", max(size, 1))
-        self.program = Program(self.pef, kernels, self._region.buffer, lease.page)
+        self._threads = LeasedThreads(lease.cores)
+        self.program = Program(self.pef, kernels, self._region.buffer, lease.page, device, self._threads)
         self._traps = resolve(NUMERICS_TRAP)
         self._log = application_log(PROGRAM)
         self._owner = os.getpid()
@@ -81,6 +92,8 @@ class Application:
         """Counters as plain values: emulated figures are projections, host figures are this machine's."""
         found = asdict(self.program.counters)
         found["native_kernels"] = self.native_kernels
+        found["device"] = str(self.program.device)
+        found["threads"] = self._threads.most
         found["tiles"] = list(self.lease.tiles)
         found["node"] = self.lease.kind
         return found
@@ -110,13 +123,15 @@ class Application:
 
 
 def open_application(
-    path: Path | str, name: str, arch: str | None = None, launch: str | None = None
+    path: Path | str, name: str, arch: str | None = None, launch: str | None = None,
+    build: Callable[[KernelGraph], Kernel] | None = None,
 ) -> Application:  # fmt: skip
     """Read and check the PEF at ``path``, lease what it needs, and load it.
 
     Args:
         name: of the application, for the node's tools. arch: the chip that the caller expects; None takes the PEF's.
         launch: shared by the ranks of one program, which count as one application.
+        build: makes every kernel from its graph; None takes native libraries where there are any that fit.
     Raises:
         PefError: the file cannot be used; NoResources: the node has no room, with what would fit.
     """
@@ -128,6 +143,7 @@ def open_application(
         pef = loaded.pef
         if arch is not None and find_chip(arch).name != pef.arch:
             raise PefMismatch(f"{path} was compiled for {pef.arch}, not for {arch}; compile with --arch {arch}")
+        device = engine_device()
         lease = _lease_for(pef, name, launch)
     except (PefError, RuntimeFault) as error:
         sn_log.err("sn_create_session", error.message)
@@ -138,26 +154,50 @@ def open_application(
             logger.warning("runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why)
     try:
         lease.page.enter(PROGRAM_LOAD)
-        kernels, native = _load_kernels(loaded)
+        kernels, native = _load_kernels(loaded, build, device)
         lease.page.enter(HOST)
-        return Application(loaded, lease, kernels, native)
+        return Application(loaded, lease, kernels, native, device)
     except BaseException:
         lease.release()
         raise
 
 
 def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
-    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=pef.lease_bytes, launch=launch)
+    return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=lease_bytes(pef), launch=launch)
 
 
-def _load_kernels(loaded: LoadedPef) -> tuple[dict[str, Kernel], int]:
-    """Kernels by digest, native where that is possible, and how many are."""
+def _load_kernels(
+    loaded: LoadedPef, build: Callable[[KernelGraph], Kernel] | None, device: torch.device
+) -> tuple[dict[str, Kernel], frozenset[str]]:
+    """Kernels by digest, native where that is possible and ``build`` is None, and which are."""
+    if build is not None:
+        return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset()
+    if device.type != "cpu":
+        return _load_elsewhere(loaded, device), frozenset()
     reason = why_not_native(loaded.pef, loaded.natives_trusted) if loaded.natives else None
     if reason is not None:
         logger.warning("native kernels not used pef=%s reason=%s; running generated code", loaded.path.name, reason)
     natives = loaded.natives if reason is None else {}
     kernels = {
-        digest: load_native(digest, natives[digest]) if digest in natives else build_portable(graph)
+        digest: (
+            load_native(digest, natives[digest], len(graph.inputs), sum(name is not None for name in graph.outputs))
+            if digest in natives
+            else build_portable(graph)
+        )
         for digest, graph in loaded.kernels.items()
     }
-    return kernels, len(natives)
+    return kernels, frozenset(natives)
+
+
+def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel]:
+    """Kernels by digest for a GPU: generated code; sections that the program keeps on the host stay there."""
+    if loaded.natives:
+        logger.warning(
+            "native kernels not used pef=%s device=%s reason=they were built for the host's processor; running "
+            "generated code", loaded.path.name, device,
+        )  # fmt: skip
+    hosted = {section.kernel for section in loaded.pef.sections if section.heuristic == "host"}
+    return {
+        digest: run_on_host(build_portable(graph), device) if digest in hosted else build_portable(graph, device)
+        for digest, graph in loaded.kernels.items()
+    }

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from rdukit.cpu import usable_cores
 from rdukit.errors import HwException, LeaseLost, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.hardware import ChipSpec, NodeSpec
 from rdukit.snd import SndClient
@@ -92,6 +93,11 @@ class NodeLease(Protocol):
         ...
 
     @property
+    def cores(self) -> int:
+        """Cores of the host that belong to the tiles: as many threads compute."""
+        ...
+
+    @property
     def page(self) -> StatusPage:
         """Where the application counts what it does; the node's tools show it."""
         ...
@@ -144,6 +150,11 @@ class PrivateLease(_Lease):
     """
 
     kind: Final = "private"
+
+    @property
+    def cores(self) -> int:
+        """See ``NodeLease.cores``. Nobody else is on a private node: all that this process may use."""
+        return usable_cores()
 
     def __init__(self, allocator: Allocator, lease: Lease) -> None:
         """Take over ``lease`` of ``allocator``, which nobody else uses from now on."""
@@ -201,13 +212,16 @@ class DaemonLease(_Lease):
         chip: ChipSpec,
         is_attached: bool,
         features: Collection[str] = (),
+        cores: int | None = None,
     ) -> None:
         """Take over ``client``, which holds ``lease``.
 
         Args:
             is_attached: somebody else acquired the lease; ``release`` only lets go of it.
             features: what the daemon said that it has.
+            cores: of the host, that belong to the tiles; None: all that this process may use.
         """
+        self.cores: Final = usable_cores() if cores is None else cores
         super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
         self.is_attached: Final = is_attached
         self._client = client

@@ -82,8 +82,8 @@ def _acquire(
         lease = client.acquire(
             application, tiles, memory_bytes, wait_s, launch=launch, affinity=tile_affinity(), **more
         )
-        _isolate(client, lease, node, features)
-        held = DaemonLease(client, lease, node.chip, False, features)
+        cores = _isolate(client, lease, node, features)
+        held = DaemonLease(client, lease, node.chip, False, features, cores)
     except BaseException:
         client.close()
         raise
@@ -113,8 +113,8 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
                 f"{format_bytes(int(lease['memory_bytes']))}; acquire a larger lease",
                 requested=memory_bytes, granted=int(lease["memory_bytes"]),
             )  # fmt: skip
-        _isolate(client, lease, node, features)
-        attached = DaemonLease(client, lease, node.chip, True, features)
+        cores = _isolate(client, lease, node, features)
+        attached = DaemonLease(client, lease, node.chip, True, features, cores)
     except BaseException:
         client.close()
         raise
@@ -136,14 +136,19 @@ def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozense
     return node, frozenset(map(str, hello.get("features", ())))
 
 
-def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]) -> None:
-    """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon."""
+def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]) -> int:
+    """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon.
+
+    Returns how many of the host's cores belong to the lease's tiles.
+    """
     from rdukit_runtime.isolation.process import apply as apply_isolation  # a private node needs none of it
+    from rdukit_runtime.isolation.process import leased_cores
 
     tiles = [tile_of_path(node, path).index for path in lease["tiles"]]
     report = apply_isolation(tiles, node.tiles)
     if "isolation" in features:
         client.call("isolation", lease=lease["id"], report=report)
+    return len(leased_cores(tiles, node.tiles))
 
 
 def command_line() -> str:

@@ -7,6 +7,7 @@ leaves in the home folder under the launch's name. Source: SDK reference 18 (fal
 
 import atexit
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -47,6 +48,7 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     if dist.is_initialized():
         return launch
     longest = timeout or timedelta(seconds=resolve(DISTRIBUTED_TIMEOUT_S))
+    _bind_defaults()
     if launch.world_size == 1:
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1, timeout=longest)
     else:
@@ -62,6 +64,16 @@ def join_process_group(timeout: timedelta | None = None) -> Launch:
     atexit.register(_leave)
     logger.info("event=joined rank=%d ranks=%d launcher=%s", launch.rank, launch.world_size, launch.name)
     return launch
+
+
+def _bind_defaults() -> None:
+    """Keep torch from holding the group for ever.
+
+    Functions of this module have the default group of the moment of its import among their default arguments, and
+    tracing imports it. Imported while the group is up, they keep it, so that its threads outlive ``_leave`` and can
+    meet the C++ library's clean-up, which ends the process with SIGABRT. Imported before, the default is None.
+    """
+    importlib.import_module("torch.distributed.nn.functional")
 
 
 def _leave() -> None:

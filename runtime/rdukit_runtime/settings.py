@@ -58,6 +58,25 @@ RENDEZVOUS_TIMEOUT_S: Final = Setting(
 PROFILE_FOLDER: Final = Setting(
     "profile.folder", "", "Where programs write the breakdown of their time; snprof sets it. Default: nowhere.", str
 )
+DEVICE: Final = Setting(
+    "device",
+    "cpu",
+    "Where the emulated device's memory and kernels really are: cpu, cuda, or cuda:<number>.",
+    str,
+)
+ENGINE_TF32: Final = Setting(
+    "engine.tf32",
+    False,
+    "On a CUDA device: multiply f32 numbers as TF32, faster and with 10 bits of mantissa.",
+    parse_bool,
+)
+ENGINE_THREADS: Final = Setting(
+    "engine.threads",
+    0,
+    "Most threads that a program computes with; 0: those that $OMP_NUM_THREADS or torch.set_num_threads chose, else as "
+    "many as its lease has cores.",
+    int,
+)
 
 #: The vendor's variable for the affinity hint. Source: runtime reference 3.2, 3.3.
 TILE_AFFINITY_VARIABLE: Final = "SF_RNT_TILE_AFFINITY"

@@ -1,9 +1,9 @@
 """Native libraries for kernels, built once per unique kernel and kept in the kernel cache.
 
-The cache is ``$RDUKIT_HOME/kernels/<torch version>-<cpu>-<how we build>/<digest>.so``: files appear atomically, so
-concurrent compiles and a ``kill -9`` leave whole files only.
+The cache is ``kernel_cache.py``'s: one process builds a kernel, others that want it wait for it.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -11,29 +11,27 @@ import queue
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import torch
-
-from rdukit.cpu import cpu_signature, usable_cores
+from rdukit.cpu import usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
-from rdukit.settings import home_folder, resolve
-from rdukit_compiler.backend.native_worker import SHARE_HEADERS
+from rdukit.settings import resolve
+from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.operators import GETITEM
+from rdukit_compiler.backend.section_library import sources_digest
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
 
-#: Above so many kernels, precompiling the C++ headers first pays.
-SHARED_HEADERS_FROM = 8
+#: Operators of the kernels that are compiled together, at most, and what a kernel costs beside its operators.
+_BATCH_OPERATORS: Final = 400
+_KERNEL_OPERATORS: Final = 5
 
 #: Counts up when kernels are built in another way, so that older libraries are not used.
-BUILD: Final = 2
+BUILD: Final = 3
 
 #: How the names of operators begin that can be compiled.
 _COMPILED = ("aten.", "prims.")
@@ -44,9 +42,9 @@ def find_cpp_compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "g++")
 
 
-def cache_folder() -> Path:
-    """Folder of native kernels for this torch and this processor."""
-    return home_folder() / "kernels" / f"{torch.__version__.replace('+', '-')}-{cpu_signature()}-{BUILD}"
+def build_variant() -> str:
+    """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
+    return f"build-{BUILD}-{sources_digest()}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
@@ -60,76 +58,159 @@ def build_natives(kernels: Mapping[str, KernelGraph], on_built: Callable[[str, s
     Args:
         on_built: called with each digest as it is ready, and the error if there was one.
     """
-    folder = cache_folder()
+    cache = open_kernel_cache(build_variant())
     wanted = {digest: kernel for digest, kernel in kernels.items() if has_native_form(kernel)}
-    missing = {digest: kernel for digest, kernel in wanted.items() if not (folder / f"{digest}.so").exists()}
-    for digest in wanted.keys() - missing.keys():
+    libraries = {digest: library for digest in wanted if (library := cache.find(digest)) is not None}
+    missing = {digest: kernel for digest, kernel in wanted.items() if digest not in libraries}
+    for digest in libraries:
         on_built(digest, None)
     if missing:
-        _build_missing(missing, folder, on_built)
-    return {digest: (folder / f"{digest}.so").read_bytes() for digest in wanted if (folder / f"{digest}.so").exists()}
+        _build_missing(missing, cache, libraries, on_built)
+    return libraries
 
 
 def _build_missing(
-    missing: Mapping[str, KernelGraph], folder: Path, on_built: Callable[[str, str | None], None]
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="rdukit-kernels-") as scratch:
-        pending: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # The largest first, so that no worker ends alone with a long one.
-        for digest, kernel in sorted(missing.items(), key=lambda item: -len(item[1].nodes)):
-            (Path(scratch) / digest).write_bytes(kernel.to_json())
-            pending.put(digest)
-        count = min(len(missing), resolve(WORKERS) or usable_cores())
-        failures: list[BaseException] = []
-        share = len(missing) > SHARED_HEADERS_FROM
-        threads = [
-            threading.Thread(target=_drive_worker, args=(Path(scratch), folder, pending, on_built, failures, share))
-            for _ in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise CompileError(f"building native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
+    missing: Mapping[str, KernelGraph], cache: KernelCache, libraries: dict[str, bytes],
+    on_built: Callable[[str, str | None], None],
+) -> None:  # fmt: skip
+    """Add the libraries that can be built to ``libraries``; if none can be kept, say so once."""
+    with cache.building() as place:
+        if place is not None:
+            _build_in(place, missing, cache, libraries, on_built)
+    if cache.refusal is not None:
+        left = [digest for digest in missing if digest not in libraries]
+        for number, digest in enumerate(left):
+            on_built(digest, f"{cache.refusal}; so do {len(left) - 1} other kernels" if number == 0 else None)
+
+
+def _build_in(
+    place: BuildPlace, missing: Mapping[str, KernelGraph], cache: KernelCache, libraries: dict[str, bytes],
+    on_built: Callable[[str, str | None], None],
+) -> None:  # fmt: skip
+    try:
+        for digest, kernel in missing.items():
+            (place.scratch / digest).write_bytes(kernel.to_json())
+    except OSError as cause:
+        return cache.refuse(cause)
+    count = min(len(missing), resolve(WORKERS) or usable_cores())
+    batches: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    for batch in divide_kernels({digest: len(kernel.nodes) for digest, kernel in missing.items()}, count):
+        batches.put(batch)
+    failures: list[BaseException] = []
+    threads = [
+        threading.Thread(target=_drive_worker, args=(place, cache, batches, libraries, on_built, failures))
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise CompileError(f"building native kernels failed: {failures[0]}; RDUKIT_KERNELS=portable avoids it")
+
+
+def divide_kernels(sizes: Mapping[str, int], workers: int) -> list[list[str]]:
+    """Batches of kernels that are compiled together: of about equal size, one for each worker, more where that is much.
+
+    A batch reads torch's headers once, which takes as long as several kernels; a long batch shows no progress.
+
+    Args:
+        sizes: operators of each kernel, by digest.
+    """
+    count = max(workers, -(-sum(sizes.values()) // _BATCH_OPERATORS))
+    batches: list[list[str]] = [[] for _ in range(min(count, len(sizes)))]
+    loads = [0] * len(batches)
+    # The largest first, each to the batch that has least.
+    for digest in sorted(sizes, key=lambda d: (-sizes[d], d)):
+        least = loads.index(min(loads))
+        batches[least].append(digest)
+        loads[least] += sizes[digest] + _KERNEL_OPERATORS
+    return batches
+
+
+class _Worker:
+    """A worker process, asked for batches."""
+
+    def __init__(self, place: BuildPlace, inductor: str) -> None:
+        environ = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": inductor,
+            "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
+        self._folder = place.scratch
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
+            pass_fds=(place.lock,),
+        )  # fmt: skip
+
+    def build(self, digests: Sequence[str]) -> Iterator[tuple[str, bytes | None, str | None]]:
+        """Each kernel with its library, or with the error, as they are ready. Ends early if the worker dies."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
+        left = list(digests)
+        try:
+            stdin.write(json.dumps(left) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            pass
+        while left:
+            line = stdout.readline()
+            if not line:
+                for digest in left:
+                    yield digest, None, f"the worker process ended with status {self.process.wait()}"
+                return
+            answer = json.loads(line)
+            digest = answer["kernel"]
+            left.remove(digest)
+            library = self._folder / f"{digest}.so"
+            yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        self.process.terminate()
+        self.process.wait()
 
 
 def _drive_worker(
-    scratch: Path, folder: Path, pending: "queue.SimpleQueue[str]", on_built: Callable[[str, str | None], None],
-    failures: list[BaseException], share_headers: bool,
+    place: BuildPlace, cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
+    on_built: Callable[[str, str | None], None], failures: list[BaseException],
 ) -> None:  # fmt: skip
-    """Feed one worker process until nothing is pending; stop it whatever happens."""
-    environ = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(home_folder() / "kernels" / "inductor"),
-        "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rdukit_compiler.backend.native_worker", *([SHARE_HEADERS] if share_headers else [])],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
+    """Feed one worker process until nothing is left; stop it whatever happens."""
+
+    def on_found(digest: str, library: bytes) -> None:
+        libraries[digest] = library
+        on_built(digest, None)
+
+    def build(digests: Sequence[str]) -> None:
+        for digest, library, error in worker.build(digests):
+            if library is not None:
+                libraries[digest] = library
+                cache.keep(digest, library)
+                on_built(digest, None)
+            elif error is not None and not cache.is_refused_by(error):
+                logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
+                on_built(digest, error)
+
+    worker = _Worker(place, str(cache.inductor))
     try:
-        while True:
+        while cache.refusal is None and worker.process.poll() is None:
             try:
-                digest = pending.get_nowait()
+                batch = batches.get_nowait()
             except queue.Empty:
                 break
-            process.stdin.write(f"{scratch / digest}\t{folder / (digest + '.so')}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            error = json.loads(line)["error"] if line else f"the worker process ended with status {process.wait()}"
-            if error:
-                logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
-            on_built(digest, error)
-            if not line:
-                break
+            pending: queue.SimpleQueue[str] = queue.SimpleQueue()
+            for digest in batch:
+                pending.put(digest)
+            with contextlib.closing(cache.unbuilt_batches(pending, len(batch), on_found)) as ours:
+                for digests in ours:
+                    build(digests)
     except BaseException as cause:  # noqa: BLE001 - a thread's border: the caller raises it
         failures.append(cause)
     finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.terminate()
-        process.wait()
+        worker.stop()

@@ -1,7 +1,7 @@
-"""A process that builds native kernels: kernel paths in on stdin, results out on stdout, one a line.
+"""A process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
 
-Run as ``python -m rdukit_compiler.backend.native_worker``. A process of its own keeps inductor and its settings out of
-the user's program, and lets several kernels be built at once.
+Run as ``python -m rdukit_compiler.backend.native_worker FOLDER``. A process of its own keeps inductor and its settings
+out of the user's program, and lets several batches be built at once.
 """
 
 import json
@@ -9,40 +9,79 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rdukit.errors import CompileError
 from rdukit.files import write_atomic
 from rdukit.pef.kernel import kernel_from_json
 
-#: Argument of a worker that builds many kernels.
-SHARE_HEADERS = "--share-headers"
+#: Called with a kernel's digest, and its error if there was one.
+Answer = Callable[[str, str | None], None]
 
 
 def main() -> None:
-    """Serve until stdin closes. Request: ``<kernel file>\\t<library to write>``; answer: JSON, ``error`` or null."""
-    share_headers = SHARE_HEADERS in sys.argv
+    """Serve until stdin closes.
+
+    Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
+    ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
+    """
+    folder = Path(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever inductor prints goes to stderr
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    for line in sys.stdin:
-        source, target = line.rstrip("\n").split("\t")
-        error = None
-        try:
-            _build(Path(source), Path(target), share_headers)
-        except Exception as cause:  # noqa: BLE001 - the border of the process: every failure is reported
-            error = f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"
-        answers.write(json.dumps({"target": target, "error": error}) + "\n")
+
+    def answer(digest: str, error: str | None) -> None:
+        answers.write(json.dumps({"kernel": digest, "error": error}) + "\n")
         answers.flush()
 
+    for line in sys.stdin:
+        _build_batch(folder, json.loads(line), answer)
 
-def _build(source: Path, target: Path, share_headers: bool) -> None:
+
+def _build_batch(folder: Path, digests: Sequence[str], answer: Answer) -> None:
+    sections: dict[str, str] = {}
+    for digest in digests:
+        try:
+            sections[digest] = _section((folder / digest).read_bytes())
+        except Exception as cause:  # noqa: BLE001 - the border of the process: every failure is reported
+            answer(digest, _text_of(cause))
+    _compile(folder, sections, answer)
+
+
+def _compile(folder: Path, sections: Mapping[str, str], answer: Answer) -> None:
+    """Build the libraries together; one that the compiler refuses fails alone."""
+    from rdukit_compiler.backend.section_library import compile_sections
+
+    if not sections:
+        return
+    try:
+        for digest, library in compile_sections(sections, folder).items():
+            write_atomic(folder / f"{digest}.so", library, mode=0o644)
+            answer(digest, None)
+    except CompileError as cause:
+        if len(sections) > 1:
+            for digest, code in sections.items():
+                _compile(folder, {digest: code}, answer)
+        else:
+            answer(next(iter(sections)), _text_of(cause))
+    except Exception as cause:  # noqa: BLE001 - as above
+        for digest in sections:
+            answer(digest, _text_of(cause))
+
+
+def _section(kernel_json: bytes) -> str:
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
-    from rdukit_compiler.backend.torch_private import build_library
+    from rdukit_compiler.backend.section_code import section_namespace
+    from rdukit_compiler.backend.torch_private import write_code
 
-    kernel = kernel_from_json(source.read_bytes())
-    library = build_library(fx_from_kernel(kernel), example_inputs(kernel), share_headers)
-    write_atomic(target, library.read_bytes(), mode=0o644)
+    kernel = kernel_from_json(kernel_json)
+    return section_namespace("section", *write_code(fx_from_kernel(kernel), example_inputs(kernel)))
+
+
+def _text_of(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {str(cause).splitlines()[0] if str(cause) else ''}"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 
 import contextlib
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,31 +58,68 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
         return split_saving(joint, forward_outputs)
 
 
-def build_library(module: fx.GraphModule, inputs: Sequence[torch.Tensor], share_headers: bool) -> Path:
-    """Compile a flat module to a native library with AOTInductor. Needs a C++ compiler.
+class _CodeWritten(Exception):
+    """Carries inductor's code out of its ahead-of-time compile, before that calls the C++ compiler."""
 
-    Args:
-        share_headers: precompile the C++ headers: costs seconds once, saves one or two for each later library.
-    Returns:
-        The path of the ``.so`` in inductor's own cache.
-    """
-    from torch._inductor import aot_compile
 
-    with torch.no_grad():
-        made = aot_compile(
-            module,
-            tuple(inputs),
-            options={
-                "aot_inductor.package": True,
-                "aot_inductor.enable_line_tables": False,
-                "aot_inductor.precompile_headers": share_headers,
-                # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
-                "emulate_precision_casts": True,
-            },
+def write_code(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> tuple[str, str]:
+    """The C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels."""
+    import torch._inductor.config as config
+    from torch._inductor import aot_compile, codecache
+
+    def intercept(cls: type, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:
+        raise _CodeWritten(wrapper, kernels)
+
+    compiler = codecache.AotCodeCompiler
+    former = compiler.__dict__["compile"]
+    # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
+    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}):
+        compiler.compile = classmethod(intercept)  # type: ignore[assignment,method-assign]
+        try:
+            aot_compile(
+                module,
+                tuple(inputs),
+                options={
+                    "aot_inductor.package": True,
+                    # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
+                    "emulate_precision_casts": True,
+                },
+            )
+        except BaseException as raised:
+            written = _find_written(raised)
+            if written is None:
+                raise
+            wrapper, kernels = written.args
+            return str(wrapper), str(kernels)
+        finally:
+            compiler.compile = former  # type: ignore[method-assign]
+    raise AssertionError("inductor compiled without writing code")
+
+
+def _find_written(raised: BaseException | None) -> _CodeWritten | None:
+    while raised is not None and not isinstance(raised, _CodeWritten):
+        raised = getattr(raised, "inner_exception", None) or raised.__cause__ or raised.__context__
+    return raised
+
+
+def compile_command(source: Path, target: Path) -> list[str]:
+    """The command that compiles ``source``, written by ``write_code``, to the object file ``target``."""
+    import torch._inductor.config as config
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    with config.patch({"cpp.vec_isa_ok": True, "aot_inductor.enable_line_tables": False}):
+        builder = CppBuilder(
+            name=target.stem,
+            sources=[str(source)],
+            output_dir=str(target.parent),
+            BuildOption=CppTorchDeviceOptions(
+                vec_isa=pick_vec_isa(), device_type="cpu", aot_mode=True, compile_only=True
+            ),
         )
-    assert isinstance(made, list)
-    (library,) = [Path(str(p)) for p in made if str(p).endswith(".so")]
-    return library
+        command = shlex.split(builder.get_command_line())
+    command[command.index("-o") + 1] = str(target)
+    return command
 
 
 def self_test() -> None:

@@ -3,11 +3,12 @@
 Device arithmetic is bf16 unless the program converts (SDK reference 16); ``f32`` keeps the program's dtypes, for
 debugging. Parameters that are trained stay f32 in device memory and are rounded to bf16 where a section reads them:
 an f32 master, so that small updates are not lost (Source: ours; the vendor's default is not published). Buffers that
-forward updates, and the statistics of batch norms, stay f32 likewise.
+forward updates, and the statistics of batch norms, stay f32 likewise; a cache, in which forward only places what it
+has computed in bf16, is bf16.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +23,15 @@ from rdukit_compiler.passes.repeated_calls import RepeatedCalls
 
 _ROUNDED = {torch.float32, torch.float64, torch.float16}
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
+#: Operators that put values into a copy of their first argument.
+_PLACING: Final = frozenset(
+    {"aten.index_copy.default", "aten.index_put.default", "aten.slice_scatter.default", "aten.select_scatter.default",
+     "aten.scatter.src", "aten.scatter.value"}
+)  # fmt: skip
+#: Operators that pass values on as they are.
+_MOVING: Final = frozenset(
+    "slice select view reshape flatten squeeze unsqueeze transpose t permute expand cat roll clone contiguous".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +102,39 @@ def read_exactly(operators: Iterable[Operator]) -> frozenset[str]:
 
 def _statistics(graph: ModelGraph) -> frozenset[str]:
     """Buffers that must not be rounded: dropout rates, those that forward updates, and running means and variances."""
-    found = {*graph.updates, *graph.rates}
+    found = {*(name for name in graph.updates if not is_cache(graph, name)), *graph.rates}
     for operator in graph.operators:
         if operator.op_type == "batch_norm":
             found.update(references(operator.args[3:5]))
     return frozenset(found)
+
+
+def is_cache(graph: ModelGraph, buffer: str) -> bool:
+    """Whether forward only places values into ``buffer`` that were computed without it: no rounding adds up there."""
+    producers = graph.producers()
+
+    def is_moved(name: str) -> bool:
+        """Whether what ``name`` has of the buffer was moved, and never computed with."""
+        operator = producers.get(name)
+        if operator is None:
+            return True
+        adds = operator.op == "aten.index_put.default" and True in operator.args[3:]
+        if (operator.op in _PLACING and not adds) or operator.op_type in _MOVING:
+            return all(is_moved(source) for source in operator.inputs)
+        return buffer not in _ancestors(name, producers)
+
+    return is_moved(graph.updates[buffer])
+
+
+def _ancestors(name: str, producers: Mapping[str, Operator]) -> set[str]:
+    """All values that ``name`` is computed from, itself included."""
+    found, todo = set(), [name]
+    while todo:
+        current = todo.pop()
+        if current not in found:
+            found.add(current)
+            todo.extend(producers[current].inputs if current in producers else ())
+    return found
 
 
 def _in_range(operator: Operator) -> Operator:

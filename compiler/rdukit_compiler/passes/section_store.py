@@ -2,14 +2,14 @@
 same layers, differentiates nothing.
 
 The folder is ``$RDUKIT_HOME/sections/<compiler>``, where ``<compiler>`` stands for the versions of torch and of this
-package, its source, and the processor. A file appears atomically and carries the digest of its content: what is
-damaged counts as absent and is written again. The oldest files go when the folder exceeds its bound.
+package, its source, and the processor. Files are ``rdukit.kept_files``: what is damaged counts as absent and is
+written again, and those used longest ago go when the folder exceeds its bound.
 """
 
 import json
 import logging
-import os
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 from rdukit import __version__
 from rdukit.cpu import cpu_signature
 from rdukit.errors import PefCorrupt
-from rdukit.files import sha256_of, write_atomic
+from rdukit.files import sha256_of
+from rdukit.kept_files import KeptFile, choose_evicted, find_kept, keep_file, list_kept, remove_kept, sweep_temporary
 from rdukit.pef.kernel import kernel_from_json
 from rdukit.settings import home_folder, resolve
 from rdukit_compiler.passes.differentiate import OperatorShape, SavedValue, SectionKernels, TensorShape
@@ -40,27 +41,20 @@ class SectionStore:
     def find(self, structure: str) -> SectionKernels | None:
         """The kernels of a section of this structure, bound to placeholders; None if there are none."""
         path = self._path(structure)
-        try:
-            digest, _, content = path.read_bytes().partition(b"\n")
-            if digest.decode() != sha256_of(content):
-                raise PefCorrupt(f"{path} is damaged")
-            found = _decoded(json.loads(content))
-        except FileNotFoundError:
+        content = find_kept(path, time.time())
+        if content is None:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, PefCorrupt) as cause:
+        try:
+            return _decoded(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError, PefCorrupt) as cause:
             logger.warning("section of the cache is left out: path=%s reason=%s", path, cause)
             return None
-        try:
-            os.utime(path)
-        except OSError:  # a folder that only others may write
-            logger.debug("section of the cache cannot be marked as used: path=%s", path)
-        return found
 
     def keep(self, structure: str, kernels: SectionKernels) -> None:
         """Write the kernels of a section, bound to whatever values."""
         content = json.dumps(_encoded(kernels), separators=(",", ":")).encode()
         try:
-            write_atomic(self._path(structure), sha256_of(content).encode() + b"\n" + content)
+            keep_file(self._path(structure), content)
         except OSError as cause:
             logger.warning("section was not kept: folder=%s reason=%s", self.folder, cause)
             return
@@ -71,15 +65,9 @@ class SectionStore:
         if not self._has_grown:
             return
         self._has_grown = False
-        found = []
-        for path in self.folder.parent.glob("*/*.json"):
-            try:
-                status = path.stat()
-            except OSError:  # another compile removed it
-                continue
-            found.append((status.st_mtime_ns, status.st_size, path))
-        for path in _too_many(found, self._max_bytes):
-            path.unlink(missing_ok=True)
+        root = self.folder.parent
+        sweep_temporary(root, time.time())
+        remove_kept(choose_evicted(list_sections(root), self._max_bytes))
 
     def _path(self, structure: str) -> Path:
         return self.folder / f"{sha256_of(structure.encode())}.json"
@@ -88,29 +76,26 @@ class SectionStore:
 def open_section_store() -> SectionStore | None:
     """The installation's store; None if the settings switch it off."""
     max_bytes = resolve(SECTION_CACHE) << 20
-    return SectionStore(home_folder() / "sections" / _compiler_digest(), max_bytes) if max_bytes > 0 else None
+    return SectionStore(sections_folder() / compiler_digest(), max_bytes) if max_bytes > 0 else None
+
+
+def sections_folder() -> Path:
+    """Where the sections of all compilers lie, each's in a folder of its own."""
+    return home_folder() / "sections"
+
+
+def list_sections(root: Path) -> list[KeptFile]:
+    """Every section file of the store, of this compiler and of others."""
+    return list_kept(sorted(root.glob("*/*.json")))
 
 
 @cache
-def _compiler_digest() -> str:
+def compiler_digest() -> str:
     """What a section's kernels depend on beside its structure: versions, source and processor."""
     package = Path(__file__).parent.parent
     sources = sorted([*package.glob("*.py"), *package.glob("passes/*.py"), *package.glob("backend/*.py")])
     parts = [__version__, torch.__version__, cpu_signature(), *(sha256_of(path.read_bytes()) for path in sources)]
     return sha256_of(" ".join(parts).encode())[:16]
-
-
-def _too_many(files: Iterable[tuple[int, int, Path]], max_bytes: int) -> list[Path]:
-    """Which of (time of use, bytes, path) have to go, the oldest first."""
-    ordered = sorted(files)
-    excess = sum(size for _, size, _ in ordered) - max_bytes
-    going = []
-    for _, size, path in ordered:
-        if excess <= 0:
-            break
-        going.append(path)
-        excess -= size
-    return going
 
 
 def _encoded(kernels: SectionKernels) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""``rdukit pef``: explain PEF files."""
+"""``rdukit pef``: explain PEF files. Other parts add commands through the entry-point group ``rdukit.pef.commands``."""
 
 import json
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
@@ -23,8 +25,23 @@ from rdukit.pef.inspect import (
 from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
 
+#: Commands that need more than this package.
+GROUP: Final = "rdukit.pef.commands"
 
-@click.group()
+
+class PefGroup(click.Group):
+    """Its own commands, and those of other parts."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(point.name for point in entry_points(group=GROUP))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        found = [] if own is not None else [p for p in entry_points(group=GROUP) if p.name == cmd_name]
+        return found[0].load() if found else own
+
+
+@click.group(cls=PefGroup)
 def pef() -> None:
     """Explain PEF files.
 

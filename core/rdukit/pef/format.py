@@ -14,7 +14,7 @@ A reader takes its own major version and any minor version up to its own. No wei
 from typing import Final
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
-FORMAT_VERSION: Final = (1, 1)
+FORMAT_VERSION: Final = (1, 2)
 #: Zip archive comment, so that ``file`` and people can tell.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from rdukit.errors import PefCorrupt
 from rdukit.hardware import CHIPS
@@ -109,6 +109,12 @@ class Section:
     cost: Cost
     #: What the heuristic decided, as it gave it: tiling, sharding, factors. Empty in PEFs before format 1.1.
     decisions: Mapping[str, Any] = field(default_factory=dict)
+    #: Most bytes that exist inside one run on the host, beyond inputs and outputs; 0 in PEFs before format 1.2.
+    scratch_bytes: int = 0
+    #: Output → the input or earlier output whose memory it is in, as a view is. Empty in PEFs before format 1.2.
+    shares: Mapping[str, str] = field(default_factory=dict)
+    #: Output that is a view of more than itself → bytes that it keeps. Empty in PEFs before format 1.2.
+    holds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +131,6 @@ class Graph:
     losses: tuple[str, ...]
     #: Differentiable symbol -> gradient symbols to add up.
     gradients: Mapping[str, tuple[str, ...]]
-
-
-#: What an application asks for beside the PEF's own regions.
-_LEASE_MARGIN_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +163,6 @@ class Pef:
         for symbol in self.symbols.values():
             regions[symbol.region] = max(regions.get(symbol.region, 0), symbol.bytes)
         return sum(regions.values())
-
-    @property
-    def lease_bytes(self) -> int:
-        """Bytes of device memory that a lease for this PEF asks for: its regions, and a margin for their alignment.
-
-        Source: ours.
-        """
-        return max(self.region_bytes, 1) + _LEASE_MARGIN_BYTES
 
 
 def pef_to_dict(pef: Pef) -> dict[str, Any]:
@@ -261,6 +255,11 @@ def _check_names(pef: Pef) -> None:
         for name in (*section.inputs, *section.outputs):
             if name not in pef.symbols:
                 raise PefCorrupt(f"section {section.id} names symbol {name!r}, which the PEF does not define")
+        bound = {*section.inputs, *section.outputs}
+        if not bound.issuperset((*section.shares, *section.shares.values(), *section.holds)):
+            raise PefCorrupt(f"section {section.id} says whose memory a symbol is in that it neither reads nor makes")
+        if min(section.scratch_bytes, *section.holds.values(), 0) < 0:
+            raise PefCorrupt(f"section {section.id} takes fewer than 0 bytes of memory")
     ids = [section.id for section in pef.sections]
     if ids != list(range(len(ids))):
         raise PefCorrupt(f"section ids are {ids}; they must count from 0")

@@ -18,6 +18,7 @@ import click
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch
 from rdukit.hardware import NODES, NodeSpec, find_node
+from rdukit.pef.memory_plan import lease_bytes
 from rdukit.pef.model import Pef, SectionType, SymbolKind
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
@@ -83,7 +84,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
         arch=pef.arch,
         tiles=pef.num_tiles,
         rdus=math.ceil(pef.num_tiles / node.chip.tiles),
-        ddr_bytes=pef.lease_bytes,
+        ddr_bytes=lease_bytes(pef),
         huge_pages=max(1, math.ceil(_host_bytes(pef) / HUGE_PAGE_BYTES)),
         is_inference=pef.inference,
         is_data_parallel=is_data_parallel(pef),

@@ -37,7 +37,7 @@ def all_reduce_mean(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         travelling = []
         for group in cut_buckets(gradients):
             wide = torch.float64 if gradients[group[0]].dtype == torch.float64 else torch.float32
-            bucket = torch.cat([gradients[i].reshape(-1).to(wide) for i in group])
+            bucket = torch.cat([gradients[i].reshape(-1).to(wide) for i in group]).to("cpu")  # where gloo works
             travelling.append((group, bucket, dist.all_reduce(bucket, async_op=True)))
         made: list[torch.Tensor] = list(gradients)
         for group, bucket, work in travelling:
@@ -45,7 +45,7 @@ def all_reduce_mean(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
             bucket.div_(ranks)
             sizes = [gradients[i].numel() for i in group]
             for position, flat in zip(group, torch.split(bucket, sizes), strict=True):
-                made[position] = flat.view(gradients[position].shape).to(gradients[position].dtype)
+                made[position] = flat.view(gradients[position].shape).to(gradients[position])
     return made
 
 
@@ -73,9 +73,13 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> None:
     if world_size() == 1:
         return
     with peer_errors("sending the first values of parameters"):
-        sent = [dist.broadcast(t.reshape(-1).view(torch.uint8), 0, async_op=True) for t in tensors if t.numel()]
+        flat = [(t, t.reshape(-1).view(torch.uint8).to("cpu")) for t in tensors if t.numel()]
+        sent = [dist.broadcast(memory, 0, async_op=True) for _, memory in flat]
         for work in sent:
             work.wait()
+        for tensor, memory in flat:
+            if tensor.device.type != "cpu":  # on the host ``memory`` is the tensor's own
+                tensor.copy_(memory.view(tensor.dtype).view(tensor.shape))
 
 
 def gather_facts(facts: Any) -> list[Any]:

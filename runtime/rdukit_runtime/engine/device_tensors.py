@@ -2,46 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import torch
 
 from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
+from rdukit.pef.memory_rules import PERSISTENT, persistent_layout, shared_outputs
 from rdukit.pef.model import Pef, Symbol, SymbolKind
+from rdukit_runtime.engine.device import CPU, allocate_regions
 from rdukit_runtime.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
-
-#: Kinds whose memory outlives a run: allocated at load, updated in place.
-PERSISTENT: Final = frozenset(
-    {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE, SymbolKind.SEED}
-)
-ALIGNMENT: Final = 64
-
-
-def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
-    """Offset of each persistent region in one block of device memory, and the block's size in bytes."""
-    sizes: dict[str, int] = {}
-    shared = shared_outputs(pef)
-    for symbol in pef.symbols.values():
-        if symbol.kind in PERSISTENT or symbol.name in shared:
-            sizes[symbol.region] = max(sizes.get(symbol.region, 0), symbol.bytes)
-    offsets: dict[str, int] = {}
-    end = 0
-    for region, size in sizes.items():
-        offsets[region] = end
-        end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-    return offsets, end
-
-
-def shared_outputs(pef: Pef) -> frozenset[str]:
-    """Outputs that share their region, with an input or with another graph's output: they outlive the run."""
-    count: dict[str, int] = {}
-    for symbol in pef.symbols.values():
-        count[symbol.region] = count.get(symbol.region, 0) + 1
-    return frozenset(
-        symbol.name
-        for symbol in pef.symbols.values()
-        if symbol.kind is SymbolKind.OUTPUT and (symbol.region != symbol.name or count[symbol.region] > 1)
-    )
 
 
 class DeviceTensors:
@@ -50,10 +18,14 @@ class DeviceTensors:
     Args:
         memory: writable, zeroed, at least as large as ``persistent_layout`` says.
         page: where transfers are counted, for whoever looks at the node.
+        device: where the tensors are. ``memory`` is used on the host only; elsewhere it stays untouched.
     """
 
-    def __init__(self, pef: Pef, memory: memoryview, page: StatusPage | None = None) -> None:
+    def __init__(
+        self, pef: Pef, memory: memoryview, page: StatusPage | None = None, device: torch.device = CPU
+    ) -> None:
         self.pef = pef
+        self.device = device
         self.page = private_page() if page is None else page
         self._transfer_phase = ARGUMENT_LOAD
         self._slot_of = {name: position for position, name in enumerate(pef.symbols)}
@@ -72,29 +44,44 @@ class DeviceTensors:
 
     def _place_persistent(self, memory: memoryview) -> None:
         offsets, size = persistent_layout(self.pef)
-        self._begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr() if len(memory) else 0
-        self._end = self._begin + len(memory)
         if len(memory) < size:
             raise InvalidArgument(f"device memory of {len(memory)} bytes is too small; the PEF needs {size}")
         shared = shared_outputs(self.pef)
-        for name, symbol in self.pef.symbols.items():
-            if symbol.kind in PERSISTENT or name in shared:
-                dtype: torch.dtype = getattr(torch, symbol.dtype)
-                count = symbol.bytes // dtype.itemsize
-                flat = (
-                    torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region])
-                    if count
-                    else torch.empty(0, dtype=dtype)
-                )
-                if name in shared:
-                    self._homes[name] = flat.view(symbol.shape)
-                else:
-                    self._slots[self._slot_of[name]] = flat.view(symbol.shape)
+        held = {name: s for name, s in self.pef.symbols.items() if s.kind in PERSISTENT or name in shared}
+        regions: dict[str, torch.Tensor] = {}
+        if self.device.type == "cpu":
+            begin = torch.frombuffer(memory, dtype=torch.uint8).data_ptr() if len(memory) else 0
+            self._addresses = range(begin, begin + len(memory))
+        else:
+            sizes: dict[str, int] = {}
+            for symbol in held.values():
+                sizes[symbol.region] = max(sizes.get(symbol.region, 0), symbol.bytes)
+            regions = allocate_regions(sizes, self.device)
+            self._storages = frozenset(region.untyped_storage()._cdata for region in regions.values())
+        for name, symbol in held.items():
+            dtype: torch.dtype = getattr(torch, symbol.dtype)
+            count = symbol.bytes // dtype.itemsize
+            if not count:
+                flat = torch.empty(0, dtype=dtype, device=self.device)
+            elif regions:
+                flat = regions[symbol.region][: symbol.bytes].view(dtype)
+            else:
+                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offsets[symbol.region])
+            if name in shared:
+                self._homes[name] = flat.view(symbol.shape)
+            else:
+                self._slots[self._slot_of[name]] = flat.view(symbol.shape)
         for section in self.pef.sections:
             for name in section.outputs:
                 if self.pef.symbols[name].kind is SymbolKind.INPUT and name not in self._made_slots:
                     self._made_slots[name] = len(self._slots)
                     self._slots.append(None)
+
+    def _is_persistent(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in persistent memory, as a view of an input does."""
+        if self.device.type == "cpu":
+            return tensor.untyped_storage().data_ptr() in self._addresses
+        return tensor.untyped_storage()._cdata in self._storages
 
     def symbol(self, name: str) -> Symbol:
         """The symbol called ``name``.
@@ -177,7 +164,7 @@ class DeviceTensors:
         former = self.page.enter(self._transfer_phase)
         try:
             self.page.count_transfer(0, tensor.nbytes)
-            return tensor.to(getattr(torch, symbol.host_dtype), copy=True)
+            return tensor.to(CPU, getattr(torch, symbol.host_dtype), copy=True)
         finally:
             self.page.enter(former)
 
@@ -212,7 +199,7 @@ class DeviceTensors:
             raise UnknownTensor(f"tensor {name!r} has no gradient: it needs a training PEF and a run of 'bckwd'")
         total = sum(t.to(torch.float32) for t in tensors if t is not None)
         assert isinstance(total, torch.Tensor)
-        return total.to(getattr(torch, symbol.host_dtype))
+        return total.to(CPU, getattr(torch, symbol.host_dtype))
 
     def seed(self, output: str, value: torch.Tensor | None) -> None:
         """Set the incoming gradient of an output, until set again; None restores the default."""

@@ -1,20 +1,140 @@
-"""Loads native kernels: AOTInductor libraries with all state among their inputs. No compiler, no inductor needed."""
+"""Loads native kernels: libraries with all state among their inputs. No compiler, no inductor needed.
 
+Each library holds one section and the same list runner (``native_source/runner.h`` of the compiler): consecutive
+sections are called by list, over slots of tensor handles, with the interpreter lock free.
+"""
+
+import ctypes
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from rdukit.cpu import cpu_signature
+from rdukit.errors import PefCorrupt
 from rdukit.pef.model import Pef
-from rdukit_runtime.engine.portable import Kernel
 
 logger = logging.getLogger(__name__)
 
-#: Libraries of this process by digest: the system's loader never really unloads one, so neither do we.
-_RUNNERS: dict[str, Any] = {}
+#: Kernels of this process by digest: the system's loader never really unloads a library, so neither do we.
+_KERNELS: dict[str, "NativeKernel"] = {}
+
+_ERROR_ROOM: Final = 1000
+
+_alloc_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
+_steal_handles = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+
+_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_capsule_of = ctypes.pythonapi.PyCapsule_New
+_capsule_of.restype, _capsule_of.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class NativeStep(ctypes.Structure):
+    """``rdukit::Step``: one section bound to slots."""
+
+    _fields_ = [
+        ("section", ctypes.c_void_p),
+        ("inputs", ctypes.c_void_p), ("outputs", ctypes.c_void_p), ("is_written", ctypes.c_void_p),
+        ("freed", ctypes.c_void_p),
+        ("input_count", ctypes.c_int32), ("output_count", ctypes.c_int32), ("freed_count", ctypes.c_int32),
+        ("index", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class NativeKernel:
+    """A kernel in a library. Callable as a kernel; a ``NativeList`` calls several at once."""
+
+    def __init__(self, address: int, run_list: Any, inputs: int, outputs: int) -> None:
+        self.address = address
+        self.run_list = run_list
+        handles = (ctypes.c_void_p * (inputs + outputs))()
+        slots = range(inputs + outputs)
+        self._alone = NativeSteps([(self, tuple(slots)[:inputs], tuple(slots)[inputs:], (), ())])
+        self._inputs = inputs
+        self._handles = handles
+
+    def __call__(self, inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
+        handles = type(self._handles)()
+        fill_handles(handles, range(self._inputs), inputs)
+        try:
+            self._alone.run(handles)
+            return take_handles(handles, range(self._inputs, len(handles)))
+        finally:
+            take_handles(handles, [slot for slot, held in enumerate(handles) if held])
+
+
+class NativeSteps:
+    """Sections with their slots, in the form that the runner takes.
+
+    Args:
+        steps: kernel, input slots, output slots, which outputs (positions) are copied to their slots' own memory, and
+            slots that are empty afterwards.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[NativeKernel, Sequence[int], Sequence[int], Sequence[int], Sequence[int]]],
+    ) -> None:
+        self._run_list = steps[0][0].run_list
+        self._keep: list[Any] = []
+        made = [self._step(index, *step) for index, step in enumerate(steps)]
+        self._steps = (NativeStep * len(made))(*made)
+        self._error = ctypes.create_string_buffer(_ERROR_ROOM)
+        self._failed = ctypes.c_int64()
+
+    def _step(
+        self, index: int, kernel: NativeKernel, inputs: Sequence[int], outputs: Sequence[int],
+        written: Sequence[int], freed: Sequence[int],
+    ) -> NativeStep:  # fmt: skip
+        gone = set(freed)
+        # A slot that is freed is handed over with its last appearance among the inputs.
+        last = {slot: position for position, slot in enumerate(inputs) if slot in gone}
+        bound = [~slot if last.get(slot) == position else slot for position, slot in enumerate(inputs)]
+        others = [slot for slot in freed if slot not in last]
+        is_written = [int(position in set(written)) for position in range(len(outputs))]
+        columns = [(ctypes.c_int32 * len(c))(*c) for c in (bound, outputs, is_written, others)]
+        self._keep += columns
+        addresses = [ctypes.addressof(column) for column in columns]
+        return NativeStep(kernel.address, *addresses, len(bound), len(outputs), len(others), index)
+
+    def run(self, handles: Any, durations: Any = None) -> None:
+        """Run all over ``handles``, an array of a tensor handle for each slot.
+
+        Args:
+            durations: an array of as many 64-bit integers as steps, filled with nanoseconds; or None.
+        Raises:
+            RuntimeError: a section failed, with its reason; ``failed_step`` says which. Later ones have not run.
+        """
+        failed = self._run_list(
+            handles, self._steps, len(self._steps), durations, self._error, _ERROR_ROOM, ctypes.byref(self._failed)
+        )
+        if failed:
+            raise RuntimeError(self._error.value.decode(errors="replace"))
+
+    @property
+    def failed_step(self) -> int:
+        """Position of the step that ``run`` was in last."""
+        return self._failed.value
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def fill_handles(handles: Any, slots: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
+    """Put new handles of ``tensors`` into ``slots``; they keep the tensors alive until they are taken or used up."""
+    for slot, capsule in zip(slots, _alloc_handles(tensors), strict=True):
+        handles[slot] = _pointer_of(capsule, None)
+
+
+def take_handles(handles: Any, slots: Sequence[int]) -> list[torch.Tensor]:
+    """The tensors in ``slots``, which are empty afterwards."""
+    capsules = [_capsule_of(handles[slot], None, None) for slot in slots]
+    for slot in slots:
+        handles[slot] = None
+    return _steal_handles(capsules)
 
 
 def why_not_native(pef: Pef, trusted: bool) -> str | None:
@@ -28,23 +148,29 @@ def why_not_native(pef: Pef, trusted: bool) -> str | None:
     return None
 
 
-def load_native(digest: str, library: bytes) -> Kernel:
-    """Load a library from memory and return its kernel; a library that this process has already is used again.
+def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> NativeKernel:
+    """Load a library from memory and return its kernel; a kernel that this process has already is used again.
 
     Args:
-        digest: of the library's bytes, or of the kernel that it was built from.
+        digest: of the kernel that the library was built from. inputs, outputs: how many the kernel has.
+    Raises:
+        PefCorrupt: the library is not one of ours.
     """
-    runner = _RUNNERS.get(digest)
-    if runner is None:
+    kernel = _KERNELS.get(digest)
+    if kernel is None:
         # The descriptor stays open: the system's loader takes a path that it has seen for the library it knows.
         descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(descriptor), "wb") as stream:
             stream.write(library)
-        runner = _RUNNERS[digest] = torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{descriptor}", 1)
-    run = runner.run
-
-    def kernel(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
-        made: Sequence[torch.Tensor] = run(inputs)  # type: ignore[arg-type]  # a list, as the engine passes it
-        return made
-
+        try:
+            loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+            section, run_list = getattr(loaded, f"rdukit_section_{digest[:32]}"), loaded.rdukit_run_list
+        except (OSError, AttributeError) as cause:
+            raise PefCorrupt(f"the native library of kernel {digest[:12]} cannot be loaded: {cause}") from cause
+        run_list.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] + [ctypes.c_void_p] * 2 + [
+            ctypes.c_int64, ctypes.c_void_p,
+        ]  # fmt: skip
+        address = ctypes.cast(section, ctypes.c_void_p).value
+        assert address is not None
+        kernel = _KERNELS[digest] = NativeKernel(address, run_list, inputs, outputs)
     return kernel

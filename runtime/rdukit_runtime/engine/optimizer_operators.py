@@ -3,6 +3,7 @@
 Each takes lists of tensors of equal length and run-time scalars.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -22,10 +23,22 @@ def sgd(
     """``torch.optim.SGD``'s update without dampening (SDK reference 9), in place; ``nesterov`` is 0 or 1."""
     if not parameters:
         return
-    torch._fused_sgd_(
-        parameters, gradients, momenta if momentum else [], weight_decay=weight_decay, momentum=momentum, lr=lr,
-        dampening=0.0, nesterov=bool(nesterov and momentum), maximize=False, is_first_step=False,
-    )  # fmt: skip
+    for group in _of_one_dtype(parameters, gradients, momenta if momentum else []):
+        torch._fused_sgd_(
+            *group, weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=0.0,
+            nesterov=bool(nesterov and momentum), maximize=False, is_first_step=False,
+        )  # fmt: skip
+
+
+def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
+    """The lists, divided by the first one's dtypes where torch's fused kernels want that: on a GPU."""
+    first = lists[0]
+    if first[0].device.type == "cpu" or len({tensor.dtype for tensor in first}) == 1:
+        yield lists
+        return
+    for dtype in dict.fromkeys(tensor.dtype for tensor in first):
+        chosen = [position for position, tensor in enumerate(first) if tensor.dtype == dtype]
+        yield [[tensors[i] for i in chosen] if tensors else [] for tensors in lists]
 
 
 def adamw(
@@ -35,12 +48,12 @@ def adamw(
     """``torch.optim.AdamW``'s update, in place; ``steps`` are scalars that count updates."""
     if not parameters:
         return
-    for step in steps:
-        step.add_(1)
-    torch._fused_adamw_(
-        parameters, gradients, averages, squares, [], steps, lr=lr, beta1=beta1, beta2=beta2,
-        weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
-    )  # fmt: skip
+    torch._foreach_add_(steps, 1)
+    for weights, slopes, means, spreads, counts in _of_one_dtype(parameters, gradients, averages, squares, steps):
+        torch._fused_adamw_(
+            weights, slopes, means, spreads, [], counts, lr=lr, beta1=beta1, beta2=beta2,
+            weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 def adamw_stepwise(
@@ -52,9 +65,13 @@ def adamw_stepwise(
     The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
     for rounding, as that of a bias before batch norm or of attention's key bias.
     """
-    for parameter, gradient, average, square, step in zip(parameters, gradients, averages, squares, steps, strict=True):
-        step.add_(1)
-        count = step.item()
+    if not parameters:
+        return
+    torch._foreach_add_(steps, 1)
+    counts = torch.stack(steps).tolist()  # of all at once: each look at a value makes a GPU stop
+    for parameter, gradient, average, square, count in zip(
+        parameters, gradients, averages, squares, counts, strict=True
+    ):
         parameter.mul_(1 - lr * weight_decay)
         average.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)

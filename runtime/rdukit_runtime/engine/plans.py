@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
-from rdukit_runtime.engine.device_tensors import PERSISTENT
+from rdukit.pef.memory_rules import PERSISTENT, freed_after, replaced_by
+from rdukit.pef.model import Graph, Pef, Section, SectionType
 from rdukit_runtime.engine.portable import Kernel
 
 
@@ -52,13 +52,16 @@ class Plan(NamedTuple):
     cost: PlanCost
     #: Empty in programs without shared regions.
     stores: tuple[Store, ...] = ()
+    #: Slots that the steps fill anew: emptied before the first, so that two sets of gradients never exist at once.
+    replaced: tuple[int, ...] = ()
 
 
 class Step(NamedTuple):
     """One section bound to slots.
 
     ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
-    ``freed`` are slots that nothing reads after it.
+    ``taken`` are inputs that nothing reads after it: their slots are emptied before, so that the kernel may free them.
+    ``freed`` are slots that nothing reads after it, those among them.
     """
 
     section: Section
@@ -67,6 +70,7 @@ class Step(NamedTuple):
     outputs: tuple[int, ...]
     written: tuple[tuple[int, int], ...]
     freed: tuple[int, ...]
+    taken: tuple[int, ...] = ()
 
 
 def choose_sections(
@@ -127,18 +131,14 @@ def make_plan(
 ) -> Plan:
     """Bind sections to slots and find what is dead after each.
 
-    An activation may be freed after its last reader in the graph, if that reader is among ``sections``.
+    What is freed, and emptied before the run, says ``rdukit.pef.memory_rules``.
 
     Args:
         kernels: by digest. slots: of each symbol.
         made_slots: of each input that a graph makes, the slot in which that one keeps what it made.
         find_home: where an output that outlives the run is kept.
     """
-    position = {section: i for i, section in enumerate(graph.schedule)}
-    last_reader: dict[str, int] = {}
-    for number in graph.schedule:
-        for name in (*pef.sections[number].inputs, *pef.sections[number].outputs):
-            last_reader[name] = max(last_reader.get(name, -1), position[number])
+    freed = freed_after(pef, graph)
     slot_of = dict(slots)
     for number in graph.schedule:
         slot_of.update({n: made_slots[n] for n in pef.sections[number].outputs if n in made_slots})
@@ -146,12 +146,6 @@ def make_plan(
     stores: list[Store] = []
     for chosen in sections:
         section = pef.sections[chosen]
-        touched = dict.fromkeys((*section.inputs, *section.outputs))
-        freed = [
-            slot_of[name]
-            for name in touched
-            if pef.symbols[name].kind is SymbolKind.ACTIVATION and last_reader[name] == position[chosen]
-        ]
         steps.append(
             Step(
                 section,
@@ -163,13 +157,15 @@ def make_plan(
                     for index, name in enumerate(section.outputs)
                     if pef.symbols[name].kind in PERSISTENT and name not in made_slots
                 ),
-                tuple(freed),
+                tuple(slot_of[name] for name in freed[chosen]),
+                tuple(slot_of[name] for name in freed[chosen] if name not in section.outputs),
             )
         )
         for name in section.outputs:
             if (home := find_home(name)) is not None:
                 stores.append(Store(name, slot_of[name], home))
-    return Plan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores))
+    replaced = tuple(slot_of[name] for name in replaced_by(pef, graph, sections))
+    return Plan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores), replaced)
 
 
 def _needs(pef: Pef, steps: Sequence[Step], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:

@@ -10,21 +10,28 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import PefCorrupt
+from rdukit.errors import PefCorrupt, PefMismatch
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, references
+from rdukit_runtime.engine.device import CPU
+from rdukit_runtime.engine.device_operators import ELSEWHERE
 from rdukit_runtime.engine.optimizer_operators import OPERATORS
+from rdukit_runtime.settings import DEVICE
 
-#: Takes the input tensors in order and the run-time scalars; returns the outputs in order.
+#: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
+#: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.
 Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
 
 
-def build_portable(graph: KernelGraph) -> Kernel:
+def build_portable(graph: KernelGraph, device: torch.device = CPU) -> Kernel:
     """Generate the function that runs ``graph``; values are freed after their last use.
 
+    Args:
+        device: where the kernel's inputs are; what it makes itself is made there.
     Raises:
-        PefCorrupt: an operator or argument does not exist in this torch.
+        PefCorrupt: an operator or argument does not exist in this torch. PefMismatch: an operator does not exist on
+        ``device``.
     """
-    writer = _Writer(graph)
+    writer = _Writer(graph, device)
     return writer.function()
 
 
@@ -36,8 +43,9 @@ def count_operators(graph: KernelGraph) -> int:
 class _Writer:
     """Writes the function's text; whatever text cannot express is bound by name in ``scope``."""
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: KernelGraph, device: torch.device) -> None:
         self._graph = graph
+        self._device = device
         self._scope: dict[str, Any] = {}
         self._names = {spec.name: f"a{i}" for i, spec in enumerate(graph.inputs)}
         self._names |= {node.name: f"b{i}" for i, node in enumerate(graph.nodes)}
@@ -47,7 +55,7 @@ class _Writer:
         for position, node in enumerate(self._graph.nodes):
             for name in references([*node.args, *node.kwargs.values()]):
                 last_use[name] = position
-        kept = set(self._graph.outputs) | {spec.name for spec in self._graph.inputs}
+        kept = set(self._graph.outputs)
         lines: list[str] = []
         for position, node in enumerate(self._graph.nodes):
             lines.append(f"{self._names[node.name]} = {self._call(node)}")
@@ -58,7 +66,7 @@ class _Writer:
                 lines.append("del " + ", ".join(self._names[n] for n in dead))
         returned = ", ".join("None" if o is None else self._names[o] for o in self._graph.outputs)
         unpack = ", ".join(self._names[spec.name] for spec in self._graph.inputs)
-        head = [f"({unpack},) = inputs"] if unpack else []
+        head = [f"({unpack},) = inputs", "if type(inputs) is list: inputs.clear()"] if unpack else []
         body = "\n    ".join([*head, *lines, f"return ({returned}{',' if returned else ''})"])
         bound = "".join(f", {name}={name}" for name in self._scope)
         source = f"def run(inputs, scalars{bound}):\n    {body}\n"
@@ -71,8 +79,14 @@ class _Writer:
         if node.op == "getitem":
             value, index = node.args
             return f"{self._text(value)}[{self._text(index)}]"
-        function = self._bind("f", _callable_of(node.op))
-        arguments = [self._text(a) for a in node.args] + [f"{k}={self._text(v)}" for k, v in node.kwargs.items()]
+        called = _callable_of(node.op)
+        keywords = dict(node.kwargs)
+        if self._device.type != "cpu" and node.op not in OPERATORS:
+            if _makes_from_nothing(called) and keywords.get("device") is None:
+                keywords["device"] = Special("device", str(self._device))
+            called = _on_device(node.op, called, self._device)
+        function = self._bind("f", called)
+        arguments = [self._text(a) for a in node.args] + [f"{k}={self._text(v)}" for k, v in keywords.items()]
         return f"{function}({', '.join(arguments)})"
 
     def _text(self, argument: Argument) -> str:
@@ -81,6 +95,8 @@ class _Writer:
                 return self._names[name]
             case Special("scalar", name):
                 return f"scalars[{name!r}]"
+            case Special("device", "cpu"):
+                return self._bind("k", self._device)
             case Special(kind, text):
                 return self._bind("k", _special(kind, text))
             case list():
@@ -118,6 +134,32 @@ def _callable_of(op: str) -> Callable[..., Any]:
     if not isinstance(found, torch._ops.OpOverload):
         raise PefCorrupt(f"the PEF names operator {op!r}, which is no operator of torch")
     return found
+
+
+def _makes_from_nothing(called: Any) -> bool:
+    """Whether an operator takes a device and no tensor that would say which, as ``arange`` does."""
+    schema = getattr(called, "_schema", None)
+    if schema is None:
+        return False
+    kinds = {argument.name: str(argument.type) for argument in schema.arguments}
+    return "device" in kinds and not any("Tensor" in kind for kind in kinds.values())
+
+
+def _on_device(op: str, called: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """``called``, or what does the same on ``device``, if that is a GPU.
+
+    Raises:
+        PefMismatch: nothing does.
+    """
+    if op in ELSEWHERE:
+        return ELSEWHERE[op]  # type: ignore[no-any-return]
+    if isinstance(called, torch._ops.OpOverload) and device.type == "cuda":
+        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(called.name(), "CUDA"):
+            raise PefMismatch(
+                f"the PEF uses operator {op!r}, which torch {torch.__version__} has no CUDA kernel for; run it on the "
+                f"host with {DEVICE.variable}=cpu"
+            )
+    return called
 
 
 def _special(kind: str, text: str) -> Any:

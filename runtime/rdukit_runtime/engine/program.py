@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef
+from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors
+from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.plans import (
     Counters,
     Plan,
@@ -19,6 +22,7 @@ from rdukit_runtime.engine.plans import (
     make_plan,
 )
 from rdukit_runtime.engine.portable import Kernel
+from rdukit_runtime.engine.threads import LeasedThreads, gains_from_threads
 from rdukit_runtime.status_page import EXECUTE, HOST, StatusPage
 
 
@@ -29,16 +33,24 @@ class Program(DeviceTensors):
         memory: writable, zeroed, at least as large as ``persistent_layout`` says.
         kernels: by digest.
         page: where runs, phases and transfers are counted, for whoever looks at the node.
+        device: where memory is, and where ``kernels`` run. threads: of the lease; None: as many as torch has.
     """
 
     def __init__(
-        self, pef: Pef, kernels: Mapping[str, Kernel], memory: memoryview, page: StatusPage | None = None
-    ) -> None:
-        super().__init__(pef, memory, page)
+        self, pef: Pef, kernels: Mapping[str, Kernel], memory: memoryview, page: StatusPage | None = None,
+        device: torch.device = CPU, threads: LeasedThreads | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(pef, memory, page, device)
+        self._threads = threads
+        #: Plans, by key, that gain from several threads.
+        self._gaining: dict[tuple[str, tuple[int, ...]], bool] = {}
         #: Runs and host seconds of each plan; ``counters`` adds them up.
         self._ran: dict[tuple[str, tuple[int, ...]], list[float]] = {}
         self._kernels = kernels
         self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
+        #: The steps of each plan, consecutive native ones joined.
+        self._parts: dict[int, tuple[Step | NativeRun, ...]] = {}
+        self._handles = HandleTable(len(self._slots))
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
         #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
@@ -73,6 +85,7 @@ class Program(DeviceTensors):
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = self._plan(graph, sections)
+            self._gaining[key] = gains_from_threads(step.section.cost for step in plan.steps)
         slots = self._slots
         for kind, name, slot in plan.needs:
             if slots[slot] is None:
@@ -80,30 +93,51 @@ class Program(DeviceTensors):
         page = self.page
         page.enter(EXECUTE)
         began = time.perf_counter()
+        threads = self._threads
+        former = 0 if threads is None else threads.begin(self._gaining[key])
         try:
-            self._run_plan(plan, scalars)
+            if self.device.type == "cpu":
+                self._run_plan(plan, scalars)
+            else:
+                self._run_elsewhere(plan, scalars)
         except BaseException:
             page.enter(HOST)
             raise
+        finally:
+            if threads is not None:
+                threads.end(former)
         ran = self._ran.setdefault(key, [0, 0.0])
         ran[0] += 1
         ran[1] += time.perf_counter() - began
         cost = plan.cost
         page.count_run(len(plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
 
+    def _run_elsewhere(self, plan: Plan, scalars: Mapping[str, float]) -> None:
+        """``_run_plan`` on a GPU."""
+        try:
+            with device_numbers(self.device):
+                self._run_plan(plan, scalars)
+        except torch.OutOfMemoryError as cause:
+            raise out_of_memory(0, self.device) from cause
+
     def _run_plan(self, plan: Plan, scalars: Mapping[str, float]) -> None:
-        steps = plan.steps
+        slots = self._slots
+        for slot in plan.replaced:
+            slots[slot] = None
         with torch.no_grad():
             if self._rates and scalars is not self._held:
                 self._hold(scalars)
-            if self.section_seconds is None:
-                for step in steps:
-                    self._run_step(step, scalars)
-            else:
-                for step in steps:
+            for part in self._parts[id(plan)]:
+                if isinstance(part, NativeRun):
+                    part.run(slots, self._handles.handles, self.section_seconds)
+                elif self.section_seconds is None:
+                    self._run_step(part, scalars)
+                else:
+                    synchronise(self.device)
                     start = time.perf_counter()
-                    self._run_step(step, scalars)
-                    self.section_seconds.append((step.section.id, time.perf_counter() - start))
+                    self._run_step(part, scalars)
+                    synchronise(self.device)
+                    self.section_seconds.append((part.section.id, time.perf_counter() - start))
             if plan.stores:
                 self._store(plan.stores)
 
@@ -122,7 +156,7 @@ class Program(DeviceTensors):
         for store in stores:
             made = slots[store.slot]
             assert made is not None
-            if self._begin <= made.untyped_storage().data_ptr() < self._end:
+            if self._is_persistent(made):
                 slots[store.slot] = made.clone()
         for store in stores:
             made = slots[store.slot]
@@ -132,7 +166,10 @@ class Program(DeviceTensors):
 
     def _run_step(self, step: Step, scalars: Mapping[str, float]) -> None:
         slots = self._slots
-        made = step.kernel([slots[i] for i in step.inputs], scalars)  # type: ignore[misc]
+        inputs = [slots[i] for i in step.inputs]
+        for slot in step.taken:
+            slots[slot] = None
+        made = step.kernel(inputs, scalars)  # type: ignore[arg-type]
         if step.written:
             made = self._write_back(step, made)
         for slot, tensor in zip(step.outputs, made, strict=True):
@@ -150,7 +187,13 @@ class Program(DeviceTensors):
         return kept
 
     def _plan(self, graph: Graph, sections: tuple[int, ...]) -> Plan:
-        return make_plan(self.pef, graph, sections, self._kernels, self._slot_of, self._made_slots, self._home)
+        plan = make_plan(self.pef, graph, sections, self._kernels, self._slot_of, self._made_slots, self._home)
+        persistent = {slot for name, slot in self._slot_of.items() if self.pef.symbols[name].kind in PERSISTENT}
+        parts = self._parts[id(plan)] = group_steps(plan.steps, persistent)
+        for part in parts:
+            if isinstance(part, NativeRun):
+                self._handles.keep(part.persistent, self._slots)
+        return plan
 
     def _home(self, name: str) -> torch.Tensor | None:
         """Where an output that outlives the run is kept; None for one that does not."""

@@ -58,6 +58,14 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
     return report
 
 
+def leased_cores(tiles: Sequence[int], node_tiles: int) -> list[int]:
+    """The host's cores that belong to a lease's tiles, whether the process is bound to them or not.
+
+    Args: as of ``apply``.
+    """
+    return cores_of(_state_of(os.getpid()).allowed_cores, tiles, node_tiles)
+
+
 class _ProcessState:
     """What was applied to one process."""
 

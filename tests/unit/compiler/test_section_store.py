@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.hardware import find_chip
+from rdukit.kept_files import keep_file
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes import section_memo
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
@@ -82,13 +83,10 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
 
 
 def test_content_of_another_form_is_left_out_although_its_digest_holds(tmp_path: Path) -> None:
-    from rdukit.files import sha256_of
-
     graph, store = mlp(1), SectionStore(tmp_path, PLENTY)
     first = built(graph, SectionMemo(store))
     for path in tmp_path.iterdir():
-        content = json.dumps({"forward": 1}).encode()
-        path.write_bytes(sha256_of(content).encode() + b"\n" + content)
+        keep_file(path, json.dumps({"forward": 1}).encode())
     assert built(graph, SectionMemo(store)) == first
 
 

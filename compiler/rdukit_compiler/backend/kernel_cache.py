@@ -1,0 +1,283 @@
+"""Native libraries kept for all programs of a user, and built by one process at a time.
+
+The folder is ``$RDUKIT_HOME/kernels/<torch version>/<processor>/<variant>/<digest>.so``: a library fits only the torch
+and the processor that it was built for, and the variant says how it was built. Beside that there is inductor's own
+cache, ``kernels/inductor``, and what compiles that run now write, ``kernels/scratch``. Everything is bounded together.
+
+Nothing here is needed for a right result: what cannot be read is built again, and what cannot be kept is not kept.
+Source: ours.
+"""
+
+import logging
+import os
+import queue
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rdukit.cpu import cpu_signature
+from rdukit.file_locks import claim_lock, shared_lock, sole_lock
+from rdukit.kept_files import (
+    KeptFile,
+    choose_evicted,
+    find_kept,
+    keep_file,
+    list_kept,
+    remove_kept,
+    sweep_temporary,
+)
+from rdukit.settings import home_folder, resolve
+from rdukit_compiler.settings import KERNEL_CACHE
+
+logger = logging.getLogger(__name__)
+
+INDUCTOR: Final = "inductor"
+SCRATCH: Final = "scratch"
+LOCKS: Final = "locks"
+
+#: A lock that everybody holds who builds, together, and who sweeps, alone.
+BUILDING: Final = "building"
+
+#: Seconds that a process waits for a kernel that another one builds, before it builds the kernel itself.
+WAIT_S: Final = 300.0
+
+#: With less than this left on the disk a build that failed counts as failed for want of room.
+_FULL_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlace:
+    """Where one compile builds."""
+
+    #: A folder of this compile alone, removed when it ends.
+    scratch: Path
+    #: What says that somebody builds. Worker processes inherit it, so that what they use stays while they still run.
+    lock: int
+
+
+class KernelCache:
+    """The libraries of one torch, processor and variant; ``root`` and its bound are common to all of them.
+
+    Args:
+        variant: how the libraries are built; part of a folder's name.
+    """
+
+    def __init__(self, root: Path, variant: str, max_bytes: int, now: Callable[[], float] = time.time) -> None:
+        self.root = root
+        self.folder = root.joinpath(*own_place(), variant)
+        self.inductor = root / INDUCTOR
+        self._max_bytes = max_bytes
+        self._now = now
+        #: Why nothing can be kept; None while everything can.
+        self.refusal: str | None = None
+
+    def find(self, digest: str) -> bytes | None:
+        """The library of a kernel; None if there is none, or only a damaged one."""
+        return find_kept(self._path(digest), self._now())
+
+    def keep(self, digest: str, library: bytes) -> None:
+        """Write a library. If that fails, ``refusal`` says why, and no other kernel is built for the cache."""
+        try:
+            keep_file(self._path(digest), library)
+        except OSError as cause:
+            self.refuse(cause)
+
+    def refuse(self, cause: object) -> None:
+        """Give up building: the disk is full, or the folder cannot be written. Said once."""
+        if self.refusal is None:
+            self.refusal = f"the kernel cache {self.root} cannot be written: {cause}"
+            logger.warning("native kernels are not built: reason=%s", self.refusal)
+
+    def is_refused_by(self, error: str) -> bool:
+        """Whether a build failed with ``error`` for want of room: then no other is tried."""
+        try:
+            is_full = shutil.disk_usage(self.root).free < _FULL_BYTES
+        except OSError:
+            is_full = False
+        if is_full or "No space left" in error or "Disk quota" in error:
+            self.refuse(error)
+        return self.refusal is not None
+
+    def unbuilt_batches(
+        self, pending: "queue.SimpleQueue[str]", limit: int, on_found: Callable[[str, bytes], None],
+        wait_s: float = WAIT_S,
+    ) -> Generator[list[str]]:  # fmt: skip
+        """The kernels of ``pending`` that are this caller's to build, up to ``limit`` at once; nobody else builds them.
+
+        Those that another process builds come last: they are found when it has kept them, or given out when it has
+        died or taken ``wait_s``. A caller waits while it holds no kernel, so processes never wait for each other in a
+        circle. Ends early when the cache is refused. Several threads may share ``pending``.
+
+        Args:
+            on_found: called with each kernel that was kept meanwhile, and its library.
+        """
+        busy: list[str] = []
+        while self.refusal is None:
+            with ExitStack() as held:
+                batch: list[str] = []
+                while len(batch) < limit and (digest := _find_next(pending)) is not None:
+                    self._claim(held, digest, 0.0, on_found, batch, busy)
+                if not batch:
+                    break
+                yield batch
+        while busy and self.refusal is None:
+            first, *others = busy
+            busy, batch = [], []
+            with ExitStack() as held:
+                self._claim(held, first, wait_s, on_found, batch, batch)
+                for digest in others:  # most likely of the same process, so they are kept by now, or free
+                    if len(batch) < limit:
+                        self._claim(held, digest, 0.0, on_found, batch, busy)
+                    else:
+                        busy.append(digest)
+                if batch:
+                    yield batch
+
+    def _claim(
+        self, held: ExitStack, digest: str, wait_s: float, on_found: Callable[[str, bytes], None],
+        ours: list[str], busy: list[str],
+    ) -> None:  # fmt: skip
+        """Find a kernel, or hold it as long as ``held`` and add it to ``ours``, or to ``busy`` if another holds it."""
+        with ExitStack() as lock:
+            try:
+                is_ours = lock.enter_context(sole_lock(self._lock(digest), wait_s))
+            except OSError as cause:
+                self.refuse(cause)
+                return
+            library = self.find(digest)
+            if library is not None:
+                on_found(digest, library)
+            elif is_ours:
+                ours.append(digest)
+                held.push(lock.pop_all())
+            else:
+                busy.append(digest)
+
+    @contextmanager
+    def building(self) -> Iterator[BuildPlace | None]:
+        """Around a compile's builds: a place for them, or None if the cache is refused. Trims the cache at the end."""
+        with ExitStack() as held:
+            try:
+                place = self._open_place(held)
+            except OSError as cause:
+                self.refuse(cause)
+                place = None
+            yield place
+        if place is not None:
+            self.trim()
+
+    def _open_place(self, held: ExitStack) -> BuildPlace:
+        for folder in (self.folder, self.root / LOCKS, self.inductor, self.root / SCRATCH):
+            folder.mkdir(parents=True, exist_ok=True)
+        probe = self.folder / f".probe.{os.getpid()}.{secrets.token_hex(4)}.part"
+        held.callback(probe.unlink, missing_ok=True)
+        probe.write_bytes(bytes(4096))
+        probe.unlink()
+        lock = held.enter_context(shared_lock(self.root / LOCKS / BUILDING))
+        scratch = self.root / SCRATCH / f"{os.getpid()}-{secrets.token_hex(4)}"
+        scratch.mkdir()
+        held.callback(shutil.rmtree, scratch, ignore_errors=True)
+        return BuildPlace(scratch, lock)
+
+    def trim(self) -> None:
+        """Hold the bound; remove what killed processes left. Never fails."""
+        try:
+            trim_kernels(self.root, self._max_bytes, self._now())
+        except OSError as cause:
+            logger.warning("the kernel cache cannot be trimmed: reason=%s", cause)
+
+    def _lock(self, digest: str) -> Path:
+        return self.root / LOCKS / f"{digest}-{'-'.join(self.folder.parts[-3:])}.lock"
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / f"{digest}.so"
+
+
+def open_kernel_cache(variant: str) -> KernelCache:
+    """The user's cache, for libraries of this torch, this processor and ``variant``."""
+    return KernelCache(kernels_folder(), variant, resolve(KERNEL_CACHE) << 20)
+
+
+def kernels_folder() -> Path:
+    """Where native kernels and what belongs to them lie."""
+    return home_folder() / "kernels"
+
+
+def trim_kernels(
+    root: Path, max_bytes: int, now_s: float,
+    goes_anyway: Callable[[Path], bool] = lambda _: False, beside: Sequence[KeptFile] = (),
+) -> int:  # fmt: skip
+    """Remove what killed processes left, what ``goes_anyway``, and what exceeds the bound; the bytes freed.
+
+    What inductor left goes before any library: it only makes the next build of the same kernel faster. While any
+    process builds it is left alone, and not counted: whoever ends last trims it.
+
+    Args:
+        max_bytes: the most that stays, with ``beside``, files elsewhere that go like those of the cache.
+    """
+    if not root.is_dir():
+        return 0
+    (root / LOCKS).mkdir(exist_ok=True)
+    for lock in (root / LOCKS).glob("*.lock"):
+        with sole_lock(lock):
+            pass  # its release removes the file, if nobody holds it
+    sweep_temporary(root, now_s)
+    with claim_lock(root / LOCKS / BUILDING) as nobody_builds:
+        libraries = list_kernels(root)
+        going = [file for file in libraries if goes_anyway(file.path)]
+        staying = [*beside, *(file for file in libraries if not goes_anyway(file.path))]
+        if nobody_builds:
+            for scratch in (root / SCRATCH).glob("*"):
+                shutil.rmtree(scratch, ignore_errors=True)
+            staying += list_inductor(root)
+        freed = remove_kept([*going, *choose_evicted(staying, max_bytes)])
+    _remove_empty_folders(root)
+    return freed
+
+
+def list_kernels(root: Path) -> list[KeptFile]:
+    """Every library of the cache, also those that earlier versions kept elsewhere in it."""
+    folders = {root / INDUCTOR, root / SCRATCH, root / LOCKS}
+    return list_kept(
+        (path for path in sorted(root.rglob("*.so")) if not folders & set(path.parents) and path.is_file()), rank=1
+    )
+
+
+def place_of(library: Path, root: Path) -> tuple[str, str, str]:
+    """For which torch, which processor and in which variant a library was built; dashes where its path is silent."""
+    parts = library.relative_to(root).parts[:-1]
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("-", "-", "/".join(parts))
+
+
+def own_place() -> tuple[str, str]:
+    """The torch and the processor of this process, as folders of the cache are called."""
+    return torch.__version__.replace("+", "-"), cpu_signature()
+
+
+def list_inductor(root: Path) -> list[KeptFile]:
+    """What inductor keeps for itself, by folder."""
+    folder = root / INDUCTOR
+    return list_kept(sorted(folder.iterdir())) if folder.is_dir() else []
+
+
+def _find_next(pending: "queue.SimpleQueue[str]") -> str | None:
+    try:
+        return pending.get_nowait()
+    except queue.Empty:
+        return None
+
+
+def _remove_empty_folders(root: Path) -> None:
+    for folder in sorted((path for path in root.glob("*/**") if path.is_dir()), reverse=True):
+        if folder.relative_to(root).parts[0] not in {INDUCTOR, SCRATCH, LOCKS}:
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or not ours
+                continue

@@ -1,0 +1,143 @@
+// Linear layers with few rows, y[M,N] = x[M,K] W[N,K]^T, at the speed at which memory delivers W.
+//
+// W is float, bf16 (as uint16_t) or int8 with one scale a row; x and y are float or bf16; sums are in float.
+// Written with GCC's vector types, so that one source serves every processor; -march decides the width.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+
+namespace rdukit {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+typedef float Lanes __attribute__((vector_size(LANES * 4)));
+typedef uint32_t Words __attribute__((vector_size(LANES * 4)));
+typedef uint16_t Halves __attribute__((vector_size(LANES * 2)));
+
+struct bf16 {
+  uint16_t bits;
+};
+
+template <class To, class From>
+static inline To load_as(const From* from) {
+  To to;
+  std::memcpy(&to, from, sizeof to);
+  return to;
+}
+
+static inline Lanes load(const float* p) { return load_as<Lanes>(p); }
+
+static inline Lanes load(const bf16* p) {
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#elif defined(__AVX2__)
+  return (Lanes)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+#else
+  return (Lanes)(__builtin_convertvector(load_as<Halves>(p), Words) << 16);
+#endif
+}
+
+static inline Lanes load(const int8_t* p) {
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  return (Lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  Lanes lanes;
+  for (int i = 0; i < LANES; i++) lanes[i] = (float)p[i];
+  return lanes;
+#endif
+}
+
+static inline float value(float v) { return v; }
+static inline float value(int8_t v) { return (float)v; }
+static inline float value(bf16 v) {
+  uint32_t bits = (uint32_t)v.bits << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static inline void store(float* to, float v) { *to = v; }
+static inline void store(bf16* to, float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  if ((bits & 0x7fffffff) > 0x7f800000) {
+    to->bits = 0x7fc0;
+    return;
+  }
+  to->bits = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static inline float total(Lanes v) {
+  float sum = 0;
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) v[i] += v[i + half];
+  sum = v[0];
+  return sum;
+}
+
+// One row of W against M rows of x. W is read in one sweep, a little ahead of its use: a core has too few loads in
+// flight to wait for each line of memory, the more so the narrower W's elements are.
+template <int M, class W>
+static inline void one_row(const float* x, int64_t x_stride, const W* w, int64_t k, float* sums) {
+  constexpr int UNROLL = M == 1 ? 4 : M == 2 ? 2 : 1;
+  constexpr int STEP = UNROLL * LANES;
+  constexpr int LINE = 64 / sizeof(W);  // elements of a cache line
+  constexpr int AHEAD = 1024;           // bytes
+  Lanes acc[M][UNROLL];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+    for (int u = 0; u < UNROLL; u++) acc[m][u] = Lanes{};
+  int64_t i = 0;
+  for (; i + STEP <= k; i += STEP) {
+    if (STEP >= LINE || i % LINE == 0)
+#pragma GCC unroll 4
+      for (int b = 0; b < (STEP > LINE ? STEP : LINE); b += LINE)
+        __builtin_prefetch((const char*)(w + i + b) + AHEAD);
+#pragma GCC unroll 4
+    for (int u = 0; u < UNROLL; u++) {
+      Lanes ws = load(w + i + u * LANES);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; m++) acc[m][u] += ws * load(x + m * x_stride + i + u * LANES);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) {
+    Lanes all = acc[m][0];
+#pragma GCC unroll 4
+    for (int u = 1; u < UNROLL; u++) all += acc[m][u];
+    sums[m] = total(all);
+  }
+  for (; i < k; i++)
+    for (int m = 0; m < M; m++) sums[m] += value(w[i]) * x[m * x_stride + i];
+}
+
+// y[M, first:last] of y[M,N]; x is float with rows of x_stride elements.
+template <int M, class W, class Y>
+static void rows(const float* x, int64_t x_stride, const W* w, const float* scale, const float* bias, Y* y, int64_t n,
+                 int64_t k, int64_t first, int64_t last) {
+  for (int64_t r = first; r < last; r++) {
+    float sums[M];
+    one_row<M>(x, x_stride, w + r * k, k, sums);
+    for (int m = 0; m < M; m++) {
+      float v = sums[m];
+      if (scale) v *= scale[r];
+      if (bias) v += bias[r];
+      store(y + m * n + r, v);
+    }
+  }
+}
+
+}  // namespace rdukit
+#pragma GCC pop_options

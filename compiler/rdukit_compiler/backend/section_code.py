@@ -1,0 +1,70 @@
+"""From the C++ that inductor writes for a graph to one namespace of a section library. Text in, text out: pure.
+
+Inductor's wrapper is a whole library with a model container, constants and an interface of thirty functions; it takes
+several seconds to compile, whatever the graph. A section needs of it only the body that calls kernels and operators.
+The forms that this module looks for are inductor's of the pinned torch; anything else is refused, and then the section
+runs portably.
+"""
+
+import re
+from typing import Final
+
+from rdukit.errors import CompileError
+
+_BODY: Final = re.compile(
+    r"void AOTInductorModel::run_impl\(.*?\) \{\n(?P<body>.*)\n\} // AOTInductorModel::run_impl", re.DOTALL
+)
+#: Cached constants of torch's C interface, one a line.
+_CACHED: Final = re.compile(r"^CACHE_TORCH_\w+\(\w+\);$", re.MULTILINE)
+#: What the container's class needs and a section does not.
+_DROPPED: Final = re.compile(
+    r"^\s*(__check_inputs_outputs\(.*\);|if \(_check_aoti_runtime_check_inputs_env\(\)\) \{.*\}"
+    r"|\[\[maybe_unused\]\] auto& kernels = .*;|inputs\.clear\(\);)\s*$\n?",
+    re.MULTILINE,
+)
+#: In a body these reach for what a section does not have.
+_FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
+_EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
+
+
+class UnusualCode(CompileError):
+    """Inductor wrote code in a form that is not known here."""
+
+
+def section_namespace(name: str, wrapper: str, kernels: str) -> str:
+    """The code of one section as ``namespace name``, whose function ``run`` takes inputs and outputs.
+
+    Args:
+        wrapper: inductor's wrapper. kernels: inductor's kernels.
+    Raises:
+        UnusualCode: the wrapper has another form than expected, or needs more than tensors.
+    """
+    found = _BODY.search(wrapper)
+    if found is None:
+        raise UnusualCode("inductor's wrapper has no run_impl")
+    body = _DROPPED.sub("", found["body"]).replace("this->device_idx_", "0")
+    foreign = next((word for word in _FOREIGN if word in body), None)
+    if foreign is not None:
+        raise UnusualCode(f"the wrapper uses {foreign!r}")
+    own = "\n".join(line for line in kernels.splitlines() if not line.startswith("#include"))
+    own = _EXTERNAL_KERNEL.sub("static void ", own)
+    cached = "\n".join(_CACHED.findall(wrapper))
+    return (
+        f"namespace {name} {{\n{cached}\n{own}\n"
+        "static void run(AtenTensorHandle* input_handles, AtenTensorHandle* output_handles) {\n"
+        f"{body}\n}}\n}}  // namespace {name}\n"
+    )
+
+
+def library_source(sections: dict[str, str]) -> str:
+    """A translation unit of several sections: their code by the name of the function that each exports."""
+    parts = ['#include "section.h"']
+    for number, (symbol, code) in enumerate(sections.items()):
+        parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
+        parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]
+    return "\n".join(parts) + "\n"
+
+
+def symbol_of(digest: str) -> str:
+    """The function of a kernel in its library."""
+    return f"rdukit_section_{digest[:32]}"

@@ -1,0 +1,74 @@
+"""Section libraries: the C++ of many kernels compiled together, then linked into one small library for each.
+
+Reading torch's headers takes the C++ compiler seconds, a section's own code a fraction of one, so a batch of kernels
+shares one reading. The linker takes from the common object what one kernel needs.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rdukit.errors import CompileError
+from rdukit.files import sha256_of
+from rdukit_compiler.backend.section_code import library_source, symbol_of
+
+SOURCES: Final = Path(__file__).parent / "native_source"
+
+#: Exported by each library beside its section.
+RUNNER: Final = "rdukit_run_list"
+
+#: Each function may be left out by the linker; warnings are about code that inductor wrote.
+_OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", f"-I{SOURCES}")
+_NOT_WANTED: Final = ("-Wall", "-pedantic", "-fno-omit-frame-pointer")
+
+
+def sources_digest() -> str:
+    """Changes with our own C++: libraries built from other sources are not used."""
+    return sha256_of(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())))[:12]
+
+
+def compile_sections(sections: Mapping[str, str], scratch: Path | None = None) -> dict[str, bytes]:
+    """One library for each section.
+
+    Args:
+        sections: by kernel digest what ``section_namespace`` wrote for the name ``section``.
+        scratch: where to work; None takes the system's folder for temporary files.
+    Raises:
+        CompileError: the C++ compiler refused; with its first error.
+    """
+    from rdukit_compiler.backend.torch_private import compile_command
+
+    with tempfile.TemporaryDirectory(prefix="rdukit-sections-", dir=scratch) as folder:
+        source, made = Path(folder, "sections.cpp"), Path(folder, "sections.o")
+        source.write_text(library_source({symbol_of(digest): code for digest, code in sections.items()}))
+        command = [word for word in compile_command(source, made) if word not in _NOT_WANTED]
+        _run([*command, *_OBJECT_FLAGS])
+        return {digest: _link(made, symbol_of(digest), command[0]) for digest in sections}
+
+
+def _link(made: Path, symbol: str, compiler: str) -> bytes:
+    """The library that exports ``symbol`` and the list runner, and holds what these need."""
+    exported, library = made.with_suffix(".map"), made.with_suffix(".so")
+    exported.write_text(f"{{ global: {symbol}; {RUNNER}; local: *; }};\n")
+    _run(
+        [
+            compiler, "-shared", str(made), "-o", str(library), f"-Wl,--version-script={exported}",
+            "-Wl,--gc-sections", "-Wl,--strip-all", "-fopenmp", f"-L{Path(torch.__file__).parent / 'lib'}",
+            "-ltorch_cpu", "-lc10",
+        ]
+    )  # fmt: skip
+    return library.read_bytes()
+
+
+def _run(command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        raise CompileError(f"the C++ compiler {command[0]!r} was not found")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
+        raise CompileError(f"the C++ compiler failed with status {done.returncode}: {lines[0]}")

@@ -1,0 +1,167 @@
+"""``rdukit cache``: what compiles keep for later ones, and how to be rid of it."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.kept_files import KeptFile, choose_evicted, remove_kept
+from rdukit.settings import resolve
+from rdukit.units import format_bytes, format_seconds
+from rdukit_compiler.backend.kernel_cache import (
+    kernels_folder,
+    list_inductor,
+    list_kernels,
+    own_place,
+    place_of,
+    trim_kernels,
+)
+from rdukit_compiler.passes.section_store import compiler_digest, list_sections, sections_folder
+from rdukit_compiler.settings import KERNEL_CACHE, SECTION_CACHE
+
+_COLUMNS: Final = ("WHAT", "TORCH", "PROCESSOR", "BUILT", "FILES", "SIZE", "LAST USED", "HERE")
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRow:
+    """Kept files of one kind that were made for the same torch and processor, in the same way."""
+
+    what: str
+    torch: str
+    processor: str
+    built: str
+    files: int
+    bytes: int
+    #: Seconds of the epoch, exact to an hour.
+    last_used_s: float
+    #: Whether compiles of this torch on this processor can use them.
+    is_usable_here: bool
+
+
+@click.group()
+def cache() -> None:
+    """Show, trim and clear what compiles keep for later ones.
+
+    That is native kernels and compiled sections. All of it can be made again, which costs the next compile time; PEF
+    files have their own copies and are not concerned.
+
+    Example: rdukit cache show
+    """
+
+
+@cache.command()
+@_json_option
+def show(as_json: bool) -> None:
+    """Show what is kept, by torch version and processor.
+
+    Example: rdukit cache show
+    """
+    rows = _rows()
+    bounds = {"kernels": resolve(KERNEL_CACHE) << 20, "sections": resolve(SECTION_CACHE) << 20}
+    if as_json:
+        folders = {"kernels": str(kernels_folder()), "sections": str(sections_folder())}
+        shown = {"folders": folders, "rows": [asdict(row) for row in rows], "max_bytes": bounds}
+        click.echo(json.dumps(shown, sort_keys=True))
+        return
+    click.echo("\n".join(cache_lines(rows, time.time())))
+    for what, setting in (("kernels", KERNEL_CACHE), ("sections", SECTION_CACHE)):
+        used = sum(row.bytes for row in rows if (row.what == "sections") == (what == "sections"))
+        click.echo(f"{what}: {format_bytes(used)} of {format_bytes(bounds[what])} ({setting.name})")
+
+
+@cache.command()
+@click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Most bytes to leave, of everything.")
+@_json_option
+def trim(max_bytes: int | None, as_json: bool) -> None:
+    """Remove what other torch versions, earlier layouts and other compilers left, and what exceeds the bounds.
+
+    What was used longest ago goes first. Kernels for other processors stay as long as there is room: the home folder
+    may be shared with other machines.
+
+    Example: rdukit cache trim --bytes 500000000
+    """
+    kernels, sections = kernels_folder(), list_sections(sections_folder())
+    own_torch, _ = own_place()
+    foreign = [file for file in sections if file.path.parent.name != compiler_digest()]
+    freed = remove_kept([*foreign, *choose_evicted(_without(sections, foreign), resolve(SECTION_CACHE) << 20)])
+    freed += trim_kernels(
+        kernels, resolve(KERNEL_CACHE) << 20, time.time(), lambda path: place_of(path, kernels)[0] != own_torch
+    )
+    if max_bytes is not None:
+        freed += trim_kernels(kernels, max_bytes, time.time(), beside=list_sections(sections_folder()))
+    _tell(freed, as_json)
+
+
+@cache.command()
+@_json_option
+def clear(as_json: bool) -> None:
+    """Remove all kept kernels and sections.
+
+    The installation's key stays, so that PEF files that were compiled here are still trusted.
+
+    Example: rdukit cache clear
+    """
+    freed = remove_kept(list_sections(sections_folder()))
+    _tell(freed + trim_kernels(kernels_folder(), 0, time.time(), lambda _: True), as_json)
+
+
+def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[KeptFile]]]) -> list[CacheRow]:
+    """A row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left out."""
+    return [
+        CacheRow(*key, len(files), sum(file.size_bytes for file in files), max(file.used_s for file in files), usable)
+        for key, usable, files in groups
+        if files
+    ]
+
+
+def cache_lines(rows: Sequence[CacheRow], now_s: float) -> list[str]:
+    """An aligned table; one line when nothing is kept."""
+    if not rows:
+        return ["nothing is kept"]
+    table = [_COLUMNS]
+    for row in rows:
+        age = f"{format_seconds(max(round(now_s - row.last_used_s), 0))} ago"
+        here = "yes" if row.is_usable_here else "no"
+        size = format_bytes(row.bytes)
+        table.append((row.what, row.torch, row.processor, row.built, str(row.files), size, age, here))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+
+
+def _rows() -> list[CacheRow]:
+    kernels, here = kernels_folder(), own_place()
+    places: dict[tuple[str, str, str], list[KeptFile]] = {}
+    for file in list_kernels(kernels):
+        places.setdefault(place_of(file.path, kernels), []).append(file)
+    compilers: dict[str, list[KeptFile]] = {}
+    for file in list_sections(sections_folder()):
+        compilers.setdefault(file.path.parent.name, []).append(file)
+    return cache_rows(
+        [
+            *((("kernels", *place), place[:2] == here, files) for place, files in sorted(places.items())),
+            (("inductor", "-", "-", "-"), True, list_inductor(kernels)),
+            *(
+                (("sections", "-", "-", name), name == compiler_digest(), files)
+                for name, files in sorted(compilers.items())
+            ),
+        ]
+    )
+
+
+def _without(files: Sequence[KeptFile], others: Sequence[KeptFile]) -> list[KeptFile]:
+    left_out: set[Path] = {file.path for file in others}
+    return [file for file in files if file.path not in left_out]
+
+
+def _tell(freed: int, as_json: bool) -> None:
+    left = sum(row.bytes for row in _rows())
+    if as_json:
+        click.echo(json.dumps({"freed_bytes": freed, "left_bytes": left}, sort_keys=True))
+    else:
+        click.echo(f"{format_bytes(freed)} freed, {format_bytes(left)} left")

@@ -1,0 +1,169 @@
+"""Files that can be made again, kept for later: whole or absent, marked when used, bounded in size.
+
+A kept file ends with the SHA-256 of what stands before it, so that a file that a full disk or a failing one damaged
+counts as absent. The end and not the beginning, because the system's loader takes a library with something after it.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.files import sha256_of, write_atomic
+
+logger = logging.getLogger(__name__)
+
+#: Stands between the content and its digest.
+_MARK: Final = b"\nsha256:"
+
+_SEAL_BYTES: Final = len(_MARK) + 64
+
+#: A file's time of use is exact to so many seconds: marking it at each use would cost a write each time.
+USE_RESOLUTION_S: Final = 3600.0
+
+#: Seconds after which a temporary file is nobody's, if its process is gone; and if a process of its number is there,
+#: which can be another one.
+_ABANDONED_S: Final = (60.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file, or a folder that goes as a whole, with its size and the time of its last use in seconds of the epoch."""
+
+    path: Path
+    size_bytes: int
+    used_s: float
+    #: What has a lower rank goes before everything of a higher one.
+    rank: int = 0
+
+
+def choose_evicted(files: Iterable[KeptFile], max_bytes: int) -> list[KeptFile]:
+    """Which files have to go so that the others have at most ``max_bytes``: the lowest rank, then the longest unused.
+
+    Pure; files of equal rank and time go in the order of their paths. No file goes that need not.
+    """
+    ordered = sorted(files, key=lambda file: (file.rank, file.used_s, file.path))
+    excess = sum(file.size_bytes for file in ordered) - max_bytes
+    going = []
+    for file in ordered:
+        if excess <= 0:
+            break
+        if file.size_bytes:
+            going.append(file)
+            excess -= file.size_bytes
+    return going
+
+
+def seal(content: bytes) -> bytes:
+    """``content`` with its digest at the end."""
+    return content + _MARK + sha256_of(content).encode()
+
+
+def unseal(data: bytes) -> bytes | None:
+    """The content of sealed data; None if it is damaged."""
+    content, digest = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+    return content if digest == _MARK + sha256_of(content).encode() else None
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """Write ``content``, sealed; a reader sees the file before or the file after.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    write_atomic(path, seal(content))
+
+
+def find_kept(path: Path, now_s: float) -> bytes | None:
+    """The content of a kept file, which counts as used at ``now_s``; None if there is none or it is damaged.
+
+    A damaged file is removed where that is allowed. Never raises: what cannot be read is made again.
+    """
+    try:
+        content = unseal(path.read_bytes())
+        if content is None:
+            logger.warning("kept file is damaged and will be made again: path=%s", path)
+            path.unlink(missing_ok=True)
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as cause:
+        logger.warning("kept file cannot be used: path=%s reason=%s", path, cause)
+        return None
+    mark_used(path, now_s)
+    return content
+
+
+def mark_used(path: Path, now_s: float) -> None:
+    """Note that a file was used, unless it is noted for the last hour."""
+    try:
+        if now_s - path.stat().st_mtime > USE_RESOLUTION_S:
+            os.utime(path, (now_s, now_s))
+    except OSError:  # removed meanwhile, or a folder that only others may write
+        logger.debug("kept file cannot be marked as used: path=%s", path)
+
+
+def list_kept(paths: Iterable[Path], rank: int = 0) -> list[KeptFile]:
+    """Size and time of use of each path that is still there; a folder counts as all that is in it."""
+    return [found for path in paths if (found := _find_measured(path, rank)) is not None]
+
+
+def remove_kept(files: Iterable[KeptFile]) -> int:
+    """Remove files and folders, as far as that is allowed; the bytes of those that are gone."""
+    freed = 0
+    for file in files:
+        if file.path.is_dir() and not file.path.is_symlink():
+            shutil.rmtree(file.path, ignore_errors=True)
+        else:
+            try:
+                file.path.unlink(missing_ok=True)
+            except OSError as cause:
+                logger.debug("kept file cannot be removed: path=%s reason=%s", file.path, cause)
+                continue
+        freed += file.size_bytes
+    return freed
+
+
+def sweep_temporary(folder: Path, now_s: float) -> None:
+    """Remove what writers that were killed left below ``folder``: the temporary files of ``rdukit.files``."""
+    for path in folder.rglob(".*.part"):
+        process = path.name.split(".")[-3:-2]
+        try:
+            if is_abandoned(now_s - path.stat().st_mtime, bool(process) and _is_running(process[0])):
+                path.unlink()
+        except OSError:
+            continue
+
+
+def is_abandoned(age_s: float, is_running: bool) -> bool:
+    """Whether a temporary file is nobody's, by the time since it was last written and its process being there."""
+    gone_s, reused_s = _ABANDONED_S
+    return age_s > (reused_s if is_running else gone_s)
+
+
+def _is_running(process: str) -> bool:
+    return process.isdecimal() and Path("/proc", process).exists()
+
+
+def _find_measured(path: Path, rank: int) -> KeptFile | None:
+    try:
+        status = path.stat()
+        if not path.is_dir():
+            return KeptFile(path, status.st_size, status.st_mtime, rank)
+        parts = list(_files_below(path))
+    except OSError:  # another process removed it
+        return None
+    return KeptFile(path, sum(s for s, _ in parts), max((used for _, used in parts), default=status.st_mtime), rank)
+
+
+def _files_below(folder: Path) -> Iterator[tuple[int, float]]:
+    for path in folder.rglob("*"):
+        try:
+            status = path.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if path.is_file():
+            yield status.st_size, status.st_mtime

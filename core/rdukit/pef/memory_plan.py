@@ -1,0 +1,152 @@
+"""How much memory a PEF's runs take, section by section: decided before a run, kept to by the engine. Pure.
+
+On the emulated chip what lives inside a section is in PMU memory and takes no device memory; the host holds it too, as
+the section's ``scratch_bytes``. So the host's peak includes scratch, and a lease asks for the peak without.
+
+Source: ours. That an application's device memory is its own, and asked for before it runs: runtime reference 3.1, 3.3.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rdukit.pef.memory_rules import PERSISTENT, freed_after, persistent_layout, replaced_by
+from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
+
+#: What a lease has beyond the plan.
+_LEASE_MARGIN_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMoment:
+    """One section's run, in bytes: passing symbols that exist while it runs and after it; scratch comes on top."""
+
+    section: int
+    name: str
+    type: SectionType
+    during_bytes: int
+    scratch_bytes: int
+    after_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.during_bytes + self.scratch_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What running sections of a graph takes, in bytes; ``start_bytes`` are beyond the persistent ones at its begin."""
+
+    graph: str
+    persistent_bytes: int
+    start_bytes: int
+    moments: tuple[MemoryMoment, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes at one time on the host: persistent, passing, and scratch."""
+        return self.persistent_bytes + max((m.peak_bytes for m in self.moments), default=self.start_bytes)
+
+    @property
+    def device_peak_bytes(self) -> int:
+        """Most bytes of device memory at one time: as ``peak_bytes``, without scratch."""
+        return self.persistent_bytes + max((m.during_bytes for m in self.moments), default=self.start_bytes)
+
+    @property
+    def peak_moment(self) -> MemoryMoment | None:
+        """The section at which the host's peak is, the first of several; None of a run without sections."""
+        return max(self.moments, key=lambda m: m.peak_bytes, default=None)
+
+
+def plan_memory(pef: Pef, graph: Graph, sections: Iterable[int] | None = None) -> MemoryPlan:
+    """What running ``sections`` of ``graph`` takes, in the order given; without them, the whole schedule.
+
+    Before that whole runs of the other graphs, and this graph's earlier sections, have left what they leave.
+    """
+    chosen = tuple(graph.schedule) if sections is None else tuple(sections)
+    walk = MemoryWalk(pef)
+    for other in pef.graphs.values():
+        if other.name != graph.name:
+            walk.run(other, other.schedule)
+    if chosen:
+        walk.run(graph, graph.schedule[: graph.schedule.index(chosen[0])])
+    return walk.run(graph, chosen)
+
+
+def lease_bytes(pef: Pef) -> int:
+    """Bytes of device memory that a lease for this PEF asks for: the plan's peak over its graphs, and a margin.
+
+    Source: ours.
+    """
+    peak = max((plan_memory(pef, graph).device_peak_bytes for graph in pef.graphs.values()), default=0)
+    return max(peak, 1) + _LEASE_MARGIN_BYTES
+
+
+class MemoryWalk:
+    """Passing symbols that exist while a program's runs follow each other, and the memory that they keep.
+
+    Symbols may share memory, as a view does with what it views: it exists while any of them does, and counts once.
+    """
+
+    def __init__(self, pef: Pef) -> None:
+        self._pef = pef
+        self._persistent_bytes = persistent_layout(pef)[1]
+        self._freed = {name: freed_after(pef, graph) for name, graph in pef.graphs.items()}
+        #: Symbol that exists → whose memory it is in; "" for memory that is persistent.
+        self._owner: dict[str, str] = {}
+        #: Owner → how many symbols are in its memory, and the memory's bytes. An owner's name may be made again while
+        #: others are in its former memory, so owners are numbered too.
+        self._users: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._count = 0
+        self.held_bytes = 0
+
+    def run(self, graph: Graph, sections: Sequence[int]) -> MemoryPlan:
+        """Run ``sections`` after what ran before."""
+        self._drop(replaced_by(self._pef, graph, sections))
+        start, freed = self.held_bytes, self._freed[graph.name]
+        moments = tuple(self._run_section(self._pef.sections[number], freed[number]) for number in sections)
+        return MemoryPlan(graph.name, self._persistent_bytes, start, moments)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        """What is freed; a symbol that does not exist is left out."""
+        for name in names:
+            owner = self._owner.pop(name, None)
+            if owner:
+                self._users[owner] -= 1
+                if not self._users[owner]:
+                    self.held_bytes -= self._sizes.pop(owner)
+                    del self._users[owner]
+
+    def _run_section(self, section: Section, freed: Sequence[str]) -> MemoryMoment:
+        """A section's outputs come, then what nothing needs after it goes."""
+        copied = 0
+        made: dict[str, str] = {}
+        for name in section.outputs:
+            symbol = self._pef.symbols[name]
+            source = section.shares.get(name)
+            if source is not None:
+                owner = made.get(source, self._owner.get(source, ""))
+            else:
+                self._count += 1
+                owner = f"{self._count} {name}"
+            if symbol.kind in PERSISTENT and symbol.kind is not SymbolKind.INPUT:
+                copied += symbol.bytes if source is None else 0  # made first, then copied to its place
+            else:
+                made[name] = owner
+                self._add(owner, section.holds.get(name, symbol.bytes))
+        during = self.held_bytes + copied
+        self._drop(made)  # former values go when the new ones are there
+        self._owner.update(made)
+        self._drop(freed)
+        return MemoryMoment(section.id, section.name, section.type, during, section.scratch_bytes, self.held_bytes)
+
+    def _add(self, owner: str, size: int) -> None:
+        """One more symbol is in the memory of ``owner``."""
+        if not owner:
+            return
+        if owner not in self._users:
+            self._users[owner] = 0
+            self._sizes[owner] = size
+            self.held_bytes += size
+        self._users[owner] += 1

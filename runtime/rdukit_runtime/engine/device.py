@@ -1,0 +1,149 @@
+"""Where the emulated device really is: in this machine's own memory, or on a CUDA GPU.
+
+One PEF runs on either. On a GPU persistent regions lie in its memory and kernels run as generated ATen code, which
+there means cuBLAS and cuDNN; libraries that were built for the processor are not used. Runs are asynchronous as all of
+CUDA is: what reads a result waits for it. Source: ours.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from rdukit.errors import InvalidArgument, OutOfDeviceMemory
+from rdukit.settings import resolve
+from rdukit.units import format_bytes
+from rdukit_runtime.settings import DEVICE, ENGINE_TF32
+
+CPU: Final = torch.device("cpu")
+
+Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
+
+
+def engine_device() -> torch.device:
+    """The device that the setting names; a CUDA device always with its number.
+
+    Raises:
+        InvalidArgument: it does not exist, or this torch cannot use it.
+    """
+    text = resolve(DEVICE).strip().lower()
+    if text == "cpu":
+        return CPU  # asking torch about CUDA takes milliseconds
+    has_cuda = torch.version.cuda is not None or torch.version.hip is not None
+    count = torch.cuda.device_count() if has_cuda else 0
+    return choose_device(text, count, torch.cuda.current_device() if count else 0, torch.__version__, has_cuda)
+
+
+def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cuda: bool) -> torch.device:
+    """The device called ``text`` on a machine with so many ``gpus``. Pure.
+
+    Args:
+        current: number of the GPU that ``cuda`` alone means. has_cuda: whether this torch was built for CUDA.
+    Raises:
+        InvalidArgument: there is no such device; says what is legal here.
+    """
+    if text == "cpu":
+        return CPU
+    found = re.fullmatch(r"cuda(?::(\d+))?", text)
+    legal = ", ".join(["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))])
+    if found is None:
+        raise InvalidArgument(f"{DEVICE.name} is {text!r}; legal: cpu, cuda, cuda:<number>; on this machine: {legal}")
+    if not has_cuda:
+        raise InvalidArgument(
+            f"{DEVICE.name} is {text!r}, but torch {torch_version} was built without CUDA; legal here: cpu; for cuda "
+            "install a CUDA build of torch (https://pytorch.org/get-started)"
+        )
+    number = current if found[1] is None else int(found[1])
+    if number >= gpus:
+        seen = f"torch sees {gpus} CUDA devices" if gpus else "torch sees no CUDA device: look at `nvidia-smi`"
+        raise InvalidArgument(f"{DEVICE.name} is {text!r}, but {seen}; legal here: {legal}")
+    return torch.device("cuda", number)
+
+
+def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str, torch.Tensor]:
+    """Zeroed memory of each region, ``uint8`` [bytes], on a device that is not the host.
+
+    One tensor a region: kernels may name an offset into the memory of an input, which they were traced to begin.
+
+    Raises:
+        OutOfDeviceMemory: the GPU has less memory free.
+    """
+    try:
+        return {name: torch.zeros(max(size, 1), dtype=torch.uint8, device=device) for name, size in sizes.items()}
+    except torch.OutOfMemoryError as cause:
+        raise out_of_memory(sum(sizes.values()), device) from cause
+
+
+def out_of_memory(wanted: int, device: torch.device) -> OutOfDeviceMemory:
+    """The error for a GPU that is full. ``wanted``: bytes of what did not fit, 0 if not known."""
+    what = f"{format_bytes(wanted)} of persistent memory" if wanted else "what a run needs"
+    return OutOfDeviceMemory(
+        f"{device} has no room for {what}; use a smaller model or batch, end other programs on that GPU, or run on the "
+        f"host with {DEVICE.variable}=cpu",
+        requested=wanted,
+    )
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until everything that was started on ``device`` has ended."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def run_on_host(kernel: Kernel, device: torch.device) -> Kernel:
+    """``kernel``, whose operators exist on the host only, for tensors on ``device``: they are carried there and back."""
+
+    def run(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
+        carried = [tensor.to(CPU) for tensor in inputs]
+        if type(inputs) is list:
+            inputs.clear()  # see ``Kernel`` in portable.py
+        made: list[Any] = list(kernel(carried, scalars))
+        return [tensor if tensor is None else tensor.to(device) for tensor in made]
+
+    return run
+
+
+class _Precisions(NamedTuple):
+    """Of torch's process-wide switches those that decide how a GPU multiplies."""
+
+    matmul: str
+    convolution: str
+    recurrent: str
+    bf16_sums: Any
+
+
+@contextlib.contextmanager
+def device_numbers(device: torch.device) -> Iterator[None]:
+    """Within the block a CUDA device multiplies as the setting ``engine.tf32`` says; afterwards as the program does.
+
+    torch's own default is TF32 in convolutions, and sums of bf16 products that may be rounded to bf16 on their way: by
+    default neither, so that f32 is f32 and sums are wide, as on the host. torch's switches are of the whole process.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    former = _precisions()
+    wanted = "tf32" if resolve(ENGINE_TF32) else "ieee"
+    _set_precisions(_Precisions(wanted, wanted, wanted, False))
+    try:
+        yield
+    finally:
+        _set_precisions(former)
+
+
+def _precisions() -> _Precisions:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return _Precisions(
+        matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision,
+        matmul.allow_bf16_reduced_precision_reduction,
+    )  # fmt: skip
+
+
+def _set_precisions(wanted: _Precisions) -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul.fp32_precision = wanted.matmul
+    cudnn.conv.fp32_precision = wanted.convolution
+    cudnn.rnn.fp32_precision = wanted.recurrent
+    matmul.allow_bf16_reduced_precision_reduction = wanted.bf16_sums

@@ -1,0 +1,100 @@
+"""ATen operators that exist on the host only, for a GPU.
+
+A PEF is traced on the host, where torch chooses fused attention for processors; CUDA has no kernel of that name. Each
+function here has the signature, the results and the memory layout of the operator that it stands for.
+
+Axes: B batch, H heads, L queries, S keys, D size of a head.
+"""
+
+import math
+from typing import Any, Final
+
+import torch
+
+from rdukit.errors import RuntimeFault
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """``aten._scaled_dot_product_flash_attention_for_cpu``: (output [B, H, L, D], log of the sum [B, H, L]).
+
+    Raises:
+        RuntimeFault: dropout, which the operator has not either.
+    """
+    _refuse_dropout(dropout_p)
+    scores_BHLS = _scores(query, key, is_causal, attn_mask, scale)
+    sums_BHL = torch.logsumexp(scores_BHLS, -1)
+    mixed = _probabilities(scores_BHLS, sums_BHL) @ value.to(scores_BHLS.dtype)
+    return _as_on_host(mixed.to(query.dtype)), _as_on_host(sums_BHL)
+
+
+def attention_backward(
+    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    logsumexp: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Its backward: the gradients of query, key and value.
+
+    Raises:
+        RuntimeFault: see ``attention``.
+    """
+    _refuse_dropout(dropout_p)
+    wide = _wide(query)
+    factor = _factor(query, scale)
+    scores_BHLS = _scores(query, key, is_causal, attn_mask, scale)
+    chances_BHLS = _probabilities(scores_BHLS, logsumexp.to(wide))
+    incoming = gradient.to(wide)
+    of_chances = incoming @ value.to(wide).transpose(-1, -2)
+    own = (incoming * out.to(wide)).sum(-1, keepdim=True)
+    of_scores = chances_BHLS * (of_chances - own) * factor
+    made = (
+        of_scores @ key.to(wide),
+        of_scores.transpose(-1, -2) @ query.to(wide),
+        chances_BHLS.transpose(-1, -2) @ incoming,
+    )
+    of_query, of_key, of_value = (_as_on_host(tensor.to(query.dtype)) for tensor in made)
+    return of_query, of_key, of_value
+
+
+def _scores(
+    query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    wide = _wide(query)
+    scores_BHLS = (query.to(wide) * _factor(query, scale)) @ key.to(wide).transpose(-1, -2)
+    if is_causal:
+        later = torch.ones(scores_BHLS.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+        scores_BHLS = scores_BHLS.masked_fill(later, -math.inf)
+    return scores_BHLS if mask is None else scores_BHLS + mask.to(wide)
+
+
+def _probabilities(scores_BHLS: torch.Tensor, sums_BHL: torch.Tensor) -> torch.Tensor:
+    """A query that may look at nothing gets zeros."""
+    chances = torch.exp(scores_BHLS - sums_BHL.unsqueeze(-1))
+    return chances.masked_fill(scores_BHLS == -math.inf, 0.0)
+
+
+def _as_on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The values with heads behind positions in memory, where the host's operator leaves them: views rely on it."""
+    return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _wide(query: torch.Tensor) -> torch.dtype:
+    return torch.float64 if query.dtype == torch.float64 else torch.float32
+
+
+def _factor(query: torch.Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    if dropout_p:
+        raise RuntimeFault("fused attention with dropout has no form on a GPU; run on the host with RDUKIT_DEVICE=cpu")
+
+
+#: Operator of the host → what does the same on a GPU.
+ELSEWHERE: Final[dict[str, Any]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
+}

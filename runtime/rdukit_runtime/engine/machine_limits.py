@@ -1,0 +1,316 @@
+"""What this machine can do at most: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and kept.
+
+The measurement takes under three seconds: each figure is the best of several short runs, over all routes that the
+engine may take (ATen's GEMM, oneDNN's, bf16 through f32), so that no section is measured against a route that is slower
+than its own. Other programs that run meanwhile lower the figures; ``measure_limits`` again replaces them.
+
+Source: ours.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from rdukit.cpu import cpu_signature
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_json_atomic
+from rdukit.settings import home_folder
+
+logger = logging.getLogger(__name__)
+
+#: dtypes that have a GEMM figure.
+GEMM_DTYPES: Final = ("f32", "bf16", "int8")
+#: What one figure may take in one round, and one run of it.
+_ROUNDS: Final = 2
+_FIGURE_S: Final = 0.18
+_RUN_S: Final = 0.06
+_SIZES: Final = (256, 512, 1024, 2048, 4096)
+_MiB: Final = 1 << 20
+_LEAST_BUFFER_BYTES: Final = 64 * _MiB
+_MOST_BUFFER_BYTES: Final = 1024 * _MiB
+#: Assumed where the system does not say how large its last-level cache is.
+_USUAL_CACHE_BYTES: Final = 32 * _MiB
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """The best that was measured on this machine with ``threads`` threads.
+
+    Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts what it reads and what
+    it writes), ``gemm`` in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``), ``operator_s`` is a call of the smallest
+    ATen operator in seconds.
+    """
+
+    processor: str
+    threads: int
+    read_gb_s: float
+    copy_gb_s: float
+    gemm: Mapping[str, float]
+    operator_s: float
+
+    @property
+    def memory_gb_s(self) -> float:
+        """The larger of both bandwidths: no section can be faster."""
+        return max(self.read_gb_s, self.copy_gb_s)
+
+
+def load_limits(threads: int | None = None) -> MachineLimits:
+    """The limits that are kept for this processor and torch, or else measured now and kept.
+
+    A file that cannot be read, or that another processor wrote, is measured again; where it cannot be written the
+    measurement is used all the same.
+
+    Args:
+        threads: None takes torch's.
+    Raises:
+        InvalidArgument: fewer than one thread.
+    """
+    threads = _checked_threads(threads)
+    kept = _read_kept().get(threads)
+    return kept if kept is not None else renew_limits(threads)
+
+
+def renew_limits(threads: int | None = None) -> MachineLimits:
+    """Measure now and keep the result in place of what was kept for this number of threads.
+
+    Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
+    """
+    kept = _read_kept()
+    limits = measure_limits(_checked_threads(threads))
+    for fewer in (kept[number] for number in kept if number < limits.threads):
+        limits = _at_least(limits, fewer)
+    kept[limits.threads] = limits
+    try:
+        write_json_atomic(limits_file(), {"limits": [asdict(kept[number]) for number in sorted(kept)]})
+    except OSError as cause:
+        logger.warning("limits not kept file=%s reason=%s", limits_file(), cause.strerror)
+    return limits
+
+
+def _at_least(limits: MachineLimits, fewer: MachineLimits) -> MachineLimits:
+    return replace(
+        limits,
+        read_gb_s=max(limits.read_gb_s, fewer.read_gb_s),
+        copy_gb_s=max(limits.copy_gb_s, fewer.copy_gb_s),
+        gemm={dtype: max(limits.gemm[dtype], fewer.gemm[dtype]) for dtype in GEMM_DTYPES},
+        operator_s=min(limits.operator_s, fewer.operator_s),
+    )
+
+
+def limits_file() -> Path:
+    """Where they are kept: a file for each kind of processor and each torch."""
+    return home_folder() / "machine" / f"{cpu_signature()}-{torch.__version__}.json"
+
+
+def measure_limits(threads: int | None = None) -> MachineLimits:
+    """Measure now, with ``threads`` of torch's threads; their number is as before when it ends.
+
+    Everything is measured in two rounds, so that a moment in which others used the machine spoils no figure.
+
+    Raises:
+        InvalidArgument: fewer than one thread.
+    """
+    threads = _checked_threads(threads)
+    with torch_threads(threads), torch.no_grad():
+        buffers = _Buffers.larger_than_cache()
+        rounds = [_measure_round(buffers) for _ in range(_ROUNDS)]
+    return MachineLimits(
+        processor=processor_name(),
+        threads=threads,
+        read_gb_s=max(each.read_gb_s for each in rounds),
+        copy_gb_s=max(each.copy_gb_s for each in rounds),
+        gemm={dtype: max(each.gemm[dtype] for each in rounds) for dtype in GEMM_DTYPES},
+        operator_s=min(each.operator_s for each in rounds),
+    )
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Within the block torch uses so many threads."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(former)
+
+
+def processor_name() -> str:
+    """The model's name as the kernel has it; the signature where it has none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return cpu_signature()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu_signature())
+
+
+def last_cache_bytes() -> int:
+    """Size of the largest cache that the first core uses."""
+    sizes = [_USUAL_CACHE_BYTES]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        if text.endswith(("K", "M")) and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) * (1024 if text.endswith("K") else _MiB))
+    return max(sizes)
+
+
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+class _Round(NamedTuple):
+    read_gb_s: float
+    copy_gb_s: float
+    gemm: Mapping[str, float]
+    operator_s: float
+
+
+class _Buffers(NamedTuple):
+    """Two of one size."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+
+    @classmethod
+    def larger_than_cache(cls) -> "_Buffers":
+        wanted = min(max(2 * last_cache_bytes(), _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
+        count = max(min(wanted, _free_bytes() // 8), _MiB) // 4
+        return cls(torch.ones(count), torch.zeros(count))
+
+
+def _measure_round(buffers: _Buffers) -> _Round:
+    source, target = buffers
+    read_s = min(_best_seconds(source.sum), _best_seconds(lambda: torch.dot(source, source)))
+    copy_s = _best_seconds(lambda: target.copy_(source))
+    return _Round(
+        source.nbytes / read_s / 1e9,
+        2 * source.nbytes / copy_s / 1e9,
+        {dtype: max(_gemm_gflop_s(route) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
+        _operator_seconds(),
+    )
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _aten_f32(size: int) -> Callable[[], object]:
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    return lambda: a @ b
+
+
+def _onednn_f32(size: int) -> Callable[[], object]:
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    return lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+
+
+def _aten_bf16(size: int) -> Callable[[], object]:
+    a, b = torch.rand(size, size).bfloat16(), torch.rand(size, size).bfloat16()
+    return lambda: a @ b
+
+
+def _bf16_through_f32(size: int) -> Callable[[], object]:
+    a, b = torch.rand(size, size).bfloat16(), torch.rand(size, size).bfloat16()
+    return lambda: torch.mm(a.float(), b.float()).bfloat16()
+
+
+def _aten_int8(size: int) -> Callable[[], object]:
+    a = torch.ones(size, size, dtype=torch.int8)
+    b = torch.ones(size, size, dtype=torch.int8).t()
+    return lambda: torch._int_mm(a, b)
+
+
+#: Ways to multiply two square matrices, by dtype.
+_ROUTES: Final[Mapping[str, tuple[Callable[[int], Callable[[], object]], ...]]] = {
+    "f32": (_aten_f32, _onednn_f32),
+    "bf16": (_aten_bf16, _bf16_through_f32),
+    "int8": (_aten_int8,),
+}
+
+
+def _gemm_gflop_s(route: Callable[[int], Callable[[], object]]) -> float:
+    """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
+    best = 0.0
+    ends = time.perf_counter() + _FIGURE_S
+    for size in _SIZES:
+        flops = 2 * size**3
+        if time.perf_counter() > ends or (best and flops / (best * 1e9) > _RUN_S):
+            break
+        try:
+            seconds = _best_seconds(route(size), _FIGURE_S / 3)
+        except (RuntimeError, AttributeError, NotImplementedError):
+            break
+        best = max(best, flops / seconds / 1e9)
+    return best
+
+
+def _operator_seconds() -> float:
+    one = torch.ones(1)
+
+    def hundred() -> None:
+        for _ in range(100):
+            torch.add(one, one)
+
+    return _best_seconds(hundred, 0.02) / 100
+
+
+def _best_seconds(run: Callable[[], object], budget_s: float = _FIGURE_S / 3) -> float:
+    """The shortest of two to 200 runs; no third one after ``budget_s``."""
+    ends = time.perf_counter() + budget_s
+    best, count = float("inf"), 0
+    while count < 2 or (count < 200 and time.perf_counter() < ends):
+        began = time.perf_counter()
+        run()
+        best, count = min(best, time.perf_counter() - began), count + 1
+    return max(best, 1e-9)
+
+
+# -- keeping ---------------------------------------------------------------------------------------------------------
+
+
+def _checked_threads(threads: int | None) -> int:
+    if threads is None:
+        return torch.get_num_threads()
+    if threads < 1:
+        raise InvalidArgument(f"{threads} threads; legal: 1 or more")
+    return threads
+
+
+def _read_kept() -> dict[int, MachineLimits]:
+    """By number of threads; empty if the file is missing or damaged, or is another processor's."""
+    try:
+        found = [_limits_of(each) for each in json.loads(limits_file().read_bytes())["limits"]]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        logger.warning("limits measured again file=%s reason=%r", limits_file(), cause)
+        return {}
+    processor = processor_name()
+    return {limits.threads: limits for limits in found if limits.processor == processor}
+
+
+def _limits_of(value: Mapping[str, Any]) -> MachineLimits:
+    """Rebuild one.
+
+    Raises:
+        ValueError, KeyError, TypeError: a figure is missing, or is no positive number.
+    """
+    limits = MachineLimits(
+        processor=str(value["processor"]),
+        threads=int(value["threads"]),
+        read_gb_s=float(value["read_gb_s"]),
+        copy_gb_s=float(value["copy_gb_s"]),
+        gemm={dtype: float(value["gemm"][dtype]) for dtype in GEMM_DTYPES},
+        operator_s=float(value["operator_s"]),
+    )
+    figures = (limits.read_gb_s, limits.copy_gb_s, limits.operator_s, *limits.gemm.values())
+    if limits.threads < 1 or not all(0 <= figure < float("inf") for figure in figures) or not limits.read_gb_s:
+        raise ValueError(f"figures {figures} are not those of a machine")
+    return limits

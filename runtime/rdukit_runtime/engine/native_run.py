@@ -1,0 +1,103 @@
+"""Consecutive native steps of a plan as one call: slots of tensors in, slots of tensors out."""
+
+import ctypes
+from collections.abc import Sequence, Set
+from typing import Any
+
+import torch
+
+from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, take_handles
+from rdukit_runtime.engine.plans import Step
+
+
+class NativeRun:
+    """Steps whose kernels are all native.
+
+    Args:
+        steps: at least one. persistent: slots whose tensors stay the same from load to unload.
+    """
+
+    def __init__(self, steps: Sequence[Step], persistent: Set[int]) -> None:
+        self.steps = tuple(steps)
+        made: set[int] = set()
+        external: dict[int, None] = {}
+        freed: set[int] = set()
+        rows = []
+        for step in steps:
+            external.update((slot, None) for slot in step.inputs if slot not in made and slot not in persistent)
+            made.update(slot for slot in step.outputs if slot not in persistent)
+            freed.update(step.freed)
+            written = [position for position, _ in step.written]
+            assert isinstance(step.kernel, NativeKernel)
+            rows.append((step.kernel, step.inputs, step.outputs, written, step.freed))
+        self._native = NativeSteps(rows)
+        #: Persistent slots, whose handles are made once.
+        self.persistent = {slot for step in steps for slot in (*step.inputs, *step.outputs)} & set(persistent)
+        self._external = tuple(external)
+        self._taken = tuple(slot for slot in external if slot in freed)
+        self._passing = tuple(made | set(external))
+        self._live = tuple(sorted(made - freed))
+        self._rest = tuple(slot for slot in external if slot not in freed and slot not in made)
+
+    def run(self, slots: list[torch.Tensor | None], handles: Any, seconds: list[tuple[int, float]] | None) -> None:
+        """Run all steps; what they leave is in ``slots`` afterwards.
+
+        Args:
+            handles: an array of a handle for each slot, those of persistent slots filled.
+            seconds: gets the host seconds of each section; None does not measure.
+        Raises:
+            RuntimeError: a section failed; which, and why. What the steps made is lost.
+        """
+        if self._external:
+            fill_handles(handles, self._external, [slots[slot] for slot in self._external])  # type: ignore[misc]
+            for slot in self._taken:
+                slots[slot] = None
+        durations = None if seconds is None else (ctypes.c_int64 * len(self._native))()
+        try:
+            self._native.run(handles, durations)
+        except RuntimeError as cause:
+            take_handles(handles, [slot for slot in self._passing if handles[slot]])
+            name = self.steps[self._native.failed_step].section.name
+            raise RuntimeError(f"section {name!r} failed: {cause}") from None
+        for slot, tensor in zip(self._live, take_handles(handles, self._live), strict=True):
+            slots[slot] = tensor
+        if self._rest:
+            take_handles(handles, self._rest)
+        if seconds is not None and durations is not None:
+            seconds.extend((step.section.id, ns / 1e9) for step, ns in zip(self.steps, durations, strict=True))
+
+
+class HandleTable:
+    """A tensor handle for each slot of a program; those of persistent slots are kept, and freed with the table."""
+
+    def __init__(self, count: int) -> None:
+        self.handles = (ctypes.c_void_p * count)()
+        self._kept: list[int] = []
+
+    def keep(self, slots: Set[int], tensors: Sequence[torch.Tensor | None]) -> None:
+        """Make the handles of persistent slots that have none yet."""
+        new = [slot for slot in sorted(slots) if not self.handles[slot]]
+        fill_handles(self.handles, new, [tensors[slot] for slot in new])  # type: ignore[misc]
+        self._kept += new
+
+    def __del__(self) -> None:
+        if self._kept:
+            take_handles(self.handles, self._kept)
+            self._kept = []
+
+
+def group_steps(steps: Sequence[Step], persistent: Set[int]) -> tuple["Step | NativeRun", ...]:
+    """The steps in order, with consecutive native ones joined."""
+    parts: list[Step | NativeRun] = []
+    native: list[Step] = []
+    for step in steps:
+        if isinstance(step.kernel, NativeKernel):
+            native.append(step)
+            continue
+        if native:
+            parts.append(NativeRun(native, persistent))
+            native = []
+        parts.append(step)
+    if native:
+        parts.append(NativeRun(native, persistent))
+    return tuple(parts)

@@ -1,0 +1,113 @@
+"""How many threads a run computes with: those that its lease has cores for, or one where more would only wait.
+
+torch's count belongs to the program: a run borrows it and gives it back, so what the program computes itself between
+runs is not touched. Source: ours; that an application has the cores of its tiles: runtime reference 3.2.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import torch
+
+from rdukit.cpu import usable_cores
+from rdukit.pef.model import Cost
+from rdukit.settings import resolve
+from rdukit_runtime.settings import ENGINE_THREADS
+
+#: What one core of a modest machine does in a second, for telling small sections from large ones: order matters, not
+#: precision. Faster cores have faster barriers too.
+_FLOPS: Final = 50e9
+_BYTES: Final = 10e9
+#: A section of less host time is not worth meeting at barriers for: each of its operators takes a few microseconds,
+#: and waking a thread costs about as much.
+_LARGE_S: Final = 200e-6
+#: Variables by which programs choose a number of threads for the libraries under torch, and so for torch.
+_CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def threads_for(costs: Iterable[Cost], leased: int) -> int:
+    """Threads for a run of sections with these costs: ``leased``, or 1 if most of the time goes into small sections.
+
+    Pure. Small and large are told apart by FLOPs and bytes, on any machine alike, so that one program always runs the
+    same way.
+    """
+    return leased if gains_from_threads(costs) else 1
+
+
+def gains_from_threads(costs: Iterable[Cost]) -> bool:
+    """Whether at least half of the time is spent in sections large enough for several threads. Pure."""
+    small = large = 0.0
+    for cost in costs:
+        seconds = max(cost.flops / _FLOPS, (cost.bytes_in + cost.bytes_weights + cost.bytes_out) / _BYTES)
+        if seconds >= _LARGE_S:
+            large += seconds
+        else:
+            small += seconds
+    return large > 0 and large >= small
+
+
+def most_threads(current: int, leased: int, setting: int, usable: int, *, is_chosen: bool) -> int:
+    """The most threads that a run may have. Pure.
+
+    Args:
+        current: what torch is set to. leased: cores of the lease. setting: of ``engine.threads``, 0 for none.
+        usable: cores that the process may use. is_chosen: the program, or who started it, chose ``current``.
+    """
+    if setting > 0:
+        return min(setting, usable)
+    return current if is_chosen else max(1, min(current, leased, usable))
+
+
+def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, usable: int) -> bool:
+    """Whether torch's number of threads is somebody's choice rather than its default. Pure.
+
+    torch's default is all cores, or where cores run two hardware threads each the half of them. A choice that equals
+    it makes no difference but on a lease of fewer cores; ``engine.threads`` says it unmistakably.
+    """
+    if any(environ.get(name, "").strip() for name in _CHOICES):
+        return True
+    return current not in {cores for count in (machine_cores, usable) for cores in (count, max(1, count // 2))}
+
+
+class LeasedThreads:
+    """Sets torch's threads for the time of a run. ``begin`` and ``end`` cost well under a microsecond together."""
+
+    def __init__(self, leased: int) -> None:
+        """``leased``: cores of the lease."""
+        self._leased = leased
+        self._setting = resolve(ENGINE_THREADS)
+        self._usable = usable_cores()
+        self._machine = os.cpu_count() or self._usable
+        #: torch's count → the most threads for it: a program rarely has more than one.
+        self._most: dict[int, int] = {}
+
+    @property
+    def most(self) -> int:
+        """The most threads that a run has now."""
+        return self._most_of(torch.get_num_threads())
+
+    def begin(self, gains: bool) -> int:
+        """Set the threads of a run; returns what ``end`` takes.
+
+        Args:
+            gains: whether the run is one that gains from several threads.
+        """
+        former = torch.get_num_threads()
+        wanted = self._most_of(former) if gains else 1
+        if wanted != former:
+            torch.set_num_threads(wanted)
+        return former
+
+    def end(self, former: int) -> None:
+        """Give the program its own number back."""
+        if torch.get_num_threads() != former:
+            torch.set_num_threads(former)
+
+    def _most_of(self, current: int) -> int:
+        found = self._most.get(current)
+        if found is None:
+            is_chosen = is_chosen_count(current, os.environ, self._machine, self._usable)
+            found = most_threads(current, self._leased, self._setting, self._usable, is_chosen=is_chosen)
+            self._most[current] = found
+        return found

@@ -1,0 +1,263 @@
+"""What a PEF's sections take on this machine, and how far that is from what the machine can do. Pure.
+
+Two clocks are kept apart everywhere: *measured* is the host's, *projected* the cost model's for the emulated chip.
+FLOPs and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
+
+The limit of a section is the roofline: the smaller of the machine's GEMM speed in the section's dtype and of memory
+bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named where it binds
+and does not change the share.
+
+Source: ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any, Final
+
+from rdukit.pef.model import Section
+from rdukit_runtime.engine.machine_limits import MachineLimits
+
+#: Of the JSON document; changes when a field changes its meaning or goes.
+SCHEMA: Final = 1
+#: A limit that is exceeded by more was measured too low, or the data were in the cache.
+_BEYOND: Final = 1.05
+
+
+class Bound(StrEnum):
+    """What keeps a section from being faster."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    #: Calling operators takes longer than computing and moving would.
+    CALLS = "calls"
+
+
+@dataclass(frozen=True, slots=True)
+class SectionWork:
+    """A section and how this process runs it: ``form`` is native or portable, ``operators`` ATen's calls in one run."""
+
+    section: Section
+    form: str
+    dtype: str
+    operators: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One section, or several that share a kernel, of which ``first`` is the first. Figures are of one step."""
+
+    first: Section
+    form: str
+    dtype: str
+    sections: int
+    #: Host seconds: the sum over its sections of each one's median over runs.
+    measured_s: float
+    projected_s: float
+    flops: int
+    bytes: int
+    #: What the roofline allows: GFLOP/s, and the seconds that the work takes at least.
+    limit_gflop_s: float
+    limit_s: float
+    bound: Bound
+
+    @property
+    def name(self) -> str:
+        """The first section's name, and how many there are."""
+        return self.first.name if self.sections == 1 else f"{self.first.name} ×{self.sections}"
+
+    @property
+    def gflop_s(self) -> float:
+        """Measured."""
+        return self.flops / self.measured_s / 1e9 if self.measured_s else 0.0
+
+    @property
+    def gb_s(self) -> float:
+        """Measured."""
+        return self.bytes / self.measured_s / 1e9 if self.measured_s else 0.0
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte; 0 for a section that only moves."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def limit_share(self) -> float:
+        """Of the roofline; above 1 where the data were in the cache."""
+        return self.limit_s / self.measured_s if self.measured_s else 0.0
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it was clearly faster than its limit."""
+        return self.limit_share > _BEYOND
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Runs of a program: of each the (section id, host seconds) in order, and the seconds of the whole run."""
+
+    sections: tuple[tuple[tuple[int, float], ...], ...]
+    run_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All of it. ``rows`` in schedule order, one a section."""
+
+    path: str
+    pef: str
+    mode: str
+    arch: str
+    precision: str
+    graphs: tuple[str, ...]
+    #: All of the PEF, by id.
+    sections: tuple[Section, ...]
+    runs: int
+    limits: MachineLimits
+    rows: tuple[Row, ...]
+    #: Host seconds of a step outside its sections: the median run less the sections' medians.
+    outside_s: float
+    #: (section id, host seconds) of the last run, in order; sections that were not asked for included.
+    last_run: tuple[tuple[int, float], ...]
+
+    @property
+    def measured_s(self) -> float:
+        """Host seconds of one step, sections and the rest."""
+        return sum(row.measured_s for row in self.rows) + self.outside_s
+
+    @property
+    def projected_s(self) -> float:
+        """Of one step on the emulated chip."""
+        return sum(row.projected_s for row in self.rows)
+
+    def share(self, row: Row) -> float:
+        """Of the step's host time. All rows and ``outside_s`` add up to 1."""
+        return row.measured_s / self.measured_s if self.measured_s else 0.0
+
+
+def section_rows(work: Sequence[SectionWork], measured: Measured, limits: MachineLimits) -> tuple[Row, ...]:
+    """One row for each of ``work``; sections that did not run are left out."""
+    seconds: dict[int, list[float]] = {}
+    for run in measured.sections:
+        for number, taken in run:
+            seconds.setdefault(number, []).append(taken)
+    return tuple(_row(each, median(seconds[each.section.id]), limits) for each in work if each.section.id in seconds)
+
+
+def group_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows of one kernel, type and work added up, in the order of their first; the limits' seconds add up too."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
+        groups.setdefault(key, []).append(row)
+    return tuple(_joined(group) for group in groups.values())
+
+
+def limits_of(work: SectionWork, limits: MachineLimits) -> tuple[float, float, Bound]:
+    """(GFLOP/s, seconds, what binds) that the machine allows for one run of a section."""
+    flops, moved = work.section.cost.flops, bytes_of(work.section)
+    peak = limits.gemm.get(work.dtype) or limits.gemm["f32"]
+    compute_s = flops / (peak * 1e9) if peak else 0.0
+    memory_s = moved / (limits.memory_gb_s * 1e9)
+    calls_s = limits.operator_s * (work.operators if work.form == "portable" else 1)
+    limit_s = max(compute_s, memory_s)
+    if calls_s > limit_s:
+        bound = Bound.CALLS
+    else:
+        bound = Bound.COMPUTE if compute_s >= memory_s else Bound.MEMORY
+    return (flops / limit_s / 1e9 if limit_s else 0.0), limit_s, bound
+
+
+def bytes_of(section: Section) -> int:
+    """What one run of a section reads and writes."""
+    return section.cost.bytes_in + section.cost.bytes_weights + section.cost.bytes_out
+
+
+def profile_to_dict(profile: Profile, operators: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """Plain values, for JSON, one entry a section, unrounded."""
+    limits = profile.limits
+    value: dict[str, Any] = {
+        "schema": SCHEMA,
+        "path": profile.path,
+        "pef": profile.pef,
+        "mode": profile.mode,
+        "arch": profile.arch,
+        "precision": profile.precision,
+        "graphs": list(profile.graphs),
+        "runs": profile.runs,
+        "machine": {
+            "processor": limits.processor,
+            "threads": limits.threads,
+            "read_gb_s": limits.read_gb_s,
+            "copy_gb_s": limits.copy_gb_s,
+            "gemm_gflop_s": dict(limits.gemm),
+            "operator_s": limits.operator_s,
+        },
+        "sections": [_row_to_dict(profile, row) for row in profile.rows],
+        "totals": {
+            "measured": {"host_s": profile.measured_s, "outside_sections_s": profile.outside_s},
+            "projected": {
+                "emulated_s": profile.projected_s,
+                "flops": sum(row.flops for row in profile.rows),
+                "bytes": sum(row.bytes for row in profile.rows),
+            },
+        },
+    }
+    if operators is not None:
+        value["operators"] = list(operators)
+    return value
+
+
+def exceeds_gemm_limit(rows: Sequence[Row]) -> bool:
+    """Whether a section computes faster than the machine's GEMM: that was measured while others used the machine."""
+    return any(row.is_beyond and row.bound is Bound.COMPUTE for row in rows)
+
+
+def _row(work: SectionWork, measured_s: float, limits: MachineLimits) -> Row:
+    gflop_s, limit_s, bound = limits_of(work, limits)
+    cost = work.section.cost
+    return Row(
+        work.section, work.form, work.dtype, 1, measured_s, cost.seconds, cost.flops, bytes_of(work.section),
+        gflop_s, limit_s, bound,
+    )  # fmt: skip
+
+
+def _joined(rows: Sequence[Row]) -> Row:
+    first = rows[0]
+    return Row(
+        first.first, first.form, first.dtype, len(rows), sum(r.measured_s for r in rows),
+        sum(r.projected_s for r in rows), sum(r.flops for r in rows), sum(r.bytes for r in rows),
+        first.limit_gflop_s, sum(r.limit_s for r in rows), first.bound,
+    )  # fmt: skip
+
+
+def _row_to_dict(profile: Profile, row: Row) -> dict[str, Any]:
+    section = row.first
+    return {
+        "id": section.id,
+        "name": section.name,
+        "graph": section.graph,
+        "type": section.type.value,
+        "kernel": section.kernel,
+        "form": row.form,
+        "dtype": row.dtype,
+        "measured": {
+            "host_s": row.measured_s,
+            "share": profile.share(row),
+            "gflop_s": row.gflop_s,
+            "gb_s": row.gb_s,
+        },
+        "projected": {
+            "emulated_s": row.projected_s,
+            "cycles": section.cost.cycles,
+            "flops": row.flops,
+            "bytes": row.bytes,
+        },
+        "limit": {
+            "gflop_s": row.limit_gflop_s,
+            "host_s": row.limit_s,
+            "share": row.limit_share,
+            "bound": row.bound.value,
+        },
+    }

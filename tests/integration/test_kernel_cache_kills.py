@@ -1,0 +1,161 @@
+"""Processes that compile at the same time share their kernels, also when some of them are killed in the middle."""
+
+import multiprocessing
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import pytest
+
+from rdukit.pef.read import read_pef
+from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, KernelCache, list_kernels
+
+PLENTY = 1 << 30
+
+LIBRARY_BYTES = 200_000
+
+
+@pytest.fixture(scope="module")
+def processes() -> ForkServerContext:
+    """Makes processes that have torch already: a second less each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rdukit_compiler.backend.kernel_cache"])
+    return context
+
+
+def library_of(digest: str) -> bytes:
+    return random.Random(digest).randbytes(LIBRARY_BYTES)
+
+
+def fill(root: Path, digests: str, max_bytes: int, build_s: float, log: Path) -> None:
+    """What a compile does with the cache, with a pause for the builder; a line in ``log`` for each build."""
+    cache = KernelCache(root, "v", max_bytes)
+    pending: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for digest in digests:
+        pending.put(digest)
+    libraries: dict[str, bytes] = {}
+    with cache.building() as place:
+        assert place is not None
+        for (digest,) in cache.unbuilt_batches(pending, 1, libraries.__setitem__):
+            with log.open("a") as stream:
+                stream.write(digest + "\n")
+            (place.scratch / digest).write_bytes(library_of(digest)[: LIBRARY_BYTES // 2])
+            time.sleep(build_s)
+            libraries[digest] = library_of(digest)
+            cache.keep(digest, libraries[digest])
+    assert libraries == {digest: library_of(digest) for digest in digests}
+
+
+def assert_whole(root: Path, max_bytes: int) -> None:
+    cache = KernelCache(root, "v", max_bytes)
+    files = list_kernels(root)
+    assert sum(file.size_bytes for file in files) <= max_bytes
+    for file in files:
+        assert cache.find(file.path.stem) == library_of(file.path.stem)
+    assert [path.name for path in (root / LOCKS).iterdir()] == [BUILDING]
+    assert not list((root / SCRATCH).iterdir())
+
+
+def test_six_processes_that_compile_the_same_kernels_build_each_once(
+    processes: ForkServerContext, tmp_path: Path
+) -> None:
+    arguments = (tmp_path / "kernels", "abc", PLENTY, 0.2, tmp_path / "log")
+    started = [processes.Process(target=fill, args=arguments) for _ in range(6)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * 6
+    assert sorted((tmp_path / "log").read_text().split()) == ["a", "b", "c"]
+    assert_whole(tmp_path / "kernels", PLENTY)
+
+
+def test_twenty_kills_at_any_moment_leave_whole_files_and_hold_up_nobody(
+    processes: ForkServerContext, tmp_path: Path
+) -> None:
+    root, log = tmp_path / "kernels", tmp_path / "log"
+    moments = random.Random(5)
+    bound = 4 * LIBRARY_BYTES
+    for kill in range(20):
+        digests = "".join(moments.sample("abcdefgh", 4))
+        killed = processes.Process(target=fill, args=(root, digests, bound, 0.02, log))
+        other = processes.Process(target=fill, args=(root, digests[::-1], bound, 0.02, log))
+        killed.start()
+        other.start()
+        killed.join(moments.uniform(0.0, 0.25))
+        killed.kill()
+        other.join(60.0)
+        assert other.exitcode == 0, f"kill {kill}"
+        killed.join()
+    for half in root.rglob("*.part"):  # the last ones are too young to be swept
+        os.utime(half, (1, 1))
+    last = processes.Process(target=fill, args=(root, "ab", bound, 0.0, log))
+    last.start()
+    last.join()
+    assert last.exitcode == 0
+    assert_whole(root, bound)
+    assert not list(root.rglob("*.part"))
+
+
+#: Compiles one layer for inference: one kernel.
+PROGRAM = """
+import sys
+import torch
+from torch import nn
+from sambaflow import samba
+
+model = nn.Sequential(nn.Linear(5, 3), nn.Tanh())
+samba.from_torch_model_(model)
+inputs = (samba.randn(2, 5, name="input"),)
+config = {"output_folder": sys.argv[1], "pef_name": "one", "inference": True, "log_level": "error"}
+samba.session.compile(model, inputs, name="one", config_dict=config)
+"""
+
+
+def test_a_compile_goes_on_when_the_one_that_builds_its_kernel_is_killed(tmp_path: Path) -> None:
+    script, root = tmp_path / "one.py", tmp_path / "home" / "kernels"
+    script.write_text(PROGRAM)
+    variables = os.environ | {
+        "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_KERNELS": "native", "OMP_NUM_THREADS": "1",
+        "RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_NODE": "private",
+    }  # fmt: skip
+
+    def compile_in(folder: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(script), str(tmp_path / folder)], env=variables, cwd=tmp_path)
+
+    first, second = compile_in("first"), compile_in("second")
+    try:
+        end = time.monotonic() + 60
+        while not list(root.glob(f"{LOCKS}/*.lock")) or len(list(root.glob(f"{SCRATCH}/*"))) < 2:
+            assert time.monotonic() < end, "both were to compile, and one to build"
+            time.sleep(0.02)
+        time.sleep(1.0)
+        holders = Path("/proc/locks").read_text()
+        killed, other = (first, second) if f" {first.pid} " in _sole(holders) else (second, first)
+        killed.send_signal(signal.SIGKILL)
+        assert other.wait(120) == 0
+        assert killed.wait() == -signal.SIGKILL
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    done = "first" if other is first else "second"
+    (library,) = read_pef(tmp_path / done / "one" / "one.pef").natives.values()
+    (file,) = list_kernels(root)
+    assert file.path.read_bytes().startswith(library)
+    began = time.monotonic()
+    assert compile_in("third").wait(120) == 0
+    assert time.monotonic() - began < 8, "the library was there, and no compiler was started"
+    assert read_pef(tmp_path / "third" / "one" / "one.pef").natives_trusted is False  # this process has another home
+    assert not list(root.rglob("*.part"))
+
+
+def _sole(locks: str) -> str:
+    """The lines of locks that have one holder."""
+    return "\n".join(line for line in locks.splitlines() if "FLOCK" in line and "WRITE" in line)

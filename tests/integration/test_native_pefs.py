@@ -1,0 +1,209 @@
+"""A PEF with native libraries in fresh processes: without a compiler, beside another one, and where they do not fit.
+
+One program is compiled once; all tests run that PEF.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit.pef.model import Pef
+from rdukit.pef.read import LoadedPef, read_pef
+from rdukit.pef.write import write_pef
+from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+
+#: Trains three steps; prints losses, how many kernels are native, and whether inductor was imported.
+PROGRAM = """
+import json, sys
+import torch
+from torch import nn
+from sambaflow import samba
+from sambaflow.samba import utils
+from sambaflow.samba.utils.argparser import parse_app_args
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(7, 5), nn.Linear(5, 3)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def forward(self, x, y):
+        out = self.second(self.first(x).tanh())
+        return self.criterion(out, y), out
+
+args = parse_app_args(sys.argv[1:])
+utils.set_seed(1)
+model = Small()
+samba.from_torch_model_(model)
+inputs = (samba.randn(3, 7, name="x"), samba.randint(3, (3,), name="y"))
+optimizer = samba.optim.AdamW(model.parameters(), lr=0.1)
+if args.command == "compile":
+    samba.session.compile(model, inputs, optimizer, name="small", config_dict=vars(args))
+    sys.exit()
+outputs = utils.trace_graph(model, inputs, optimizer, pef=args.pef)
+print(json.dumps(samba.session.report()["native_kernels"]), flush=True)
+sys.stdin.readline()  # so that a test knows that two hold their leases at once
+losses = [samba.to_torch(samba.session.run(inputs, outputs)[0]).float().item().hex() for _ in range(3)]
+samba.session.to_cpu(model)
+parameters = [float(p.double().sum()).hex() for p in map(samba.to_torch, model.state_dict().values())]
+inductor = sorted(name for name in sys.modules if name.startswith("torch._inductor"))
+print(json.dumps({"losses": losses, "parameters": parameters, "inductor": inductor}))
+"""
+
+
+class Site:
+    """A node, the program and its PEF."""
+
+    def __init__(self, daemon: RunningDaemon, folder: Path) -> None:
+        self.daemon = daemon
+        self.folder = folder
+        self.script = folder / "small.py"
+        self.script.write_text(PROGRAM)
+        self.pef = folder / "out" / "small" / "small.pef"
+
+    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        environ = environment(
+            self.daemon.home, **{"RDUKIT_NODE": "daemon", "RDUKIT_SND_SOCKET": str(self.daemon.socket), **variables}
+        )
+        return subprocess.Popen(
+            [sys.executable, str(self.script), *arguments], env=environ, cwd=self.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def start_run(self, pef: Path | None = None, **variables: str) -> "subprocess.Popen[str]":
+        return self.start("run", "--pef", str(pef or self.pef), **variables)
+
+    def run(self, pef: Path | None = None, **variables: str) -> "Ran":
+        return finish(self.start_run(pef, **variables))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    native_kernels: int
+    losses: list[str]
+    parameters: list[str]
+    inductor: list[str]
+    stderr: str
+
+
+def finish(process: "subprocess.Popen[str]") -> Ran:
+    out, err = process.communicate("\n", timeout=120)
+    assert process.returncode == 0, err
+    native, results = out.splitlines()[-2:]
+    return Ran(int(native), **json.loads(results), stderr=err)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if shutil.which(os.environ.get("CXX") or "g++") is None:
+        pytest.skip("no C++ compiler")
+    with running_daemon("TEST-1") as daemon:
+        made = Site(daemon, tmp_path_factory.mktemp("native"))
+        options = ("--pef-name", "small", "--o3", "--arch", "sn10", "--num-tiles", "1", "--log-level", "error")
+        process = made.start("compile", *options, RDUKIT_KERNELS="native")
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(site: Site) -> Ran:
+    """What the libraries give, which other runs are compared with."""
+    ran = site.run()
+    assert ran.native_kernels == len(read_pef(site.pef).natives) > 0
+    assert "native kernels not used" not in ran.stderr
+    return ran
+
+
+def changed(loaded: LoadedPef, path: Path, pef: Pef, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The PEF with another index, signed by the installation in ``home``."""
+    monkeypatch.setenv("RDUKIT_HOME", str(home))
+    write_pef(path, pef, loaded.kernels, loaded.natives)
+    return path
+
+
+def assert_same_numbers(ran: Ran, expected: Ran) -> None:
+    """In bf16 a GEMM that adds in another order flips a last bit now and then: 2^-8 of the value, three steps."""
+    for ours, theirs in zip([*ran.losses, *ran.parameters], [*expected.losses, *expected.parameters], strict=True):
+        assert float.fromhex(ours) == pytest.approx(float.fromhex(theirs), rel=2**-6, abs=2**-8)
+
+
+def test_a_cached_native_pef_runs_without_a_compiler_and_without_inductor(
+    site: Site, expected: Ran, tmp_path: Path
+) -> None:
+    ran = site.run(PATH=str(tmp_path))
+    assert ran.native_kernels == expected.native_kernels
+    assert ran.inductor == []
+    assert (ran.losses, ran.parameters) == (expected.losses, expected.parameters)
+
+
+def test_two_leases_at_once_on_one_node_give_equal_numbers(site: Site, expected: Ran) -> None:
+    both = [site.start_run(), site.start_run()]
+    try:
+        for process in both:
+            assert process.stdout is not None
+            held = process.stdout.readline()
+            while held and not held.strip().isdigit():
+                held = process.stdout.readline()
+            assert int(held) == expected.native_kernels
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        said = [json.loads(process.communicate(timeout=120)[0].splitlines()[-1]) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+    for ran in said:
+        assert (ran["losses"], ran["parameters"]) == (expected.losses, expected.parameters)
+
+
+def test_libraries_of_another_installation_are_not_loaded_and_the_numbers_are_the_same(
+    site: Site, expected: Ran, tmp_path: Path
+) -> None:
+    ran = site.run(RDUKIT_HOME=str(tmp_path), RDUKIT_NODE="private", RDUKIT_SND_SOCKET="")
+    assert ran.native_kernels == 0
+    assert "native kernels not used" in ran.stderr
+    assert "not built by this installation" in ran.stderr
+    assert_same_numbers(ran, expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("cpu_capability", "x86_64-0123456789ab", "built for processor x86_64-0123456789ab"),
+        ("torch_version", "2.12.0+cpu", "built for torch 2.12.0+cpu"),
+    ],
+)
+def test_libraries_for_another_processor_or_torch_are_not_loaded_and_it_says_why(
+    site: Site, expected: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: str, reason: str
+) -> None:
+    loaded = read_pef(site.pef)
+    pef = dataclasses.replace(loaded.pef, **{field: value})
+    path = changed(loaded, tmp_path / "other.pef", pef, site.daemon.home, monkeypatch)
+    assert read_pef(path).natives_trusted
+    ran = site.run(path)
+    assert ran.native_kernels == 0
+    assert reason in ran.stderr
+    assert_same_numbers(ran, expected)
+
+
+def test_a_library_that_was_exchanged_is_not_loaded(
+    site: Site, expected: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is whole and all digests in it hold, but its signature is of the libraries that it had."""
+    loaded = read_pef(site.pef)
+    exchanged = dataclasses.replace(loaded, natives=dict.fromkeys(loaded.natives, b"\x7fELF and something else"))
+    path = changed(exchanged, tmp_path / "exchanged.pef", loaded.pef, tmp_path / "attacker", monkeypatch)
+    ran = site.run(path)
+    assert ran.native_kernels == 0
+    assert "not built by this installation" in ran.stderr
+    assert_same_numbers(ran, expected)

@@ -1,0 +1,27 @@
+"""One comparison in a process of its own: its rows to stdout as JSON lines, everything else to stderr.
+
+``python -m rdukit_zoo.comparisons.child NAME OPTIONS`` with the options as JSON; started by ``runner.py``.
+"""
+
+import json
+import os
+import sys
+
+from rdukit.cli import exit_on_error
+from rdukit_zoo.comparisons.model import Options, get_comparison
+
+
+def main(name: str, options: Options) -> None:
+    """Run the comparison; compilers and peers that print do not mix with the rows."""
+    import torch
+
+    rows = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    torch.set_num_threads(options.threads)
+    for row in get_comparison(name)(options):
+        rows.write(json.dumps(row.body()) + "\n")
+
+
+if __name__ == "__main__":
+    with exit_on_error():
+        main(sys.argv[1], Options(**json.loads(sys.argv[2])))

@@ -1,0 +1,1 @@
+"""Plain torch models of the comparisons; none needs a package beyond torch."""

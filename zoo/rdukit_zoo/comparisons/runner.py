@@ -1,0 +1,79 @@
+"""Run comparisons, each in a process group of its own, and hand out rows as they come."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rdukit_zoo.comparisons.model import Options, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one comparison gave. ``error`` is why it ended early, empty if it did not."""
+
+    name: str
+    rows: tuple[Row, ...]
+    error: str = ""
+
+
+def run_comparisons(
+    names: Sequence[str], options: Options, on_start: Callable[[str], None], on_row: Callable[[Row], None]
+) -> Iterator[Outcome]:
+    """Run the comparisons one after the other; one that fails or crashes loses only its later rows.
+
+    ``options.folder`` holds what they compile and a log each. On KeyboardInterrupt the child and all it started are
+    killed before it is raised.
+    """
+    for name in names:
+        on_start(name)
+        yield run_one(name, options, on_row)
+
+
+def run_one(name: str, options: Options, on_row: Callable[[Row], None]) -> Outcome:
+    """Run one comparison to its end."""
+    log = Path(options.folder) / f"{name}.log"
+    command = [sys.executable, "-m", "rdukit_zoo.comparisons.child", name, json.dumps(asdict(options))]
+    rows: list[Row] = []
+    with log.open("w") as stderr:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
+            env=child_environment(os.environ, options.threads),
+        )  # fmt: skip
+        with _killed_at_the_end(child):
+            assert child.stdout is not None
+            for line in child.stdout:
+                rows.append(Row.from_body(json.loads(line)))
+                on_row(rows[-1])
+            status = child.wait()
+    return Outcome(name, tuple(rows), "" if status == 0 else describe_failure(status, log.read_text(errors="replace")))
+
+
+def child_environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
+    """The environment of a comparison: as many OpenMP threads as asked for, and Python's bytecode cached."""
+    kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+def describe_failure(status: int, log: str) -> str:
+    """One line: the signal or status, and the last line that the child wrote to stderr."""
+    how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
+    return f"{how}: {last}"
+
+
+@contextmanager
+def _killed_at_the_end(child: "subprocess.Popen[str]") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        if child.stdout is not None:
+            child.stdout.close()

@@ -1,0 +1,103 @@
+"""Timing in turn, and rows out of it: what every comparison of speed shares. No torch here."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rdukit_zoo.comparisons.model import Options, Row
+
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Samples of one variant, in seconds a call."""
+
+    samples_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.samples_s)
+
+    @property
+    def best_s(self) -> float:
+        return min(self.samples_s)
+
+    @property
+    def spread(self) -> float:
+        """Slowest sample over fastest."""
+        return max(self.samples_s) / min(self.samples_s)
+
+    def body(self, unit: str) -> dict[str, float]:
+        """Median and best in ``unit``, and the spread."""
+        scale = _PER_SECOND[unit]
+        return {"median": self.median_s * scale, "best": self.best_s * scale, "spread": self.spread}
+
+
+def time_in_turn(
+    variants: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    *,
+    sample_s: float = 0.05,
+    repeats: int | None = None,
+    warmup: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Call the variants in turn, ``rounds`` times each, so that a slow spell of the machine hits all of them.
+
+    A sample is ``repeats`` calls; without it each variant repeats until a sample lasts about ``sample_s``.
+    """
+    counts = {}
+    for name, call in variants.items():
+        for _ in range(warmup):
+            call()
+        counts[name] = repeats or _choose_repeats(call, sample_s, clock)
+    samples: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, call in variants.items():
+            began = clock()
+            for _ in range(counts[name]):
+                call()
+            samples[name].append((clock() - began) / counts[name])
+    return {name: Timing(tuple(values)) for name, values in samples.items()}
+
+
+def rows_against_peers(
+    question: str,
+    case: str,
+    timings: Mapping[str, Timing],
+    *,
+    ours: str,
+    unit: str,
+    bar: float | None = None,
+    bar_peers: Sequence[str] | None = None,
+    note: str = "",
+) -> list[Row]:
+    """One row a peer; the bar stands in the row of the fastest of ``bar_peers`` (by default of all peers), first."""
+    scale, mine = _PER_SECOND[unit], timings[ours]
+    peers = sorted((name for name in timings if name != ours), key=lambda name: timings[name].median_s)
+    judged = next((name for name in peers if bar_peers is None or name in bar_peers), None)
+    details = {name: timing.body(unit) for name, timing in timings.items()}
+    return [
+        Row(
+            question=question, case=case, ours=ours, peer=peer, unit=unit,
+            ours_value=mine.median_s * scale, peer_value=timings[peer].median_s * scale,
+            ratio=timings[peer].median_s / mine.median_s,
+            bar=bar if peer == judged else None,
+            samples=len(mine.samples_s), note=note, details=details if peer == judged else {},
+        )
+        for peer in sorted(peers, key=lambda name: name != judged)
+    ]  # fmt: skip
+
+
+def rounds_of(options: Options, at_least: int = 7) -> int:
+    """Rounds to measure: what was asked for, but ``at_least`` for a figure that counts, and 3 when ``quick``."""
+    return 3 if options.quick else max(at_least, options.rounds)
+
+
+def _choose_repeats(call: Callable[[], Any], sample_s: float, clock: Callable[[], float]) -> int:
+    began = clock()
+    call()
+    return max(1, round(sample_s / max(clock() - began, 1e-7)))

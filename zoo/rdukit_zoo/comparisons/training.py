@@ -1,0 +1,121 @@
+"""One training step, ours and the peers', on one model and batch: AdamW, each as its user's loop does it."""
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+import sambaflow.samba as samba
+from rdukit_zoo.comparisons.training_cases import TrainingCase
+from sambaflow.samba import utils
+
+LR: Final = 1e-4
+BETAS: Final = (0.9, 0.997)
+
+#: One step; gives the loss as a host tensor.
+Step = Callable[[], torch.Tensor]
+#: How torch sends f32 matrix products to oneDNN instead of MKL; on processors with AMX it may round them to bf16.
+_ROUTES: Final = {"": "none", ", oneDNN products": "bf16"}
+
+
+def compile_ours(case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path) -> str:
+    """Compile as a program's ``compile`` command does. Returns the PEF's path."""
+    samba.session.reset()
+    samba.from_torch_model_(module)
+    return str(
+        samba.session.compile(
+            module, _inputs(batch), _optimizer(module),
+            config_dict={"output_folder": str(folder), "pef_name": case.name, "optim_level": case.mode,
+                         "num_tiles": 4, "precision": case.precision, "log_level": "error"},
+        )
+    )  # fmt: skip
+
+
+def our_step(
+    case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path, pef: str | None = None
+) -> Step:
+    """One step of a SambaFlow loop: hand the batch over, ``session.run`` with all sections, read the loss.
+
+    ``module`` is converted in place and belongs to the session then. The PEF is compiled if none is given.
+    """
+    pef = pef or compile_ours(case, module, batch, folder)
+    samba.from_torch_model_(module)
+    traced = utils.trace_graph(module, _inputs(batch), _optimizer(module), pef=pef)
+    session, scalars = samba.session, {"lr": LR}
+
+    def step() -> torch.Tensor:
+        given = [samba.from_torch_tensor(tensor, name=name) for name, tensor in batch.items()]
+        (loss,) = session.run(input_tensors=given, output_tensors=traced, hyperparam_dict=scalars)
+        read: torch.Tensor = samba.to_torch(loss)
+        return read
+
+    return step
+
+
+def peer_step(module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool, route: str = "") -> Step:
+    """One step of a torch loop, with torch's products on the given route."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)
+    args = tuple(batch.values())
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = module(*args)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return on_route(step, route)
+
+
+def peer_steps(module: nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, Step]:
+    """All peers by name, each with both routes of matrix products; every one trains weights of its own.
+
+    A large model is only compiled, on one set of weights: three more sets and their states would not fit beside ours.
+    """
+    large = sum(p.numel() for p in module.parameters()) > 50_000_000
+    kinds: dict[str, tuple[Callable[[nn.Module], Any], bool]] = {
+        "eager": (lambda m: m, False), "eager + fused": (lambda m: m, True), "torch.compile": (torch.compile, True),
+    }  # fmt: skip
+    steps: dict[str, Step] = {}
+    for name, (wrap, fused) in kinds.items():
+        if large and name != "torch.compile":
+            continue
+        plain = peer_step(wrap(copy.deepcopy(module)), batch, fused)
+        for words, route in _ROUTES.items():
+            steps[name + words] = on_route(plain, route)
+    return steps
+
+
+def on_route(step: Step, route: str) -> Step:
+    """The step with torch's matrix products on ``route``; set only when it differs, so that it costs nothing."""
+    if not route:
+        return step
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+    def routed() -> torch.Tensor:
+        if matmul.fp32_precision != route:
+            matmul.fp32_precision = route
+        return step()
+
+    return routed
+
+
+def loss_difference(module: nn.Module, batch: Mapping[str, torch.Tensor], ours: Step, steps: int = 3) -> float:
+    """Largest relative difference of ``steps`` losses of ours and of eager torch from ``module``'s weights.
+
+    ``ours`` has made no step yet.
+    """
+    theirs = peer_step(copy.deepcopy(module), batch, fused=False)
+    pairs = [(float(ours()), float(theirs())) for _ in range(steps)]
+    return max(abs(a - b) / abs(b) for a, b in pairs)
+
+
+def _inputs(batch: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:
+    return tuple(samba.from_torch_tensor(tensor, name=name, batch_dim=0) for name, tensor in batch.items())
+
+
+def _optimizer(module: nn.Module) -> Any:
+    return samba.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0)
