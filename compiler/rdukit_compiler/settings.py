@@ -20,9 +20,14 @@ KERNEL_CACHE: Final = Setting(
     "compile.kernel_cache_mib", 2048, "MiB of native kernels kept for later compiles; 0 = none.", int
 )
 
+ROUTES: Final = Setting(
+    "compile.routes", "",
+    "How matrix products of native kernels go, as bf16=native|f32,f32=blas|onednn; empty: measured once a machine.", str,
+)  # fmt: skip
+
 HOST_FALLBACK: Final = Setting(
     "host_fallback", False, "Compile operators that the device lacks to run on the host, rather than refuse them.",
     parse_bool,
 )  # fmt: skip
 
-COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE, KERNEL_CACHE)
+COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE, KERNEL_CACHE, ROUTES)

@@ -65,9 +65,10 @@ class OperatorClock:
                 began = time.perf_counter()
                 (made,) = step.call(operands, scalars)
                 taken = time.perf_counter() - began
-                spent = self._spent.setdefault((digest, step.operator, shapes), _Spent())
-                spent.calls += 1
-                spent.seconds += taken
+                if step.operator != "getitem":  # takes one of several results; no operator of its own
+                    spent = self._spent.setdefault((digest, step.operator, shapes), _Spent())
+                    spent.calls += 1
+                    spent.seconds += taken
                 values[step.name] = made
                 for name in step.dead:
                     del values[name]
@@ -84,7 +85,6 @@ class OperatorClock:
                 spent.seconds / total if total else 0.0,
             )
             for (digest, operator, shapes), spent in self._spent.items()
-            if operator != "getitem"
         ]  # fmt: skip
         return tuple(sorted(found, key=lambda row: -row.host_s))
 

@@ -14,6 +14,7 @@ from math import ceil, floor, log10, sqrt
 from typing import Final
 
 from rdukit.units import format_seconds
+from rdukit_runtime.profile_labels import CHARACTER, Dot, Label, Rectangle, place_labels, squares_along, text_box
 from rdukit_runtime.profile_pef import Profile, Row, group_rows
 
 WIDTH: Final = 960
@@ -22,16 +23,12 @@ _LEFT: Final = 70
 _RIGHT: Final = 30
 _TOP: Final = 78
 _BOTTOM: Final = 66
-_CHARACTER: Final = 6.7
 _LINE: Final = 13
 #: Labelled dots; the others have their name where the pointer is.
 MOST_LABELS: Final = 16
 _MOST_NAME: Final = 30
 _LEAST_RADIUS: Final = 3.5
 _MOST_RADIUS: Final = 22.0
-#: Pixels from a dot's edge up to which its text needs no line.
-_NEAR: Final = 9.0
-_SQUARE: Final = 4.0
 _NAMES: Final = {"fwd": "forward", "bckwd": "backward", "opt": "optimizer"}
 
 _STYLE: Final = """
@@ -51,22 +48,6 @@ _STYLE: Final = """
     .opt, .gradnorm, .reduce { fill: #56d364; stroke: #56d364; } .label { stroke: #0d1117; }
   }
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Rectangle:
-    """Pixels; ``top`` is above ``bottom``."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def overlaps(self, other: "Rectangle") -> bool:
-        """Whether both share a pixel."""
-        return (
-            self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,71 +78,27 @@ class Axis:
         return self.start + (power - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A row in its place."""
-
-    row: Row
-    x: float
-    y: float
-    radius: float
-
-    @property
-    def box(self) -> Rectangle:
-        """What a label must not cover."""
-        reach = self.radius + 1.5
-        return Rectangle(self.x - reach, self.y - reach, self.x + reach, self.y + reach)
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """Text for a dot; ``x``, ``y`` is the beginning of its baseline."""
-
-    dot: Dot
-    text: str
-    x: float
-    y: float
-
-    @property
-    def box(self) -> Rectangle:
-        """What it covers."""
-        return text_box(self.x, self.y, self.text)
-
-    @property
-    def leader(self) -> tuple[float, float, float, float]:
-        """From the dot's edge to the nearest point of the text: x, y, x, y."""
-        box, dot = self.box, self.dot
-        x, y = min(max(dot.x, box.left), box.right), min(max(dot.y, box.top), box.bottom)
-        length = max(sqrt((x - dot.x) ** 2 + (y - dot.y) ** 2), dot.radius)
-        part = dot.radius / length
-        return dot.x + (x - dot.x) * part, dot.y + (y - dot.y) * part, x, y
-
-    @property
-    def is_far(self) -> bool:
-        """Whether it takes a line to see which dot is meant."""
-        x1, y1, x2, y2 = self.leader
-        return sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2) > _NEAR
-
-
 def draw_roofline(profile: Profile) -> str:
     """The picture as a complete SVG document."""
     rows = group_rows(profile.rows)
-    drawn = sorted((row for row in rows if row.flops and row.bytes), key=lambda row: -row.measured_s)
+    drawn = sorted((row for row in rows if row.gflop_s and row.intensity), key=lambda row: -row.measured_s)
     horizontal, vertical = axes(profile, drawn)
     dots = [_dot(profile, row, horizontal, vertical) for row in drawn]
+    frame = Rectangle(_LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM)
     roofs = list(_roof_names(profile, horizontal, vertical))
     taken = [text_box(x, y, text) for x, y, text in roofs]
     for segment in _segments(profile, horizontal, vertical):
-        taken += _along(*segment)
-    labels = place_labels(profile, dots[:MOST_LABELS], dots, taken)
+        taken += squares_along(*segment)
+    labels = place_labels(dots[:MOST_LABELS], dots, taken, frame)
     still = [row for row in rows if not row.flops and row.measured_s]
     foot = _foot(profile, still)
     height = HEIGHT + _LINE * max(len(foot) - 1, 0)
     parts = [
         *_head(profile), *_grid(horizontal, vertical), *_roofs(profile, horizontal, vertical),
         *(_text(x, y, "dim label", text) for x, y, text in roofs),
-        *(_circle(profile, dot) for dot in dots), *(_leader(label) for label in labels if label.is_far),
-        *(_text(label.x, label.y, "label", label.text) for label in labels),
+        *(_circle(profile, row, dot) for row, dot in zip(drawn, dots, strict=True)),
+        *(_leader(label) for label in labels if label.is_far),
+        *(_text(label.x, label.y, "label", label.dot.text) for label in labels),
         *(_text(_LEFT, HEIGHT - 14 + _LINE * index, "dim", text) for index, text in enumerate(foot)),
     ]  # fmt: skip
     return (
@@ -176,57 +113,15 @@ def axes(profile: Profile, rows: Sequence[Row]) -> tuple[Axis, Axis]:
     """FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     ridge = max(peaks) / profile.limits.memory_gb_s
-    x = [row.intensity for row in rows] + [ridge * 3, ridge / 10]
+    x = [row.intensity * 2.5 for row in rows] + [row.intensity for row in rows] + [ridge * 4, ridge / 10]
     y = [row.gflop_s for row in rows] + [max(peaks) * 1.6, max(peaks) / 20]
     return Axis.around(x, _LEFT, WIDTH - _RIGHT), Axis.around(y, HEIGHT - _BOTTOM, _TOP)
 
 
-def place_labels(
-    profile: Profile, labelled: Sequence[Dot], dots: Sequence[Dot], taken: Sequence[Rectangle]
-) -> list[Label]:  # fmt: skip
-    """Names beside their dots, the nearest free place first; a dot without one stays without a name."""
-    frame = Rectangle(_LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM)
-    covered = [*taken, *(dot.box for dot in dots)]
-    labels: list[Label] = []
-    for dot in labelled:
-        text = f"{_short(dot.row.name)} {100 * profile.share(dot.row):.0f} %"
-        for x, y in _places(dot, text):
-            label = Label(dot, text, x, y)
-            line = _along(*label.leader) if label.is_far else []
-            inside = label.box.left >= frame.left and label.box.right <= frame.right
-            inside = inside and label.box.top >= frame.top and label.box.bottom <= frame.bottom
-            if not inside or any(label.box.overlaps(other) for other in covered):
-                continue
-            if any(piece.overlaps(other.box) for piece in line for other in labels):
-                continue
-            labels.append(label)
-            covered += [label.box, *line]
-            break
-    return labels
-
-
-def text_box(x: float, y: float, text: str) -> Rectangle:
-    """What a line of text covers, generously; ``x``, ``y`` is the beginning of its baseline."""
-    return Rectangle(x - 2, y - 10, x + len(text) * _CHARACTER + 2, y + 3)
-
-
-def _places(dot: Dot, text: str) -> Iterator[tuple[float, float]]:
-    """Right, left, above, below; then the same farther and farther away."""
-    width = len(text) * _CHARACTER
-    for away in range(4, 130, 9):
-        reach = dot.radius + away
-        yield dot.x + reach, dot.y + 4
-        yield dot.x - reach - width, dot.y + 4
-        yield dot.x - width / 2, dot.y - reach
-        yield dot.x - width / 2, dot.y + reach + 9
-        for side in (reach * 0.8, -reach * 0.8 - width):
-            yield dot.x + side, dot.y - reach * 0.8
-            yield dot.x + side, dot.y + reach * 0.8 + 8
-
-
 def _dot(profile: Profile, row: Row, horizontal: Axis, vertical: Axis) -> Dot:
     radius = max(_MOST_RADIUS * sqrt(profile.share(row)), _LEAST_RADIUS)
-    return Dot(row, horizontal.pixel(row.intensity), vertical.pixel(row.gflop_s), radius)
+    text = f"{_short(row.name)} {100 * profile.share(row):.0f} %"
+    return Dot(text, horizontal.pixel(row.intensity), vertical.pixel(row.gflop_s), radius)
 
 
 def _dtypes(profile: Profile) -> list[str]:
@@ -249,7 +144,7 @@ def _head(profile: Profile) -> list[str]:
         name = _NAMES.get(kind, kind)
         parts.append(f'<circle class="dot {kind}" cx="{x + 5:.1f}" cy="58" r="5"/>')
         parts.append(_text(x + 15, 62, "", name))
-        x += 35 + len(name) * _CHARACTER
+        x += 35 + len(name) * CHARACTER
     parts.append(_text(x, 62, "dim", "area: part of the host time (% of a step)"))
     return parts
 
@@ -311,7 +206,7 @@ def _roof_names(profile: Profile, horizontal: Axis, vertical: Axis) -> Iterator[
     for dtype in sorted(_dtypes(profile), key=lambda name: -profile.limits.gemm[name]):
         speed = profile.limits.gemm[dtype]
         text = f"GEMM {dtype} {speed:.3g} GFLOP/s"
-        x, y = WIDTH - _RIGHT - len(text) * _CHARACTER - 4, vertical.pixel(speed) - 6
+        x, y = WIDTH - _RIGHT - len(text) * CHARACTER - 4, vertical.pixel(speed) - 6
         while any(text_box(x, y, text).overlaps(other) for other in taken):
             y += 20
         taken.append(text_box(x, y, text))
@@ -322,8 +217,7 @@ def _roof_names(profile: Profile, horizontal: Axis, vertical: Axis) -> Iterator[
     yield x + 16, y + 12, f"memory {bandwidth:.3g} GB/s"
 
 
-def _circle(profile: Profile, dot: Dot) -> str:
-    row = dot.row
+def _circle(profile: Profile, row: Row, dot: Dot) -> str:
     title = (
         f"{row.name} ({row.first.type.value}, {row.form}, {row.dtype}): {format_seconds(row.measured_s)}, "
         f"{100 * profile.share(row):.1f} % of the step, {row.gflop_s:.3g} GFLOP/s, {row.gb_s:.3g} GB/s, "
@@ -340,14 +234,6 @@ def _leader(label: Label) -> str:
     return f'<line class="leader" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _along(x1: float, y1: float, x2: float, y2: float) -> list[Rectangle]:
-    """Small squares that cover a line."""
-    count = max(ceil(max(abs(x2 - x1), abs(y2 - y1)) / _SQUARE), 1)
-    points = [(x1 + (x2 - x1) * i / count, y1 + (y2 - y1) * i / count) for i in range(count + 1)]
-    half = _SQUARE / 2
-    return [Rectangle(x - half, y - half, x + half, y + half) for x, y in points]
-
-
 def _foot(profile: Profile, still: Sequence[Row]) -> list[str]:
     """Lines that name the sections without FLOPs."""
     if not still:
@@ -356,7 +242,7 @@ def _foot(profile: Profile, still: Sequence[Row]) -> list[str]:
     lines = ["without FLOPs: "]
     for index, name in enumerate(names):
         piece = name + (", " if index < len(names) - 1 else "")
-        if (len(lines[-1]) + len(piece)) * _CHARACTER > WIDTH - _LEFT - _RIGHT:
+        if (len(lines[-1]) + len(piece)) * CHARACTER > WIDTH - _LEFT - _RIGHT:
             lines.append("  ")
         lines[-1] += piece
     return lines

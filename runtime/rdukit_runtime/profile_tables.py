@@ -43,8 +43,8 @@ def sections_table(profile: Profile, rows: Sequence[Row]) -> Table:
         (
             str(row.first.id), row.first.type.value, row.name, row.form, str(row.sections),
             format_seconds(row.measured_s), _percent(profile.share(row)), format_seconds(row.projected_s),
-            format_count(row.flops), format_bytes(row.bytes), _three(row.gflop_s), _three(row.gb_s), row.dtype, _percent(row.limit_share),
-            row.bound.value,
+            format_count(row.flops), format_bytes(row.bytes), _three(row.gflop_s), _three(row.gb_s), row.dtype,
+            _percent(row.limit_share), row.bound.value,
         )
         for row in rows
     ]  # fmt: skip

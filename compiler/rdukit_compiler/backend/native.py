@@ -21,6 +21,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.operators import GETITEM
+from rdukit_compiler.backend.routes import load_routes
 from rdukit_compiler.backend.section_library import sources_digest
 from rdukit_compiler.settings import WORKERS
 
@@ -44,7 +45,7 @@ def find_cpp_compiler() -> str | None:
 
 def build_variant() -> str:
     """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
-    return f"build-{BUILD}-{sources_digest()}"
+    return f"build-{BUILD}-{sources_digest()}-{load_routes().word()}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
@@ -140,7 +141,7 @@ class _Worker:
         }
         self._folder = place.scratch
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch)],
+            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch), load_routes().text()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
             pass_fds=(place.lock,),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """A process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
 
-Run as ``python -m rdukit_compiler.backend.native_worker FOLDER``. A process of its own keeps inductor and its settings
-out of the user's program, and lets several batches be built at once.
+Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES``. A process of its own keeps inductor and its
+settings out of the user's program, and lets several batches be built at once.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from rdukit.errors import CompileError
 from rdukit.files import write_atomic
 from rdukit.pef.kernel import kernel_from_json
+from rdukit_compiler.backend.routes import Routes, parse_routes
 
 #: Called with a kernel's digest, and its error if there was one.
 Answer = Callable[[str, str | None], None]
@@ -26,7 +27,7 @@ def main() -> None:
     Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
     ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
     """
-    folder = Path(sys.argv[1])
+    folder, routes = Path(sys.argv[1]), parse_routes(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever inductor prints goes to stderr
     warnings.filterwarnings("ignore")
@@ -37,14 +38,14 @@ def main() -> None:
         answers.flush()
 
     for line in sys.stdin:
-        _build_batch(folder, json.loads(line), answer)
+        _build_batch(folder, json.loads(line), routes, answer)
 
 
-def _build_batch(folder: Path, digests: Sequence[str], answer: Answer) -> None:
+def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: Answer) -> None:
     sections: dict[str, str] = {}
     for digest in digests:
         try:
-            sections[digest] = _section((folder / digest).read_bytes())
+            sections[digest] = _section((folder / digest).read_bytes(), routes)
         except Exception as cause:  # noqa: BLE001 - the border of the process: every failure is reported
             answer(digest, _text_of(cause))
     _compile(folder, sections, answer)
@@ -71,13 +72,20 @@ def _compile(folder: Path, sections: Mapping[str, str], answer: Answer) -> None:
             answer(digest, _text_of(cause))
 
 
-def _section(kernel_json: bytes) -> str:
+def _section(kernel_json: bytes, routes: Routes) -> str:
+    from rdukit_compiler.backend.choose_products import choose_products, may_change
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
+    from rdukit_compiler.backend.products import interface_functions
     from rdukit_compiler.backend.section_code import section_namespace
-    from rdukit_compiler.backend.torch_private import write_code
+    from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 
     kernel = kernel_from_json(kernel_json)
-    return section_namespace("section", *write_code(fx_from_kernel(kernel), example_inputs(kernel)))
+    module, inputs = fx_from_kernel(kernel), example_inputs(kernel)
+    if may_change(module, inputs, routes):
+        with without_onednn():
+            module = trace_aten(module, inputs)
+        choose_products(module, routes)
+    return section_namespace("section", *write_code(module, inputs, interface_functions()))
 
 
 def _text_of(cause: BaseException) -> str:

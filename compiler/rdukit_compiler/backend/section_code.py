@@ -24,6 +24,8 @@ _DROPPED: Final = re.compile(
 )
 #: In a body these reach for what a section does not have.
 _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
+#: How calls of our own operators begin (``products.h``).
+OURS: Final = "aoti_torch_cpu_rdukit_"
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 
 
@@ -59,6 +61,8 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
 def library_source(sections: dict[str, str]) -> str:
     """A translation unit of several sections: their code by the name of the function that each exports."""
     parts = ['#include "section.h"']
+    if any(OURS in code for code in sections.values()):
+        parts.append('#include "products.h"')
     for number, (symbol, code) in enumerate(sections.items()):
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]

@@ -6,7 +6,7 @@ torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 import contextlib
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,18 @@ class _CodeWritten(Exception):
     """Carries inductor's code out of its ahead-of-time compile, before that calls the C++ compiler."""
 
 
-def write_code(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> tuple[str, str]:
-    """The C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels."""
+def write_code(
+    module: fx.GraphModule, inputs: Sequence[torch.Tensor], own: Mapping[Any, list[str]]
+) -> tuple[str, str]:  # fmt: skip
+    """The C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels.
+
+    Args:
+        own: operators of ours, with the declarations of the C functions that compute them.
+    """
     import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
 
-    def intercept(cls: type, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:
+    def intercept(_: Any, graph: object, wrapper: str, kernels: str, *rest: object, **more: object) -> None:
         raise _CodeWritten(wrapper, kernels)
 
     compiler = codecache.AotCodeCompiler
@@ -81,6 +87,7 @@ def write_code(module: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> tuple[
                 tuple(inputs),
                 options={
                     "aot_inductor.package": True,
+                    "aot_inductor.custom_ops_to_c_shims": dict(own),
                     # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
                     "emulate_precision_casts": True,
                 },

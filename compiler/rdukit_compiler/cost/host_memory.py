@@ -23,6 +23,11 @@ _UPDATE_TENSORS: Final[Mapping[str, int]] = {
     "rdukit.sparseadamw": 6, "rdukit.adagrad": 3,
 }  # fmt: skip
 
+#: Losses that torch reduces inside the memory of what they reduce: the scalar keeps all of it.
+_REDUCED_INSIDE: Final = frozenset({
+    "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class KernelMemory:
@@ -96,7 +101,8 @@ class _Run:
             if first is not None and _is_in_first(node.op):
                 found = _Value(first.memories[:1] * max(len(sizes), 1), tuple(sizes) or first.shown[:1])
             else:
-                found = _Value(tuple(_Memory(size) for size in sizes), tuple(sizes))
+                least = first.shown[0] if first is not None and base_name(node.op) in _REDUCED_INSIDE else 0
+                found = _Value(tuple(_Memory(max(size, least)) for size in sizes), tuple(sizes))
         for memory in found.memories:
             if not memory.users:
                 self.alive += memory.bytes

@@ -22,6 +22,7 @@ from rdukit.pef.inspect import (
     sections_table,
     symbols_table,
 )
+from rdukit.pef.memory_view import describe_memory, memory_plan_tables
 from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
 
@@ -54,7 +55,8 @@ def pef() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object, figures unrounded.")
 @click.option("--sections", is_flag=True, help="Only the sections: decisions, resources, projected cost.")
 @click.option("--symbols", is_flag=True, help="Only the symbols: kind, dtype, shape, region.")
-def show(file: Path, as_json: bool, sections: bool, symbols: bool) -> None:
+@click.option("--memory", is_flag=True, help="Only the memory plan: what exists while each section runs, and the peak.")
+def show(file: Path, as_json: bool, sections: bool, symbols: bool, memory: bool) -> None:
     """Show what the compiler put into FILE, and why.
 
     Cycles and seconds are the cost model's projection for the emulated chip, not measurements.
@@ -63,14 +65,15 @@ def show(file: Path, as_json: bool, sections: bool, symbols: bool) -> None:
     """
     loaded = read_pef(file)
     if as_json:
-        click.echo(json.dumps(describe_pef(loaded), indent=2, sort_keys=True))
+        click.echo(json.dumps(describe_pef(loaded) | {"memory": describe_memory(loaded.pef)}, indent=2, sort_keys=True))
         return
-    if not sections and not symbols:
-        tables = pef_tables(loaded)
+    if not (sections or symbols or memory):
+        tables = [*pef_tables(loaded), *memory_plan_tables(loaded.pef)]
     else:
         tables = [header_table(loaded)]
         tables += [sections_table(loaded), cuts_table(loaded.pef)] if sections else []
         tables += [symbols_table(loaded.pef)] if symbols else []
+        tables += memory_plan_tables(loaded.pef) if memory else []
     print_tables(tables)
 
 

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdukit.pef.memory_rules import PERSISTENT, freed_after, persistent_layout, replaced_by
+from rdukit.pef.memory_rules import (
+    PERSISTENT,
+    freed_after,
+    made_inputs,
+    persistent_layout,
+    replaced_by,
+    shared_outputs,
+)
 from rdukit.pef.model import Graph, Pef, Section, SectionType, SymbolKind
 
 #: What a lease has beyond the plan.
@@ -35,22 +42,23 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What running sections of a graph takes, in bytes; ``start_bytes`` are beyond the persistent ones at its begin."""
+    """What running sections of a graph takes, in bytes. ``start_bytes`` and ``end_bytes`` leave persistent ones out."""
 
     graph: str
     persistent_bytes: int
     start_bytes: int
+    end_bytes: int
     moments: tuple[MemoryMoment, ...]
 
     @property
     def peak_bytes(self) -> int:
         """Most bytes at one time on the host: persistent, passing, and scratch."""
-        return self.persistent_bytes + max((m.peak_bytes for m in self.moments), default=self.start_bytes)
+        return self.persistent_bytes + max(self.start_bytes, self.end_bytes, *(m.peak_bytes for m in self.moments))
 
     @property
     def device_peak_bytes(self) -> int:
         """Most bytes of device memory at one time: as ``peak_bytes``, without scratch."""
-        return self.persistent_bytes + max((m.during_bytes for m in self.moments), default=self.start_bytes)
+        return self.persistent_bytes + max(self.start_bytes, self.end_bytes, *(m.during_bytes for m in self.moments))
 
     @property
     def peak_moment(self) -> MemoryMoment | None:
@@ -91,6 +99,7 @@ class MemoryWalk:
     def __init__(self, pef: Pef) -> None:
         self._pef = pef
         self._persistent_bytes = persistent_layout(pef)[1]
+        self._stored = shared_outputs(pef) | made_inputs(pef)
         self._freed = {name: freed_after(pef, graph) for name, graph in pef.graphs.items()}
         #: Symbol that exists → whose memory it is in; "" for memory that is persistent.
         self._owner: dict[str, str] = {}
@@ -106,7 +115,16 @@ class MemoryWalk:
         self._drop(replaced_by(self._pef, graph, sections))
         start, freed = self.held_bytes, self._freed[graph.name]
         moments = tuple(self._run_section(self._pef.sections[number], freed[number]) for number in sections)
-        return MemoryPlan(graph.name, self._persistent_bytes, start, moments)
+        self._copy_aside(name for number in sections for name in self._pef.sections[number].outputs)
+        return MemoryPlan(graph.name, self._persistent_bytes, start, self.held_bytes, moments)
+
+    def _copy_aside(self, made: Iterable[str]) -> None:
+        """What goes to a region that it shares, and lies in persistent memory already, is copied aside first."""
+        for name in made:
+            if name in self._stored and self._owner.get(name) == "":
+                self._count += 1
+                self._owner[name] = f"{self._count} {name}"
+                self._add(self._owner[name], self._pef.symbols[name].bytes)
 
     def _drop(self, names: Iterable[str]) -> None:
         """What is freed; a symbol that does not exist is left out."""

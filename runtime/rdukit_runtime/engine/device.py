@@ -93,14 +93,14 @@ def synchronise(device: torch.device) -> None:
 
 
 def run_on_host(kernel: Kernel, device: torch.device) -> Kernel:
-    """``kernel``, whose operators exist on the host only, for tensors on ``device``: they are carried there and back."""
+    """``kernel``, whose operators exist on the host only, for tensors on ``device``: carried there and back."""
 
     def run(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
         carried = [tensor.to(CPU) for tensor in inputs]
         if type(inputs) is list:
             inputs.clear()  # see ``Kernel`` in portable.py
-        made: list[Any] = list(kernel(carried, scalars))
-        return [tensor if tensor is None else tensor.to(device) for tensor in made]
+        made: list[Any] = [None if tensor is None else tensor.to(device) for tensor in kernel(carried, scalars)]
+        return made
 
     return run
 
@@ -134,7 +134,7 @@ def device_numbers(device: torch.device) -> Iterator[None]:
 
 
 def _precisions() -> _Precisions:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul, cudnn = _switches()
     return _Precisions(
         matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision,
         matmul.allow_bf16_reduced_precision_reduction,
@@ -142,8 +142,13 @@ def _precisions() -> _Precisions:
 
 
 def _set_precisions(wanted: _Precisions) -> None:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul, cudnn = _switches()
     matmul.fp32_precision = wanted.matmul
     cudnn.conv.fp32_precision = wanted.convolution
     cudnn.rnn.fp32_precision = wanted.recurrent
     matmul.allow_bf16_reduced_precision_reduction = wanted.bf16_sums
+
+
+def _switches() -> tuple[Any, Any]:
+    """torch's own names for them; it declares no types."""
+    return torch.backends.cuda.matmul, torch.backends.cudnn

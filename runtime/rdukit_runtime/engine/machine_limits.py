@@ -28,11 +28,13 @@ logger = logging.getLogger(__name__)
 
 #: dtypes that have a GEMM figure.
 GEMM_DTYPES: Final = ("f32", "bf16", "int8")
-#: What one figure may take in one round, and one run of it.
+#: About what a measurement takes.
+_USUAL_SECONDS: Final = 2.0
 _ROUNDS: Final = 2
-_FIGURE_S: Final = 0.18
-_RUN_S: Final = 0.06
-_SIZES: Final = (256, 512, 1024, 2048, 4096)
+#: A figure's part of it in one round, and the longest run of a larger GEMM than the smallest.
+_FIGURE_SHARE: Final = 0.09
+_RUN_S: Final = 0.04
+_SIZES: Final = (128, 256, 512, 1024, 2048, 4096)
 _MiB: Final = 1 << 20
 _LEAST_BUFFER_BYTES: Final = 64 * _MiB
 _MOST_BUFFER_BYTES: Final = 1024 * _MiB
@@ -62,29 +64,29 @@ class MachineLimits:
         return max(self.read_gb_s, self.copy_gb_s)
 
 
-def load_limits(threads: int | None = None) -> MachineLimits:
+def load_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
     """The limits that are kept for this processor and torch, or else measured now and kept.
 
     A file that cannot be read, or that another processor wrote, is measured again; where it cannot be written the
     measurement is used all the same.
 
     Args:
-        threads: None takes torch's.
+        threads: None takes torch's. seconds: about what a measurement may take; less makes it less exact.
     Raises:
         InvalidArgument: fewer than one thread.
     """
     threads = _checked_threads(threads)
     kept = _read_kept().get(threads)
-    return kept if kept is not None else renew_limits(threads)
+    return kept if kept is not None else renew_limits(threads, seconds)
 
 
-def renew_limits(threads: int | None = None) -> MachineLimits:
+def renew_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
     """Measure now and keep the result in place of what was kept for this number of threads.
 
     Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
     """
     kept = _read_kept()
-    limits = measure_limits(_checked_threads(threads))
+    limits = measure_limits(_checked_threads(threads), seconds)
     for fewer in (kept[number] for number in kept if number < limits.threads):
         limits = _at_least(limits, fewer)
     kept[limits.threads] = limits
@@ -110,7 +112,7 @@ def limits_file() -> Path:
     return home_folder() / "machine" / f"{cpu_signature()}-{torch.__version__}.json"
 
 
-def measure_limits(threads: int | None = None) -> MachineLimits:
+def measure_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
     """Measure now, with ``threads`` of torch's threads; their number is as before when it ends.
 
     Everything is measured in two rounds, so that a moment in which others used the machine spoils no figure.
@@ -121,7 +123,7 @@ def measure_limits(threads: int | None = None) -> MachineLimits:
     threads = _checked_threads(threads)
     with torch_threads(threads), torch.no_grad():
         buffers = _Buffers.larger_than_cache()
-        rounds = [_measure_round(buffers) for _ in range(_ROUNDS)]
+        rounds = [_measure_round(buffers, seconds * _FIGURE_SHARE) for _ in range(_ROUNDS)]
     return MachineLimits(
         processor=processor_name(),
         threads=threads,
@@ -185,15 +187,15 @@ class _Buffers(NamedTuple):
         return cls(torch.ones(count), torch.zeros(count))
 
 
-def _measure_round(buffers: _Buffers) -> _Round:
+def _measure_round(buffers: _Buffers, figure_s: float) -> _Round:
     source, target = buffers
-    read_s = min(_best_seconds(source.sum), _best_seconds(lambda: torch.dot(source, source)))
-    copy_s = _best_seconds(lambda: target.copy_(source))
+    read_s = min(_best_seconds(run, figure_s / 3) for run in (source.sum, lambda: torch.dot(source, source)))
+    copy_s = _best_seconds(lambda: target.copy_(source), figure_s / 3)
     return _Round(
         source.nbytes / read_s / 1e9,
         2 * source.nbytes / copy_s / 1e9,
-        {dtype: max(_gemm_gflop_s(route) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
-        _operator_seconds(),
+        {dtype: max(_gemm_gflop_s(route, figure_s) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
+        _operator_seconds(figure_s / 9),
     )
 
 
@@ -235,33 +237,33 @@ _ROUTES: Final[Mapping[str, tuple[Callable[[int], Callable[[], object]], ...]]] 
 }
 
 
-def _gemm_gflop_s(route: Callable[[int], Callable[[], object]]) -> float:
+def _gemm_gflop_s(route: Callable[[int], Callable[[], object]], figure_s: float) -> float:
     """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
     best = 0.0
-    ends = time.perf_counter() + _FIGURE_S
+    ends = time.perf_counter() + figure_s
     for size in _SIZES:
         flops = 2 * size**3
         if time.perf_counter() > ends or (best and flops / (best * 1e9) > _RUN_S):
             break
         try:
-            seconds = _best_seconds(route(size), _FIGURE_S / 3)
+            seconds = _best_seconds(route(size), figure_s / 3)
         except (RuntimeError, AttributeError, NotImplementedError):
             break
         best = max(best, flops / seconds / 1e9)
     return best
 
 
-def _operator_seconds() -> float:
+def _operator_seconds(budget_s: float) -> float:
     one = torch.ones(1)
 
     def hundred() -> None:
         for _ in range(100):
             torch.add(one, one)
 
-    return _best_seconds(hundred, 0.02) / 100
+    return _best_seconds(hundred, budget_s) / 100
 
 
-def _best_seconds(run: Callable[[], object], budget_s: float = _FIGURE_S / 3) -> float:
+def _best_seconds(run: Callable[[], object], budget_s: float) -> float:
     """The shortest of two to 200 runs; no third one after ``budget_s``."""
     ends = time.perf_counter() + budget_s
     best, count = float("inf"), 0
@@ -311,6 +313,7 @@ def _limits_of(value: Mapping[str, Any]) -> MachineLimits:
         operator_s=float(value["operator_s"]),
     )
     figures = (limits.read_gb_s, limits.copy_gb_s, limits.operator_s, *limits.gemm.values())
-    if limits.threads < 1 or not all(0 <= figure < float("inf") for figure in figures) or not limits.read_gb_s:
+    needed = (limits.threads, limits.read_gb_s, limits.gemm["f32"])
+    if min(needed) <= 0 or not all(0 <= figure < float("inf") for figure in figures):
         raise ValueError(f"figures {figures} are not those of a machine")
     return limits

@@ -153,13 +153,18 @@ def _on_device(op: str, called: Callable[..., Any], device: torch.device) -> Cal
     """
     if op in ELSEWHERE:
         return ELSEWHERE[op]  # type: ignore[no-any-return]
-    if isinstance(called, torch._ops.OpOverload) and device.type == "cuda":
-        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(called.name(), "CUDA"):
-            raise PefMismatch(
-                f"the PEF uses operator {op!r}, which torch {torch.__version__} has no CUDA kernel for; run it on the "
-                f"host with {DEVICE.variable}=cpu"
-            )
+    if device.type == "cuda" and isinstance(called, torch._ops.OpOverload) and not _has_cuda_kernel(called):
+        raise PefMismatch(
+            f"the PEF uses operator {op!r}, which torch {torch.__version__} has no CUDA kernel for; run it on the host "
+            f"with {DEVICE.variable}=cpu"
+        )
     return called
+
+
+def _has_cuda_kernel(called: torch._ops.OpOverload) -> bool:
+    schema = called._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA"))
 
 
 def _special(kind: str, text: str) -> Any:

@@ -8,8 +8,10 @@ import torch
 from rdukit.errors import InvalidArgument
 from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef
+from rdukit.settings import CHECK, resolve
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors
+from rdukit_runtime.engine.memory_watch import MemoryWatch
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.plans import (
     Counters,
@@ -56,6 +58,8 @@ class Program(DeviceTensors):
         #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
         self._rates = tuple(name for name in pef.hyperparameters if name in self._slot_of)
         self._held: Mapping[str, float] | None = None
+        #: Compares what slots keep with the plan, until a run fails; None if that is not asked for.
+        self._watch = MemoryWatch(pef) if resolve(CHECK) else None
 
     def choose_sections(
         self, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
@@ -101,6 +105,7 @@ class Program(DeviceTensors):
             else:
                 self._run_elsewhere(plan, scalars)
         except BaseException:
+            self._watch = None
             page.enter(HOST)
             raise
         finally:
@@ -111,6 +116,8 @@ class Program(DeviceTensors):
         ran[1] += time.perf_counter() - began
         cost = plan.cost
         page.count_run(len(plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
+        if self._watch is not None:
+            self._watch.check(graph, sections, (t for t in slots if t is not None and not self._is_persistent(t)))
 
     def _run_elsewhere(self, plan: Plan, scalars: Mapping[str, float]) -> None:
         """``_run_plan`` on a GPU."""

@@ -125,6 +125,7 @@ class MultigraphSession:
         self._application = application
         self._scalars = dict(application.pef.hyperparameters)
         self._state.update(self.multigraph.state)
+        self._announce_memory()
         self.buffer_dict.update(
             {n: SambaTensor(b, name=n) for n, b in self._state.items() if not isinstance(b, nn.Parameter)}
         )

@@ -175,6 +175,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         if spatial is not None:
             for output in traced.outputs:
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
+        self._announce_memory()
         if transfer_device:
             self.to_device()
         profile_runs(self, application)

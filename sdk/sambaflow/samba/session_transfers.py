@@ -3,6 +3,7 @@
 Source: SDK reference 6.3 and 19. Only explicit calls synchronise the two copies of a parameter.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.memory_view import memory_line
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
@@ -19,6 +21,9 @@ from sambaflow.samba.spatial import SpatialBatches
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
+
+
+logger = logging.getLogger(__name__)
 
 
 class SessionTransfers:
@@ -50,6 +55,13 @@ class SessionTransfers:
                 program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
         for optimizer, first in self._numbered_optimizers():
             self._upload_optimizer(optimizer, first)
+
+    def _announce_memory(self) -> None:
+        """One line, before the first run: what the plan says of the PEF, and what the program's own copies take."""
+        states = [held for optimizer in self._optimizers for kept in optimizer.state.values() for held in kept.values()]
+        held = [unwrap(tensor) for tensor in (*self._state.values(), *states)]
+        host_bytes = sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.device.type != "meta")
+        logger.info("%s", memory_line(self._loaded().pef, host_bytes))
 
     def knows(self, name: str) -> bool:
         """Whether the loaded PEF has a tensor of this name."""

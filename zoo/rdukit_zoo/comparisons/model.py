@@ -26,6 +26,8 @@ QUESTIONS: Final[dict[str, str]] = {
     "first_call": "How soon is the first result of a fresh process on a cached PEF?",
     "threads": "How much faster are two threads than one?",
     "training_memory": "How much memory does training need?",
+    "llama": "How fast does a Llama of 110 million parameters read a prompt and generate?",
+    "vision": "How fast are a vision transformer and a U-Net?",
 }
 
 

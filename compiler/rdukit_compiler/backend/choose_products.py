@@ -1,0 +1,127 @@
+"""Rewrites the products of a traced kernel to the routes that are fast on this machine. Changes no value's meaning.
+
+Only native kernels are rewritten; the graph that a PEF keeps has ATen's operators.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from rdukit_compiler.backend.products import operator_named, product
+from rdukit_compiler.backend.routes import FEW_ROWS, Routes, choose_route
+
+aten = torch.ops.aten
+
+#: Operators that may become a product of ours once composite ones are taken apart.
+_PRODUCTS: Final = ("linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm")
+#: Computed in f32, between casts, where bf16 products go through f32.
+_WIDENED: Final = frozenset(
+    {
+        aten.convolution.default, aten.convolution_backward.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default, aten.baddbmm.default,
+    }
+)  # fmt: skip
+
+
+def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
+    """Whether ``choose_products`` could do something: whether taking composite operators apart for it may pay."""
+    names = {str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"
+             and str(node.target).startswith("aten.")}  # fmt: skip
+    is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
+    if is_narrow and routes.bf16 == "f32":
+        wide = {str(target).split(".")[1] for target in _WIDENED} | {"scaled_dot_product_attention"}
+        return bool(names & (set(_PRODUCTS) | wide) or any(name.startswith(("conv", "_conv")) for name in names))
+    if not names & set(_PRODUCTS):
+        return False
+    return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= FEW_ROWS for tensor in inputs)
+
+
+def _rows(tensor: torch.Tensor) -> int:
+    return tensor.numel() // max(tensor.shape[-1], 1)
+
+
+def choose_products(module: fx.GraphModule, routes: Routes) -> None:
+    """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
+    for node in list(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target is aten.mm.default:
+            _rewrite_product(node, node.args[0], node.args[1], None, routes)
+        elif node.target is aten.addmm.default and _is_plain_addmm(node):
+            _rewrite_product(node, node.args[1], node.args[2], node.args[0], routes)
+        elif node.target is aten.bmm.default and _is_narrow(node) and routes.bf16 == "f32":
+            _replace(node, operator_named("rdukit_batch_product"), node.args)
+        elif node.target in _WIDENED and _is_narrow(node) and routes.bf16 == "f32":
+            _widen(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None, routes: Routes) -> None:
+    left, right = a.meta["val"], b.meta["val"]
+    (m, k), n = left.shape, right.shape[1]
+    in_rows = right.stride() == (1, k)
+    route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows)
+    if route is None or left.dtype != right.dtype:
+        return
+    _replace(node, *product(a, b, bias, route))
+
+
+def _is_plain_addmm(node: fx.Node) -> bool:
+    bias, right = node.args[0].meta["val"], node.args[2].meta["val"]
+    return bias.shape == right.shape[1:] and all(value == 1 for value in node.kwargs.values())
+
+
+def _is_narrow(node: fx.Node) -> bool:
+    value = node.meta["val"]
+    first = value[0] if isinstance(value, list | tuple) else value
+    return isinstance(first, torch.Tensor) and first.dtype == torch.bfloat16
+
+
+def _replace(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(target, args)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    node.graph.erase_node(node)
+
+
+def _widen(node: fx.Node) -> None:
+    """Give ``node`` its bf16 operands as f32, and its users what it gives as bf16."""
+    graph = node.graph
+
+    def cast(value: Any, dtype: torch.dtype) -> fx.Node:
+        made = graph.call_function(torch.ops.prims.convert_element_type.default, (value, dtype))
+        made.meta["val"] = value.meta["val"].to(dtype)
+        return made
+
+    with graph.inserting_before(node):
+        for operand in list(node.all_input_nodes):
+            value = operand.meta["val"]
+            if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+                node.replace_input_with(operand, cast(operand, torch.float32))
+    made = node.meta["val"]
+    if isinstance(made, torch.Tensor):
+        node.meta["val"] = made.float()
+        users = list(node.users)
+        with graph.inserting_after(node):
+            narrow = cast(node, torch.bfloat16)
+        for user in users:
+            user.replace_input_with(node, narrow)
+        return
+    node.meta["val"] = type(made)(
+        value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value for value in made
+    )
+    for item in [user for user in node.users if user.target is operator.getitem]:
+        was = item.meta["val"]
+        if isinstance(was, torch.Tensor) and was.dtype == torch.bfloat16:
+            item.meta["val"] = was.float()
+            users = list(item.users)
+            with graph.inserting_after(item):
+                narrow = cast(item, torch.bfloat16)
+            for user in users:
+                user.replace_input_with(item, narrow)

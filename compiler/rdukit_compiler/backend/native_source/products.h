@@ -1,0 +1,297 @@
+// Matrix products by the route that is fast here, as operators that inductor's code calls through torch's C interface.
+//
+// Routes: ROWS, few rows against a weight matrix that lies in rows (row_linear.h); FLOAT, bf16 operands computed by
+// float's product, for processors without bf16 instructions; ONEDNN, float operands by oneDNN instead of the BLAS.
+#pragma once
+#include <torch/csrc/inductor/aoti_runtime/utils.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <memory>
+#include <stdexcept>
+
+#include "row_linear.h"
+
+namespace rdukit {
+
+using torch::aot_inductor::RAIIAtenTensorHandle;
+
+enum Route : int64_t { ROWS = 0, FLOAT = 1, ONEDNN = 2 };
+
+static inline void must(AOTITorchError status) {
+  if (status != 0) throw std::runtime_error("a call of torch's C interface failed");
+}
+
+// A tensor's place and form, looked up once.
+struct View {
+  void* data;
+  int32_t dtype;
+  int64_t dim, sizes[4], strides[4];
+  explicit View(AtenTensorHandle tensor) {
+    must(aoti_torch_get_dim(tensor, &dim));
+    if (dim > 4) throw std::runtime_error("a product of more than four dimensions");
+    int64_t* values;
+    must(aoti_torch_get_sizes(tensor, &values));
+    for (int64_t i = 0; i < dim; i++) sizes[i] = values[i];
+    must(aoti_torch_get_strides(tensor, &values));
+    for (int64_t i = 0; i < dim; i++) strides[i] = values[i];
+    must(aoti_torch_get_dtype(tensor, &dtype));
+    must(aoti_torch_get_data_ptr(tensor, &data));
+  }
+  bool is_bf16() const { return dtype == aoti_torch_dtype_bfloat16(); }
+  bool is_int8() const { return dtype == aoti_torch_dtype_int8(); }
+};
+
+static inline AtenTensorHandle new_tensor(int64_t dim, const int64_t* sizes, int32_t dtype) {
+  int64_t strides[4], step = 1;
+  for (int64_t i = dim - 1; i >= 0; i--) {
+    strides[i] = step;
+    step *= sizes[i];
+  }
+  AtenTensorHandle made;
+  must(aoti_torch_empty_strided(dim, sizes, strides, dtype, aoti_torch_device_type_cpu(), 0, &made));
+  return made;
+}
+
+static inline RAIIAtenTensorHandle matrix_at(float* data, int64_t rows, int64_t columns, int64_t row_stride,
+                                             int64_t column_stride) {
+  int64_t sizes[] = {rows, columns}, strides[] = {row_stride, column_stride};
+  AtenTensorHandle made;
+  must(aoti_torch_create_tensor_from_blob(data, 2, sizes, strides, 0, aoti_torch_dtype_float32(),
+                                          aoti_torch_device_type_cpu(), 0, &made));
+  return RAIIAtenTensorHandle(made);
+}
+
+// bf16 to float, n contiguous elements.
+static inline void widen(float* to, const bf16* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Lanes lanes = load(from + i);
+    std::memcpy(to + i, &lanes, sizeof lanes);
+  }
+  for (; i < n; i++) to[i] = value(from[i]);
+}
+
+static inline void narrow(bf16* to, const float* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Words bits = load_as<Words>(from + i);
+    Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    // not a number: keep it one
+    rounded = (bits & 0x7fffffff) > 0x7f800000 ? Words{} + 0x7fc0 : rounded;
+    Halves halves = __builtin_convertvector(rounded, Halves);
+    std::memcpy(to + i, &halves, sizeof halves);
+  }
+  for (; i < n; i++) store(to + i, from[i]);
+}
+
+// A bf16 matrix as floats with the same order of its elements in memory; strides of the result are (rs, cs).
+static inline void widen_matrix(float* to, const bf16* from, int64_t rows, int64_t columns, int64_t row_stride,
+                                int64_t column_stride, int64_t* rs, int64_t* cs) {
+  if (column_stride == 1 || (row_stride != 1 && columns > 0)) {
+    *rs = columns;
+    *cs = 1;
+    for (int64_t r = 0; r < rows; r++) {
+      if (column_stride == 1)
+        widen(to + r * columns, from + r * row_stride, columns);
+      else
+        for (int64_t c = 0; c < columns; c++) to[r * columns + c] = value(from[r * row_stride + c * column_stride]);
+    }
+  } else {
+    *rs = 1;
+    *cs = rows;
+    for (int64_t c = 0; c < columns; c++) widen(to + c * rows, from + c * column_stride, rows);
+  }
+}
+
+template <class F>
+static void in_parallel(int64_t count, int64_t grain, F f) {
+  if (count <= grain) return f(0, count);
+  must(torch_parallel_for(
+      0, count, grain, [](int64_t first, int64_t last, void* context) { (*(F*)context)(first, last); }, &f));
+}
+
+struct Floats {
+  std::unique_ptr<float[]> own;
+  const float* data = nullptr;
+  int64_t stride = 0;
+};
+
+// The rows of a matrix as floats whose elements lie side by side.
+static inline Floats float_rows(const View& a, int64_t m, int64_t k) {
+  Floats made;
+  int64_t rs = a.strides[0], cs = a.strides[1];
+  if (!a.is_bf16() && (cs == 1 || k == 1)) {
+    made.data = (const float*)a.data;
+    made.stride = rs;
+    return made;
+  }
+  made.own.reset(new float[m * k]);
+  for (int64_t r = 0; r < m; r++)
+    for (int64_t c = 0; c < k; c++)
+      made.own[r * k + c] = a.is_bf16() ? value(((const bf16*)a.data)[r * rs + c * cs])
+                                        : ((const float*)a.data)[r * rs + c * cs];
+  made.data = made.own.get();
+  made.stride = k;
+  return made;
+}
+
+static inline Floats float_vector(AtenTensorHandle* tensor, int64_t n) {
+  Floats made;
+  if (!tensor) return made;
+  View v(*tensor);
+  if (!v.is_bf16() && v.strides[0] == 1) {
+    made.data = (const float*)v.data;
+    return made;
+  }
+  made.own.reset(new float[n]);
+  for (int64_t i = 0; i < n; i++)
+    made.own[i] = v.is_bf16() ? value(((const bf16*)v.data)[i * v.strides[0]])
+                              : ((const float*)v.data)[i * v.strides[0]];
+  made.data = made.own.get();
+  return made;
+}
+
+template <class W, class Y>
+static void few_rows(const Floats& x, const W* w, const float* scale, const float* bias, Y* y, int64_t m, int64_t n,
+                     int64_t k) {
+  // At least 32 KiB of W a thread: less does not pay for waking one.
+  int64_t grain = 1 + 32768 / (k * (int64_t)sizeof(W) + 1);
+  in_parallel(n, grain, [&](int64_t first, int64_t last) {
+    int64_t i = 0;
+    for (; i + 4 <= m; i += 4) rows<4>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+    for (; i + 2 <= m; i += 2) rows<2>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+    for (; i < m; i++) rows<1>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+  });
+}
+
+// y = a b + bias for bf16 a [m,k] and b [k,n]: b is widened in blocks of columns that stay in the cache.
+static void bf16_product(const View& a, const View& b, const float* bias, bf16* y, int64_t m, int64_t n, int64_t k) {
+  std::unique_ptr<float[]> wide_a(new float[m * k]);
+  int64_t ars, acs;
+  widen_matrix(wide_a.get(), (const bf16*)a.data, m, k, a.strides[0], a.strides[1], &ars, &acs);
+  auto left = matrix_at(wide_a.get(), m, k, ars, acs);
+  int64_t width = 131072 / (k > 0 ? k : 1) / 16 * 16;
+  if (width < 64) width = 64;
+  if (width > n) width = n;
+  std::unique_ptr<float[]> wide_b(new float[width * k]), part(new float[m * width]);
+  for (int64_t first = 0; first < n; first += width) {
+    int64_t count = n - first < width ? n - first : width, brs, bcs;
+    widen_matrix(wide_b.get(), (const bf16*)b.data + first * b.strides[1], k, count, b.strides[0], b.strides[1], &brs,
+                 &bcs);
+    auto right = matrix_at(wide_b.get(), k, count, brs, bcs);
+    auto out = matrix_at(part.get(), m, count, count, 1);
+    must(aoti_torch_cpu_mm_out(out, left, right));
+    for (int64_t r = 0; r < m; r++) {
+      float* row = part.get() + r * count;
+      if (bias)
+        for (int64_t c = 0; c < count; c++) row[c] += bias[first + c];
+      narrow(y + r * n + first, row, count);
+    }
+  }
+}
+
+}  // namespace rdukit
+
+// rdukit::rdukit_product(Tensor a [m,k], Tensor b [k,n], Tensor? bias [n], int route) -> Tensor [m,n]
+static AOTITorchError aoti_torch_cpu_rdukit_product(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* bias,
+                                             int64_t route, AtenTensorHandle* made) {
+  using namespace rdukit;
+  View va(a), vb(b);
+  int64_t m = va.sizes[0], k = va.sizes[1], n = vb.sizes[1], sizes[] = {m, n};
+  if (route == ONEDNN) {
+    int64_t turned_sizes[] = {n, k}, turned_strides[] = {vb.strides[1], vb.strides[0]};
+    AtenTensorHandle turned;
+    must(aoti_torch__reinterpret_tensor(b, 2, turned_sizes, turned_strides, 0, &turned));
+    RAIIAtenTensorHandle held(turned);
+    return aoti_torch_cpu__linear_pointwise(a, held, bias, "none", nullptr, 0, nullptr, made);
+  }
+  RAIIAtenTensorHandle out(new_tensor(2, sizes, va.dtype));
+  View vy(out);
+  Floats biases = float_vector(bias, n);
+  if (route == FLOAT) {
+    bf16_product(va, vb, biases.data, (bf16*)vy.data, m, n, k);
+  } else {
+    if (vb.strides[0] != 1 || vb.strides[1] != k) throw std::runtime_error("the weights do not lie in rows");
+    Floats x = float_rows(va, m, k);
+    if (va.is_bf16())
+      few_rows(x, (const bf16*)vb.data, nullptr, biases.data, (bf16*)vy.data, m, n, k);
+    else
+      few_rows(x, (const float*)vb.data, nullptr, biases.data, (float*)vy.data, m, n, k);
+  }
+  *made = out.release();
+  return 0;
+}
+
+// rdukit::rdukit_batch_product(Tensor a [b,m,k], Tensor b [b,k,n]) -> Tensor [b,m,n], bf16 by float's product
+static AOTITorchError aoti_torch_cpu_rdukit_batch_product(AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* made) {
+  using namespace rdukit;
+  View va(a), vb(b);
+  int64_t count = va.sizes[0], m = va.sizes[1], k = va.sizes[2], n = vb.sizes[2], sizes[] = {count, m, n};
+  RAIIAtenTensorHandle out(new_tensor(3, sizes, va.dtype));
+  View vy(out);
+  std::unique_ptr<float[]> wide_a(new float[m * k]), wide_b(new float[k * n]), wide_y(new float[m * n]);
+  for (int64_t i = 0; i < count; i++) {
+    int64_t ars, acs, brs, bcs;
+    widen_matrix(wide_a.get(), (const bf16*)va.data + i * va.strides[0], m, k, va.strides[1], va.strides[2], &ars, &acs);
+    widen_matrix(wide_b.get(), (const bf16*)vb.data + i * vb.strides[0], k, n, vb.strides[1], vb.strides[2], &brs, &bcs);
+    auto left = matrix_at(wide_a.get(), m, k, ars, acs), right = matrix_at(wide_b.get(), k, n, brs, bcs);
+    auto whole = matrix_at(wide_y.get(), m, n, n, 1);
+    must(aoti_torch_cpu_mm_out(whole, left, right));
+    narrow((bf16*)vy.data + i * m * n, wide_y.get(), m * n);
+  }
+  *made = out.release();
+  return 0;
+}
+
+// rdukit::rdukit_int8_linear(Tensor x [m,k], Tensor w int8 [n,k], Tensor scale [n], Tensor? bias [n]) -> Tensor [m,n]
+static AOTITorchError aoti_torch_cpu_rdukit_int8_linear(AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale,
+                                                 AtenTensorHandle* bias, AtenTensorHandle* made) {
+  using namespace rdukit;
+  View vx(x), vw(w);
+  int64_t m = vx.sizes[0], k = vx.sizes[1], n = vw.sizes[0], sizes[] = {m, n};
+  RAIIAtenTensorHandle out(new_tensor(2, sizes, vx.dtype));
+  View vy(out);
+  Floats scales = float_vector(&scale, n), biases = float_vector(bias, n), rows = float_rows(vx, m, k);
+  const int8_t* weights = (const int8_t*)vw.data;
+  if (m <= 8) {
+    if (vx.is_bf16())
+      few_rows(rows, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
+    else
+      few_rows(rows, weights, scales.data, biases.data, (float*)vy.data, m, n, k);
+  } else {
+    auto left = matrix_at((float*)rows.data, m, k, rows.stride, 1);
+    int64_t width = 131072 / (k > 0 ? k : 1) / 16 * 16;
+    if (width < 64) width = 64;
+    if (width > n) width = n;
+    std::unique_ptr<float[]> wide(new float[width * k]), part(new float[m * width]);
+    for (int64_t first = 0; first < n; first += width) {
+      int64_t count = n - first < width ? n - first : width;
+      for (int64_t r = 0; r < count; r++) {
+        const int8_t* from = weights + (first + r) * k;
+        float* to = wide.get() + r * k;
+        int64_t i = 0;
+        for (; i + LANES <= k; i += LANES) {
+          Lanes lanes = load(from + i) * scales.data[first + r];
+          std::memcpy(to + i, &lanes, sizeof lanes);
+        }
+        for (; i < k; i++) to[i] = from[i] * scales.data[first + r];
+      }
+      auto right = matrix_at(wide.get(), k, count, 1, k);
+      auto whole = matrix_at(part.get(), m, count, count, 1);
+      must(aoti_torch_cpu_mm_out(whole, left, right));
+      for (int64_t r = 0; r < m; r++) {
+        float* row = part.get() + r * count;
+        if (biases.data)
+          for (int64_t c = 0; c < count; c++) row[c] += biases.data[first + c];
+        if (vx.is_bf16())
+          narrow((bf16*)vy.data + r * n + first, row, count);
+        else
+          std::memcpy((float*)vy.data + r * n + first, row, count * sizeof(float));
+      }
+    }
+  }
+  *made = out.release();
+  return 0;
+}

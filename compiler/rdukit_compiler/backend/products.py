@@ -1,0 +1,75 @@
+"""Our own operators in native kernels: matrix products by a chosen route (``native_source/products.h``).
+
+They exist only while a native kernel is built: the portable graph has ATen's products, or ``rdukit.int8_linear``.
+"""
+
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from rdukit_compiler.backend.routes import Route
+
+#: Signature of each operator, and of the C function that inductor's code calls for it.
+_SIGNATURES: Final = {
+    "rdukit_product": (
+        "(Tensor a, Tensor b, Tensor? bias, int route) -> Tensor",
+        "AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* bias, int64_t route, AtenTensorHandle* ret0",
+    ),
+    "rdukit_batch_product": (
+        "(Tensor a, Tensor b) -> Tensor",
+        "AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* ret0",
+    ),
+    "rdukit_int8_linear": (
+        "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor",
+        "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, "
+        "AtenTensorHandle* ret0",
+    ),
+}  # fmt: skip
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, route: int) -> torch.Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _batch_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_empty((a.shape[0], a.shape[1], b.shape[2]))
+
+
+def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty((x.shape[0], w.shape[0]))
+
+
+_SHAPES: Final = {
+    "rdukit_product": _product,
+    "rdukit_batch_product": _batch_product,
+    "rdukit_int8_linear": _int8_linear,
+}
+
+
+@cache
+def _library() -> torch.library.Library:
+    library = torch.library.Library("rdukit", "FRAGMENT")
+    for name, (schema, _) in _SIGNATURES.items():
+        library.define(f"{name}{schema}")
+        torch.library.register_fake(f"rdukit::{name}", _SHAPES[name], lib=library)
+    return library
+
+
+def operator_named(name: str) -> Any:
+    """The torch operator ``rdukit::<name>``, registered for tracing; it computes nothing itself."""
+    _library()
+    return getattr(torch.ops.rdukit, name).default
+
+
+def interface_functions() -> dict[Any, list[str]]:
+    """For inductor: each operator, and the declaration of the C function that computes it."""
+    return {
+        operator_named(name): [f"AOTITorchError aoti_torch_cpu_{name}({parameters})"]
+        for name, (_, parameters) in _SIGNATURES.items()
+    }
+
+
+def product(a: Any, b: Any, bias: Any, route: Route) -> tuple[Any, tuple[Any, ...]]:
+    """Operator and arguments of a product [m, k] x [k, n] + [n] by ``route``."""
+    return operator_named("rdukit_product"), (a, b, bias, int(route))

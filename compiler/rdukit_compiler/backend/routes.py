@@ -1,0 +1,155 @@
+"""Which way a matrix product goes on this machine: measured once, kept, chosen by dtype and shape.
+
+A processor without bf16 instructions computes torch's bf16 products an order of magnitude slower than f32 ones, and
+oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Source: ours.
+"""
+
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rdukit.cpu import cpu_signature
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_atomic
+from rdukit.settings import home_folder, resolve
+from rdukit_compiler.settings import ROUTES
+
+logger = logging.getLogger(__name__)
+
+#: Rows up to which a product reads its weights once, in a sweep.
+FEW_ROWS: Final = 8
+#: Products of fewer multiplications than this stay with ATen.
+_LEAST_WEIGHTS: Final = 4096
+#: How much faster another route than ATen's must be to be taken.
+_MARGIN: Final = 1.15
+
+BF16_WAYS: Final = ("native", "f32")
+F32_WAYS: Final = ("blas", "onednn")
+
+
+class Route(IntEnum):
+    """A way of ``products.h``."""
+
+    ROWS = 0
+    FLOAT = 1
+    ONEDNN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """How products of each dtype go: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN."""
+
+    bf16: str = "native"
+    f32: str = "blas"
+
+    def text(self) -> str:
+        """As ``parse_routes`` takes it."""
+        return f"bf16={self.bf16},f32={self.f32}"
+
+    def word(self) -> str:
+        """In a word that is part of a path."""
+        return f"bf16-{self.bf16}-f32-{self.f32}"
+
+
+def choose_route(routes: Routes, dtype: str, m: int, n: int, k: int, in_rows: bool) -> Route | None:
+    """The route of a product [m, k] x [k, n]; None is ATen's.
+
+    Args:
+        in_rows: the second operand is a weight matrix whose columns, of k elements, lie one after another.
+    """
+    if dtype not in {"float32", "bfloat16"} or n * k < _LEAST_WEIGHTS or m < 1:
+        return None
+    if m <= FEW_ROWS and in_rows:
+        return Route.ROWS
+    if dtype == "bfloat16":
+        return Route.FLOAT if routes.bf16 == "f32" else None
+    return Route.ONEDNN if routes.f32 == "onednn" and m > FEW_ROWS else None
+
+
+def load_routes() -> Routes:
+    """The routes of this machine: the setting's, or measured once for each processor and torch and kept.
+
+    Raises:
+        InvalidArgument: the setting names a way that does not exist.
+    """
+    asked = resolve(ROUTES)
+    if asked:
+        return parse_routes(asked)
+    path = home_folder() / "machine" / f"routes-{cpu_signature()}-{torch.__version__.replace('+', '-')}.json"
+    kept = _read(path)
+    if kept is None:
+        kept = measure_routes()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(asdict(kept)).encode())
+        except OSError as cause:
+            logger.warning("routes are measured again next time path=%s reason=%s", path, cause)
+    return kept
+
+
+def parse_routes(text: str) -> Routes:
+    """``bf16=f32,f32=blas`` as routes.
+
+    Raises:
+        InvalidArgument: a word that is not legal; the message lists those that are.
+    """
+    legal: Mapping[str, tuple[str, ...]] = {"bf16": BF16_WAYS, "f32": F32_WAYS}
+    chosen: dict[str, str] = {}
+    for part in text.split(","):
+        dtype, _, way = part.strip().partition("=")
+        if way not in legal.get(dtype, ()):
+            ways = " or ".join(f"{d}={w}" for d, words in legal.items() for w in words)
+            raise InvalidArgument(f"route {part.strip()!r} does not exist; legal: {ways}, joined by commas")
+        chosen[dtype] = way
+    return Routes(**chosen)
+
+
+def measure_routes() -> Routes:
+    """Time the ways of one product of a transformer's size, in turn; takes a fraction of a second."""
+    x, w = torch.randn(128, 768), torch.randn(768, 768)
+    narrow_x, narrow_w = x.bfloat16(), w.bfloat16()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            took = _time_in_turn(
+                {
+                    "blas": lambda: torch.mm(x, w.t()),
+                    "onednn": lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], ""),
+                    "bf16": lambda: torch.mm(narrow_x, narrow_w.t()),
+                }
+            )
+    finally:
+        torch.set_num_threads(threads)
+    f32 = "onednn" if took["onednn"] * _MARGIN < took["blas"] else "blas"
+    return Routes("f32" if min(took["blas"], took["onednn"]) * _MARGIN < took["bf16"] else "native", f32)
+
+
+def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of each, of nine calls; a way that this torch lacks takes forever."""
+    samples: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(10):
+        for name, run in ways.items():
+            began = time.perf_counter()
+            try:
+                run()
+            except (RuntimeError, AttributeError):
+                samples[name].append(float("inf"))
+            samples[name].append(time.perf_counter() - began)
+    return {name: statistics.median(values[1:]) for name, values in samples.items()}
+
+
+def _read(path: Path) -> Routes | None:
+    try:
+        value = json.loads(path.read_bytes())
+        return parse_routes(f"bf16={value['bf16']},f32={value['f32']}")
+    except (OSError, ValueError, KeyError, TypeError, InvalidArgument):
+        return None
