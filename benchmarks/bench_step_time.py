@@ -16,9 +16,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from comparison import interleave, report_table
+from comparison import write_json
+from rich.console import Console
 
 import sambaflow.samba as samba
+from rdukit_zoo.comparisons.model import Row
+from rdukit_zoo.comparisons.report import make_table
+from rdukit_zoo.comparisons.timing import rows_against_peers, time_in_turn
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
 
@@ -61,8 +65,8 @@ def our_step(model: str, mode: str, args: tuple[torch.Tensor, ...], folder: str)
     return step
 
 
-def measure(model: str, mode: str, rounds: int, folder: str) -> dict[str, Any]:
-    """Medians in microseconds of all variants for one model and mode, and our ratio to each peer."""
+def measure(model: str, mode: str, rounds: int, folder: str) -> list[Row]:
+    """Ours against each peer for one model and mode."""
     entry = get_model(model)
     utils.set_seed(0)
     module = entry.build(**entry.sizes)
@@ -74,7 +78,8 @@ def measure(model: str, mode: str, rounds: int, folder: str) -> dict[str, Any]:
         "torch.compile": peer_step(torch.compile(copy.deepcopy(module)), args, fused=True),  # type: ignore[arg-type]
         "rdukit": our_step(model, mode, args, folder),
     }
-    return {"model": model, "mode": mode, **interleave(variants, ours="rdukit", rounds=rounds, repeats=50)}
+    timings = time_in_turn(variants, rounds, repeats=50)
+    return rows_against_peers("step_time", f"{model} {mode}", timings, ours="rdukit", unit="us")
 
 
 def main() -> None:
@@ -87,11 +92,14 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = [
-            measure(model, mode, options.rounds, folder)
+            row
             for model in ("logreg", "ffn")
             for mode in options.modes.split(",")
+            for row in measure(model, mode, options.rounds, folder)
         ]
-    report_table("Training step, batch 32, f32, one thread (µs, medians)", rows, ("model", "mode"), options.json)
+    Console(width=140).print(make_table(rows))
+    if options.json:
+        write_json(options.json, {"rows": [row.body() for row in rows]})
 
 
 if __name__ == "__main__":

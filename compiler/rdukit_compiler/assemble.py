@@ -27,6 +27,7 @@ from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.host_sections import HOST
+from rdukit_compiler.passes.quantize_weights import scale_name
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.patterns.vocabulary import LOSSES
 
@@ -145,8 +146,12 @@ class _GraphAssembler:
         traced = self._traced.values.get(name)
         self._assembly.symbols[name] = Symbol(
             name, kind, dtype, shape, traced.dtype if traced is not None else _host_dtype(dtype),
-            self._options.regions.get(name, name),
+            self._options.regions.get(name, name), self._scale_of(name, kind, dtype),
         )  # fmt: skip
+
+    def _scale_of(self, name: str, kind: SymbolKind, dtype: str) -> str:
+        scale = scale_name(name)
+        return scale if kind is SymbolKind.PARAMETER and dtype == "int8" and scale in self._graph.values else ""
 
     def _add_seeds(self) -> dict[str, str]:
         seeds: dict[str, str] = {}

@@ -81,8 +81,8 @@ def show(as_json: bool) -> None:
 def trim(max_bytes: int | None, as_json: bool) -> None:
     """Remove what other torch versions, earlier layouts and other compilers left, and what exceeds the bounds.
 
-    What was used longest ago goes first. Kernels for other processors stay as long as there is room: the home folder
-    may be shared with other machines.
+    What is soon made again goes first: inductor's own files and sections, then kernels; of these, what was used longest
+    ago. Kernels for other processors stay as long as there is room: the home folder may be shared with other machines.
 
     Example: rdukit cache trim --bytes 500000000
     """

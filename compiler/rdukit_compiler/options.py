@@ -30,6 +30,8 @@ class CompileOptions:
     arch: str = "sn30"
     num_tiles: int = 0
     precision: str = "bf16"
+    #: "int8": weights of linear layers are stored as int8; inference only. Empty: as ``precision`` says.
+    weight_dtype: str = ""
     inference: bool = False
     data_parallel: bool = False
     replicas: int = 2
@@ -74,6 +76,13 @@ class CompileOptions:
             raise InvalidArgument(f"mode {self.mode!r} is not legal; legal: {', '.join(MODES)}")
         if self.precision not in {"bf16", "f32"}:
             raise InvalidArgument(f"precision {self.precision!r} is not legal; legal: bf16, f32")
+        if self.weight_dtype not in {"", "int8"}:
+            raise InvalidArgument(f"--weight-dtype {self.weight_dtype!r} is not legal; legal: int8")
+        if self.weight_dtype and not self.inference:
+            raise InvalidArgument(
+                f"--weight-dtype {self.weight_dtype} is for inference: weights are rounded once and cannot be trained; "
+                "compile with --inference"
+            )
         if self.graphamp is not None and self.graphamp not in PRESETS:
             raise InvalidArgument(f"--graphamp-preset {self.graphamp!r} is not legal; legal: {', '.join(PRESETS)}")
         if self.replicas < 1:

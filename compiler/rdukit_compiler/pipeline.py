@@ -5,7 +5,8 @@ step  what                   leaves true
 ====  =====================  =========================================================================================
 1     check the trace        names unique, defined before use (``ir.check_graph``); operators that the device lacks are
                              refused, or marked to run on the host
-2     assign precision       every value has its device dtype and knows whether a gradient flows through it
+2     assign precision       every value has its device dtype and knows whether a gradient flows through it; weights
+                             that are stored as int8 have their scales
 3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
 4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
 5     cost                   per section resources and projected cycles (in ``assemble``)
@@ -26,6 +27,7 @@ from rdukit.cpu import cpu_signature
 from rdukit.errors import CompileError
 from rdukit.files import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
+from rdukit.pef.memory_view import memory_line
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
@@ -39,6 +41,7 @@ from rdukit_compiler.passes.choose_host_operators import choose_host_operators
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.passes.host_sections import HOST
 from rdukit_compiler.passes.join_regions import join_regions
+from rdukit_compiler.passes.quantize_weights import quantize_weights
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.passes.section_store import open_section_store
 from rdukit_compiler.report import Reporter, describe_plans, projection_line
@@ -68,6 +71,8 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     all_plans: list[SectionPlan] = []
     chosen = [_choose(traced, options, reporter) for traced in graphs]
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
+    if options.weight_dtype == "int8":
+        typed_graphs = quantize_weights(typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
         check_graph(typed, "join_regions")
         plans = cut_sections(typed, _cut_options(options))
@@ -106,6 +111,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
     write_reports(options.pef_path.parent, reports)
     write_pef(options.pef_path, pef, assembly.kernels, natives)
+    reporter.info(memory_line(pef))
     reporter.info("Compilation succeeded.")
     reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")
@@ -136,22 +142,25 @@ def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
 
 
 def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Reporter) -> dict[str, bytes]:
-    """Native libraries for O1 and O3, if there is a compiler; O0 runs portably, each operator by itself."""
+    """Native libraries for O1 and O3, kept ones or new ones; O0 runs portably, each operator by itself."""
     if options.kernels == "portable" or options.mode == "o0":
         return {}
-    if find_cpp_compiler() is None:
-        if options.kernels == "native":
-            raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
-        reporter.info("No C++ compiler found: sections run from generated operator code")
-        return {}
-    count = _counter(reporter, "kernels", sum(has_native_form(kernel) for kernel in assembly.kernels.values()))
+    has_compiler = find_cpp_compiler() is not None
+    wanted = sum(has_native_form(kernel) for kernel in assembly.kernels.values())
+    count = _counter(reporter, "kernels", wanted)
 
     def on_built(digest: str, error: str | None) -> None:
         count()
         if error:
             reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
-    return build_natives(assembly.kernels, on_built)
+    natives = build_natives(assembly.kernels, on_built, has_compiler)
+    if len(natives) < wanted and not has_compiler:
+        if options.kernels == "native":
+            raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")
+        which = f"{wanted - len(natives)} of {wanted} kernels" if natives else "sections"
+        reporter.info(f"No C++ compiler found: {which} run from generated operator code")
+    return natives
 
 
 def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:

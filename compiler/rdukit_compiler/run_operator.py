@@ -9,10 +9,12 @@ import torch
 
 from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
+from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
 from rdukit_compiler.convolutions import convolution_form
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
+from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
 from rdukit_compiler.patterns.vocabulary import LOSSES
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
@@ -211,6 +213,8 @@ _FORMS: dict[str, Callable[..., Any]] = {
     **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in LOSSES},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
+    INT8_LINEAR: int8_linear,
+    INT8_EMBEDDING: int8_embedding,
     "aten.layer_norm.default": _layer_norm,
     "aten.index.Tensor": index,
     "aten.batch_norm.default": _batch_norm,

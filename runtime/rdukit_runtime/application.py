@@ -58,6 +58,11 @@ class Application:
         self._closed = False
         call_at_termination(self._cancel)
 
+    @property
+    def threads(self) -> int:
+        """The most threads that a run computes with."""
+        return self._threads.most
+
     def run(self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float]) -> None:
         """Run sections of a graph.
 

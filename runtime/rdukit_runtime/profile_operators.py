@@ -12,6 +12,7 @@ import torch
 
 from rdukit.pef.kernel import KernelGraph, TensorSpec, references
 from rdukit.pef.model import Pef
+from rdukit_runtime.engine.device import CPU, synchronise
 from rdukit_runtime.engine.portable import Kernel, build_portable
 
 
@@ -38,6 +39,7 @@ class _Spent:
 class OperatorClock:
     """Builds kernels that time their operators, and adds up what these took."""
 
+    device: torch.device = CPU
     #: (kernel digest, operator, shapes) → what was spent since the last ``reset``.
     _spent: dict[tuple[str, str, str], _Spent] = field(default_factory=dict)
 
@@ -52,7 +54,7 @@ class OperatorClock:
             PefCorrupt: an operator or argument does not exist in this torch.
         """
         digest = graph.digest()
-        steps = _steps_of(graph)
+        steps = _steps_of(graph, self.device)
         names = [spec.name for spec in graph.inputs]
 
         def kernel(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
@@ -62,8 +64,10 @@ class OperatorClock:
             for step in steps:
                 operands: list[Any] = [values[name] for name in step.operands]
                 shapes = _shapes_of(operands)
+                synchronise(self.device)
                 began = time.perf_counter()
                 (made,) = step.call(operands, scalars)
+                synchronise(self.device)
                 taken = time.perf_counter() - began
                 if step.operator != "getitem":  # takes one of several results; no operator of its own
                     spent = self._spent.setdefault((digest, step.operator, shapes), _Spent())
@@ -105,7 +109,7 @@ class _Step:
     dead: tuple[str, ...]
 
 
-def _steps_of(graph: KernelGraph) -> list[_Step]:
+def _steps_of(graph: KernelGraph, device: torch.device) -> list[_Step]:
     last_use: dict[str, int] = {}
     read: list[tuple[str, ...]] = []
     for position, node in enumerate(graph.nodes):
@@ -119,7 +123,7 @@ def _steps_of(graph: KernelGraph) -> list[_Step]:
         )
         dead = tuple(n for n in (*read[position], node.name) if last_use[n] == position and n not in kept)
         operator = node.op.removeprefix("aten.").removesuffix(".default")
-        steps.append(_Step(node.name, operator, read[position], build_portable(alone), dead))
+        steps.append(_Step(node.name, operator, read[position], build_portable(alone, device), dead))
     return steps
 
 

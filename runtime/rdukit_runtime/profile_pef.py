@@ -100,6 +100,12 @@ class Measured:
     sections: tuple[tuple[tuple[int, float], ...], ...]
     run_s: tuple[float, ...]
 
+    @property
+    def outside_s(self) -> float:
+        """Seconds of a run outside its sections: the median over runs of each one's rest."""
+        pairs = zip(self.run_s, self.sections, strict=True)
+        return max(median(whole - sum(taken for _, taken in run) for whole, run in pairs), 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -116,7 +122,7 @@ class Profile:
     runs: int
     limits: MachineLimits
     rows: tuple[Row, ...]
-    #: Host seconds of a step outside its sections: the median run less the sections' medians.
+    #: Host seconds of a step outside its sections.
     outside_s: float
     #: (section id, host seconds) of the last run, in order; sections that were not asked for included.
     last_run: tuple[tuple[int, float], ...]

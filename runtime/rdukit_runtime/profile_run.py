@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-
-import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Graph
 from rdukit.pef.read import read_pef
 from rdukit_runtime.application import Application, open_application
-from rdukit_runtime.engine.machine_limits import load_limits, renew_limits, torch_threads
-from rdukit_runtime.engine.portable import build_portable, count_operators
+from rdukit_runtime.engine.device import engine_device
+from rdukit_runtime.engine.machine_limits import load_limits, renew_limits
+from rdukit_runtime.engine.portable import Kernel, build_portable, count_operators
 from rdukit_runtime.profile_dtypes import limit_dtype
 from rdukit_runtime.profile_inputs import fill_program
 from rdukit_runtime.profile_operators import OperatorClock, OperatorRow
@@ -29,7 +27,7 @@ _NAME = "profile"
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """What to run. None: all graphs in order, all section types, torch's number of threads."""
+    """What to run. None: all graphs in order, all section types."""
 
     path: Path
     runs: int = 10
@@ -37,7 +35,6 @@ class ProfileRequest:
     types: tuple[str, ...] | None = None
     #: Leave native libraries aside and run generated ATen code.
     is_portable: bool = False
-    threads: int | None = None
     #: Measure the machine again, even if its limits are kept.
     renews_limits: bool = False
 
@@ -53,26 +50,29 @@ def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profi
 
     Raises:
         PefError: the file cannot be used. NoResources: the node has no room.
-        InvalidArgument: no such graph or section type, or fewer than one run or thread.
+        InvalidArgument: no such graph or section type, or fewer than one run.
     """
     _check(request)
-    with torch_threads(request.threads or torch.get_num_threads()):
-        limits = (renew_limits if request.renews_limits else load_limits)(request.threads)
-        kernels = read_pef(request.path).kernels
-        with open_application(request.path, _NAME, build=build_portable if request.is_portable else None) as app:
-            schedule = _schedule_of(app, request)
-            measured = _measure(app, kernels, schedule, request.runs, on_run)
-            shown = [number for graph, _, wanted in schedule for number in graph.schedule if number in wanted]
-            work = [_work_of(app, kernels, number) for number in dict.fromkeys(shown)]
-            everything = [_work_of(app, kernels, n) for n in dict.fromkeys(n for _, ran, _ in schedule for n in ran)]
-            inside_s = sum(row.measured_s for row in section_rows(everything, measured, limits))
-            pef = app.pef
-            return Profile(
-                path=str(request.path), pef=pef.name, mode=pef.mode, arch=pef.arch, precision=pef.precision,
-                graphs=tuple(graph.name for graph, _, _ in schedule), sections=pef.sections, runs=request.runs,
-                limits=limits, rows=section_rows(work, measured, limits),
-                outside_s=max(median(measured.run_s) - inside_s, 0.0), last_run=measured.sections[-1],
-            )  # fmt: skip
+    kernels = read_pef(request.path).kernels
+    with open_application(request.path, _NAME, build=_portable_build(request)) as app:
+        device = app.program.device
+        limits = (renew_limits if request.renews_limits else load_limits)(app.threads, device=device)
+        schedule = _schedule_of(app, request)
+        measured = _measure(app, kernels, schedule, request.runs, on_run)
+        shown = [number for graph, _, wanted in schedule for number in graph.schedule if number in wanted]
+        work = [_work_of(app, kernels, number) for number in dict.fromkeys(shown)]
+        pef = app.pef
+        return Profile(
+            path=str(request.path), pef=pef.name, mode=pef.mode, arch=pef.arch, precision=pef.precision,
+            graphs=tuple(graph.name for graph, _, _ in schedule), sections=pef.sections, runs=request.runs,
+            limits=limits, rows=section_rows(work, measured, limits), outside_s=measured.outside_s,
+            last_run=measured.sections[-1],
+        )  # fmt: skip
+
+
+def _portable_build(request: ProfileRequest) -> Callable[[KernelGraph], Kernel] | None:
+    """What makes kernels without native libraries, if that was asked for; a GPU has none anyway."""
+    return build_portable if request.is_portable and engine_device().type == "cpu" else None
 
 
 def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> tuple[OperatorRow, ...]:
@@ -82,13 +82,12 @@ def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> 
         As ``profile_file``.
     """
     _check(request)
-    clock = OperatorClock()
-    with torch_threads(request.threads or torch.get_num_threads()):
-        kernels = read_pef(request.path).kernels
-        with open_application(request.path, _NAME, build=clock.build) as app:
-            schedule = _schedule_of(app, request)
-            _measure(app, kernels, schedule, request.runs, on_run, clock.reset)
-            return clock.rows(app.pef, request.runs)
+    clock = OperatorClock(engine_device())
+    kernels = read_pef(request.path).kernels
+    with open_application(request.path, _NAME, build=clock.build) as app:
+        schedule = _schedule_of(app, request)
+        _measure(app, kernels, schedule, request.runs, on_run, clock.reset)
+        return clock.rows(app.pef, request.runs)
 
 
 #: A graph, the sections to run in order, and those to show.
@@ -151,5 +150,3 @@ def _work_of(app: Application, kernels: Mapping[str, KernelGraph], number: int) 
 def _check(request: ProfileRequest) -> None:
     if request.runs < 1:
         raise InvalidArgument(f"{request.runs} runs; legal: 1 or more")
-    if request.threads is not None and request.threads < 1:
-        raise InvalidArgument(f"{request.threads} threads; legal: 1 or more")

@@ -17,6 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from rdukit.errors import CompileError
+from rdukit.pef.read import read_pef
+from rdukit_compiler.backend.native import build_natives
 from sambaflow import samba
 from sambaflow.testing import load_model
 
@@ -180,8 +182,9 @@ def on_torch(case: Case) -> Numbers:
     return Numbers(outputs, gradients, {name: value.clone() for name, value in net.state_dict().items()})
 
 
-def on_device(case: Case, folder: Path, mode: str, precision: str) -> tuple[Numbers, int]:
-    """The numbers, and how many kernels were native."""
+def on_device(case: Case, folder: Path, mode: str, precision: str) -> tuple[Numbers, int, str]:
+    """The numbers, how many kernels were native, and the PEF."""
+    samba.session.reset()
     torch.manual_seed(11)
     net, batches = case.make(), batches_of(case)
     named = [tuple(samba.from_torch_tensor(t, name=f"in{i}") for i, t in enumerate(batch)) for batch in batches]
@@ -198,7 +201,7 @@ def on_device(case: Case, folder: Path, mode: str, precision: str) -> tuple[Numb
     native = samba.session.report()["native_kernels"]
     samba.session.to_cpu(net)
     state = {name: samba.to_torch(value).clone() for name, value in net.state_dict().items()}
-    return Numbers(outputs, gradients, state if case.is_trained else {}), native
+    return Numbers(outputs, gradients, state if case.is_trained else {}), native, loaded.pef
 
 
 def batches_of(case: Case) -> list[Batch]:
@@ -232,33 +235,59 @@ def assert_tensor_near(ours: torch.Tensor, theirs: torch.Tensor, tolerance: floa
 @pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
 @pytest.mark.parametrize("name", CASES)
 def test_generated_code_trains_as_torch_does(name: str, mode: str, precision: str, tmp_path: Path) -> None:
-    made, native = on_device(CASES[name], tmp_path, mode, precision)
+    made, native, _ = on_device(CASES[name], tmp_path, mode, precision)
     assert native == 0
     assert_near(made, on_torch(CASES[name]), F32_TOLERANCE if precision == "f32" else BF16_TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def portable_numbers(
+    rdukit_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str, str], Numbers]:
+    """What generated code gives. The libraries of all are built at once: that reads torch's headers once."""
+    wanted = ALL if os.environ.get("RDUKIT_ALL_KERNELS") == "1" else sorted(FEW)
+    numbers, kernels = {}, {}
+    settings = {"HOME": str(rdukit_home), "KERNELS": "portable", "NODE": "private", "COMPILE_WORKERS": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(f"RDUKIT_{name}", value)
+        for row in wanted:
+            name, mode, precision = row
+            numbers[row], _, pef = on_device(CASES[name], tmp_path_factory.mktemp("portable"), mode, precision)
+            kernels |= read_pef(pef).kernels
+        samba.session.reset()
+        failed: list[str] = []
+        build_natives(kernels, lambda digest, error: failed.append(error) if error else None)
+    assert failed == []
+    return numbers
 
 
 @has_compiler
 @pytest.mark.parametrize(("name", "mode", "precision"), ALL)
 def test_libraries_give_what_generated_code_gives(
-    name: str, mode: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if (name, mode, precision) not in FEW and os.environ.get("RDUKIT_ALL_KERNELS") != "1":
+    name: str, mode: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    portable_numbers: dict[tuple[str, str, str], Numbers],
+) -> None:  # fmt: skip
+    """The libraries are kept, so the compile takes them without a compiler."""
+    if (name, mode, precision) not in portable_numbers:
         pytest.skip("set RDUKIT_ALL_KERNELS=1 to build the libraries of every module")
-    portable, _ = on_device(CASES[name], tmp_path / "portable", mode, precision)
-    samba.session.reset()
     monkeypatch.setenv("RDUKIT_KERNELS", "native")
-    native, count = on_device(CASES[name], tmp_path / "native", mode, precision)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    made, count, _ = on_device(CASES[name], tmp_path, mode, precision)
     assert count > 0
-    assert_near(native, portable, F32_TOLERANCE if precision == "f32" else BF16_SAME)
+    expected = portable_numbers[name, mode, precision]
+    assert_near(made, expected, F32_TOLERANCE if precision == "f32" else BF16_SAME)
 
 
 def test_without_a_compiler_a_program_is_compiled_and_runs_from_generated_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))  # nothing is kept there
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("RDUKIT_KERNELS", "auto")
-    made, native = on_device(CASES["odd-mlp"], tmp_path, "o1", "f32")
+    made, native, _ = on_device(CASES["odd-mlp"], tmp_path, "o1", "f32")
     assert native == 0
     assert_near(made, on_torch(CASES["odd-mlp"]), F32_TOLERANCE)
 
@@ -266,6 +295,7 @@ def test_without_a_compiler_a_program_is_compiled_and_runs_from_generated_code(
 def test_asking_for_libraries_without_a_compiler_is_refused_and_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("RDUKIT_KERNELS", "native")

@@ -20,16 +20,19 @@ from rdukit_runtime.cli.pef_profile import profile
 from sambaflow import samba
 from sambaflow.testing import ResFFNLogReg, classifier_inputs, compile_model
 
-#: Half the time of a busy machine goes to others while a section runs; none, perhaps, while the limit was measured.
+#: Of the best of many products of any size; one small one in f32 reaches 60 to 90 % where nobody else computes.
 LEAST_SHARE = 0.3
 
 
 class Product(nn.Module):
-    """One matrix product: [512, 1024] → [512, 1024]; 1.07 GFLOP, 8 MB in f32."""
+    """One matrix product: [256, 512] → [256, 512]; 134 MFLOP, 2 MB in f32.
+
+    A millisecond or two: shorter than the time for which a busy machine gives a core to somebody else.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(1024, 1024, bias=False)
+        self.linear = nn.Linear(512, 512, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x)
@@ -67,10 +70,10 @@ def training_pef(tmp_path: Path) -> str:
 
 def test_one_large_product_comes_near_the_machines_gemm_limit(tmp_path: Path) -> None:
     samba.from_torch_model_(model := Product())
-    made = compile_model(model, samba.randn(512, 1024, name="x", batch_dim=0), None, tmp_path, precision="f32")
-    value = document(made, "--runs", 9, "--measure-limits")
+    made = compile_model(model, samba.randn(256, 512, name="x", batch_dim=0), None, tmp_path, precision="f32")
+    value = document(made, "--runs", 31, "--measure-limits")
     section = max(value["sections"], key=lambda each: each["projected"]["flops"])
-    assert section["projected"]["flops"] == 2 * 512 * 1024 * 1024
+    assert section["projected"]["flops"] == 2 * 256 * 512 * 512
     assert section["limit"]["bound"] == "compute"
     assert section["limit"]["share"] > LEAST_SHARE
     assert section["measured"]["gflop_s"] / value["machine"]["gemm_gflop_s"]["f32"] > LEAST_SHARE

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from rdukit_compiler.backend.products import operator_named, product
+from rdukit_compiler.backend.quantized import operator_int8_linear
 from rdukit_compiler.backend.routes import FEW_ROWS, Routes, choose_route
 
 aten = torch.ops.aten
@@ -31,6 +32,8 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
     """Whether ``choose_products`` could do something: whether taking composite operators apart for it may pay."""
     names = {str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"
              and str(node.target).startswith("aten.")}  # fmt: skip
+    if any(node.target is operator_int8_linear() for node in module.graph.nodes):
+        return True
     is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
     if is_narrow and routes.bf16 == "f32":
         wide = {str(target).split(".")[1] for target in _WIDENED} | {"scaled_dot_product_attention"}
@@ -53,6 +56,8 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
             _rewrite_product(node, node.args[0], node.args[1], None, routes)
         elif node.target is aten.addmm.default and _is_plain_addmm(node):
             _rewrite_product(node, node.args[1], node.args[2], node.args[0], routes)
+        elif node.target is operator_int8_linear():
+            _flatten_int8(node)
         elif node.target is aten.bmm.default and _is_narrow(node) and routes.bf16 == "f32":
             _replace(node, operator_named("rdukit_batch_product"), node.args)
         elif node.target in _WIDENED and _is_narrow(node) and routes.bf16 == "f32":
@@ -69,6 +74,16 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
     if route is None or left.dtype != right.dtype:
         return
     _replace(node, *product(a, b, bias, route))
+
+
+def _flatten_int8(node: fx.Node) -> None:
+    """The operator on x [..., K] as the one of ``products.h`` on [M, K]."""
+    x, w, scale, bias = node.args
+    made, k = node.meta["val"], x.meta["val"].shape[-1]
+    with node.graph.inserting_before(node):
+        rows = node.graph.call_function(aten.reshape.default, (x, [-1, k]))
+        flat = node.graph.call_function(operator_named("rdukit_int8_linear"), (rows, w, scale, bias))
+    _replace(node, aten.reshape.default, (flat, list(made.shape)))
 
 
 def _is_plain_addmm(node: fx.Node) -> bool:

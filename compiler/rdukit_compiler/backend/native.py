@@ -21,6 +21,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.operators import GETITEM
+from rdukit_compiler.backend.quantized import INT8_LINEAR
 from rdukit_compiler.backend.routes import load_routes
 from rdukit_compiler.backend.section_library import sources_digest
 from rdukit_compiler.settings import WORKERS
@@ -35,7 +36,7 @@ _KERNEL_OPERATORS: Final = 5
 BUILD: Final = 3
 
 #: How the names of operators begin that can be compiled.
-_COMPILED = ("aten.", "prims.")
+_COMPILED = ("aten.", "prims.", INT8_LINEAR)
 
 
 def find_cpp_compiler() -> str | None:
@@ -53,11 +54,14 @@ def has_native_form(kernel: KernelGraph) -> bool:
     return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
 
 
-def build_natives(kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None]) -> dict[str, bytes]:
+def build_natives(
+    kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None], has_compiler: bool = True
+) -> dict[str, bytes]:
     """Native libraries by kernel digest; kernels that could not be built are left out, and run portably.
 
     Args:
         on_built: called with each digest as it is ready, and the error if there was one.
+        has_compiler: False takes what earlier compiles kept, and builds nothing.
     """
     cache = open_kernel_cache(build_variant())
     wanted = {digest: kernel for digest, kernel in kernels.items() if has_native_form(kernel)}
@@ -65,7 +69,7 @@ def build_natives(kernels: Mapping[str, KernelGraph], on_built: Callable[[str, s
     missing = {digest: kernel for digest, kernel in wanted.items() if digest not in libraries}
     for digest in libraries:
         on_built(digest, None)
-    if missing:
+    if missing and has_compiler:
         _build_missing(missing, cache, libraries, on_built)
     return libraries
 

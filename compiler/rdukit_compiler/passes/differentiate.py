@@ -21,6 +21,7 @@ from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_aten, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, read_exactly
+from rdukit_compiler.passes.update_in_place import update_in_place
 from rdukit_compiler.run_operator import run_operator
 
 #: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
@@ -91,6 +92,15 @@ def section_outputs(
     )
 
 
+def updated_positions(graph: ModelGraph, inputs: Sequence[str], outputs: Sequence[str]) -> dict[int, int]:
+    """Position among a section's outputs → position among its inputs, of the buffers that it updates."""
+    return {
+        outputs.index(value): inputs.index(buffer)
+        for buffer, value in graph.updates.items()
+        if value in outputs and buffer in inputs
+    }
+
+
 def build_kernels(
     graph: ModelGraph,
     operators: Sequence[Operator],
@@ -116,7 +126,8 @@ def build_kernels(
         if not tangents or not wanted:
             with torch.no_grad():
                 traced = trace_aten(lambda *tensors: [made.contiguous() for made in function(tensors)], primals)
-            kernel = kernel_from_fx(_cleaned(traced.graph))
+            update_in_place(_cleaned(traced.graph), updated_positions(graph, inputs, outputs))
+            kernel = kernel_from_fx(traced.graph)
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
         incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
         present: list[bool] = []

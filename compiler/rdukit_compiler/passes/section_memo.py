@@ -12,7 +12,13 @@ from rdukit.pef.kernel import Argument, Ref
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
-from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
+from rdukit_compiler.passes.differentiate import (
+    SectionKernels,
+    build_kernels,
+    section_inputs,
+    section_outputs,
+    updated_positions,
+)
 from rdukit_compiler.passes.section_store import SectionStore
 
 
@@ -70,7 +76,7 @@ def describe_structure(
     """Everything that a section's kernels depend on, as text in which values are called by position.
 
     That is: precision; kind, dtype, shape and differentiability of each input; each call with its literal arguments
-    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, and how many gradients flow in.
+    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, and how many gradients flow in; which of them are buffers' new values.
     """
     names: dict[str, str] = {}
     lines = [f"{precision.name} {precision.training}"]
@@ -89,6 +95,8 @@ def describe_structure(
         lines.append(
             f"{names[name]} {value.dtype} {value.shape} {value.requires_grad} {contributions.get(name, 0)}"
         )  # fmt: skip
+    if updated := updated_positions(graph, inputs, outputs):
+        lines.append(f"updates {sorted(updated.items())}")
     return "\n".join(lines)
 
 

@@ -25,19 +25,20 @@ def memory_plan_tables(pef: Pef) -> list[Table]:
     return [_table(pef, plan_memory(pef, graph)) for graph in pef.graphs.values()]
 
 
-def memory_line(pef: Pef, host_bytes: int) -> str:
+def memory_line(pef: Pef, host_bytes: int | None = None) -> str:
     """One line before a run: persistent, peak and where it is, and what the program's own copies take.
 
     Args:
-        host_bytes: of the parameters, buffers and states that the program holds on the host.
+        host_bytes: of the parameters, buffers and states that the program holds on the host; None where that is not
+            known.
     """
     plans = [plan_memory(pef, graph) for graph in pef.graphs.values()]
     plan = max(plans, key=lambda each: each.peak_bytes)
     moment = plan.peak_moment
     where = f" at section {moment.name}" if moment is not None else ""
+    copies = f", host copies {format_bytes(host_bytes)}" if host_bytes is not None else ""
     return (
-        f"memory: persistent {format_bytes(plan.persistent_bytes)}, "
-        f"peak {format_bytes(plan.peak_bytes)}{where}, host copies {format_bytes(host_bytes)}"
+        f"memory: persistent {format_bytes(plan.persistent_bytes)}, peak {format_bytes(plan.peak_bytes)}{where}{copies}"
     )
 
 

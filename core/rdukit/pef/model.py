@@ -53,6 +53,8 @@ class Symbol:
     #: dtype that the program sees; the runtime converts on the way in and out.
     host_dtype: str
     region: str
+    #: Of an int8 weight: the symbol with the scale of each row. Empty for all others, and in PEFs before format 1.2.
+    scale: str = ""
 
     @property
     def bytes(self) -> int:
@@ -192,7 +194,7 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
         symbols = {
             name: Symbol(
                 name=s["name"], kind=SymbolKind(s["kind"]), dtype=str(s["dtype"]), shape=tuple(map(int, s["shape"])),
-                host_dtype=str(s["host_dtype"]), region=str(s["region"]),
+                host_dtype=str(s["host_dtype"]), region=str(s["region"]), scale=str(s.get("scale", "")),
             )
             for name, s in value["symbols"].items()
         }  # fmt: skip
@@ -251,6 +253,9 @@ def _check_values(pef: Pef) -> None:
 
 
 def _check_names(pef: Pef) -> None:
+    for symbol in pef.symbols.values():
+        if symbol.scale and pef.symbols.get(symbol.scale, symbol).shape != symbol.shape[:1]:
+            raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
     for section in pef.sections:
         for name in (*section.inputs, *section.outputs):
             if name not in pef.symbols:

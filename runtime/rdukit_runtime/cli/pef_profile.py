@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 @click.option("--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to measure.")
 @click.option("--graph", help="Only this graph; default: all, in the PEF's order.")
 @click.option("--sections", "types", help="Only these section types, such as fwd,bckwd,opt.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads to compute with; default: torch's number.")
 @click.option("--portable", "--o0", "is_portable", is_flag=True, help="Run generated ATen code, no native libraries.")
 @click.option("--operators", "shows_operators", is_flag=True, help="Also time the operators inside, as ATen code.")
 @click.option("--all", "shows_all", is_flag=True, help="A row for each section, also where several share a kernel.")
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the last run as a trace for Perfetto.")
 @click.option("--roofline", type=click.Path(path_type=Path), help="Write an SVG picture of sections under the limits.")
 def profile(
-    file: Path, runs: int, graph: str | None, types: str | None, threads: int | None, is_portable: bool,
+    file: Path, runs: int, graph: str | None, types: str | None, is_portable: bool,
     shows_operators: bool, shows_all: bool, renews_limits: bool, as_json: bool, trace: Path | None,
     roofline: Path | None,
 ) -> None:  # fmt: skip
@@ -49,7 +48,7 @@ def profile(
     from rdukit_runtime.profile_run import ProfileRequest, profile_file, profile_operators
     from rdukit_runtime.profile_tables import operators_table, profile_tables
 
-    request = ProfileRequest(file, runs, graph, _types_of(types), is_portable, threads, renews_limits)
+    request = ProfileRequest(file, runs, graph, _types_of(types), is_portable, renews_limits)
     with _progress(runs, "runs") as on_run:
         found = profile_file(request, on_run)
     operators = None

@@ -9,6 +9,7 @@ from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
 from rdukit.pef.memory_rules import PERSISTENT, persistent_layout, shared_outputs
 from rdukit.pef.model import Pef, Symbol, SymbolKind
 from rdukit_runtime.engine.device import CPU, allocate_regions
+from rdukit_runtime.engine.weight_operators import dequantize_rows, quantize_rows
 from rdukit_runtime.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
 
 
@@ -113,26 +114,35 @@ class DeviceTensors:
             UnknownTensor: no such tensor; or it cannot be written. ShapeMismatch: shapes differ, or one is of numbers
             and the other of integers.
         """
-        self._transfer([(self._writable(name, value), value)])
+        self.write_all([(name, value)])
 
     def write_all(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
         """``write`` for several tensors: all are checked before the first is copied."""
-        self._transfer([(self._writable(name, value), value) for name, value in values])
+        for name, value in values:
+            self._check_writable(name, value)
+        self._transfer(values)
 
-    def _transfer(self, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def _transfer(self, copies: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Host to device."""
         page = self.page
         former = page.enter(self._transfer_phase)
         try:
             count = 0
-            for tensor, value in copies:
-                tensor.copy_(value)
-                count += tensor.nbytes
+            for name, value in copies:
+                count += self._put(name, value)
             page.count_transfer(count, 0)
         finally:
             page.enter(former)
 
-    def _writable(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _put(self, name: str, value: torch.Tensor) -> int:
+        """Copy a value to its place, converted; the bytes that it takes there."""
+        tensor, scale = self._tensor(name), self.pef.symbols[name].scale
+        if not scale or not value.is_floating_point():
+            return tensor.copy_(value).nbytes
+        rows, scales = quantize_rows(value)
+        return tensor.copy_(rows).nbytes + self._tensor(scale).copy_(scales).nbytes
+
+    def _check_writable(self, name: str, value: torch.Tensor) -> None:
         tensor = self._slots[self._slot_of[name]] if name in self._slot_of else None
         if tensor is None or self.pef.symbols[name].kind not in PERSISTENT:
             symbol = self.symbol(name)
@@ -142,12 +152,12 @@ class DeviceTensors:
                 f"tensor {name!r} has shape {list(value.shape)}, the PEF was compiled for {list(tensor.shape)}; "
                 "batch size and sizes are fixed at compile time"
             )
-        if value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
+        is_quantized = bool(self.pef.symbols[name].scale) and value.is_floating_point()
+        if not is_quantized and value.dtype != tensor.dtype and value.is_floating_point() != tensor.is_floating_point():
             raise ShapeMismatch(
                 f"tensor {name!r} is {value.dtype}, the PEF was compiled for {self.pef.symbols[name].host_dtype}; "
                 "convert it first: integers and floating-point numbers are not converted into each other"
             )
-        return tensor
 
     def read(self, name: str) -> torch.Tensor:
         """A copy of a tensor in the program's dtype.
@@ -164,6 +174,8 @@ class DeviceTensors:
         former = self.page.enter(self._transfer_phase)
         try:
             self.page.count_transfer(0, tensor.nbytes)
+            if symbol.scale:
+                tensor = dequantize_rows(tensor, self._tensor(symbol.scale))
             return tensor.to(CPU, getattr(torch, symbol.host_dtype), copy=True)
         finally:
             self.page.enter(former)

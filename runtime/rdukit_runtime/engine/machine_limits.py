@@ -23,6 +23,7 @@ from rdukit.cpu import cpu_signature
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
 from rdukit.settings import home_folder
+from rdukit_runtime.engine.device import CPU, device_numbers, synchronise
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ _ROUNDS: Final = 2
 #: A figure's part of it in one round, and the longest run of a larger GEMM than the smallest.
 _FIGURE_SHARE: Final = 0.09
 _RUN_S: Final = 0.04
-_SIZES: Final = (128, 256, 512, 1024, 2048, 4096)
+_SIZES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 _MiB: Final = 1 << 20
 _LEAST_BUFFER_BYTES: Final = 64 * _MiB
 _MOST_BUFFER_BYTES: Final = 1024 * _MiB
@@ -48,7 +49,7 @@ class MachineLimits:
 
     Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts what it reads and what
     it writes), ``gemm`` in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``), ``operator_s`` is a call of the smallest
-    ATen operator in seconds.
+    ATen operator in seconds. On a GPU ``processor`` is the GPU, and all figures are its.
     """
 
     processor: str
@@ -64,7 +65,9 @@ class MachineLimits:
         return max(self.read_gb_s, self.copy_gb_s)
 
 
-def load_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
+def load_limits(
+    threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
+) -> MachineLimits:
     """The limits that are kept for this processor and torch, or else measured now and kept.
 
     A file that cannot be read, or that another processor wrote, is measured again; where it cannot be written the
@@ -72,26 +75,30 @@ def load_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> 
 
     Args:
         threads: None takes torch's. seconds: about what a measurement may take; less makes it less exact.
+        device: the processor's memory, or a GPU.
     Raises:
         InvalidArgument: fewer than one thread.
     """
     threads = _checked_threads(threads)
-    kept = _read_kept().get(threads)
-    return kept if kept is not None else renew_limits(threads, seconds)
+    kept = _read_kept().get((processor_name(device), threads))
+    return kept if kept is not None else renew_limits(threads, seconds, device)
 
 
-def renew_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
+def renew_limits(
+    threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
+) -> MachineLimits:
     """Measure now and keep the result in place of what was kept for this number of threads.
 
     Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
     """
     kept = _read_kept()
-    limits = measure_limits(_checked_threads(threads), seconds)
-    for fewer in (kept[number] for number in kept if number < limits.threads):
-        limits = _at_least(limits, fewer)
-    kept[limits.threads] = limits
+    limits = measure_limits(_checked_threads(threads), seconds, device)
+    for (processor, number), fewer in kept.items():
+        if processor == limits.processor and number < limits.threads:
+            limits = _at_least(limits, fewer)
+    kept[limits.processor, limits.threads] = limits
     try:
-        write_json_atomic(limits_file(), {"limits": [asdict(kept[number]) for number in sorted(kept)]})
+        write_json_atomic(limits_file(), {"limits": [asdict(kept[key]) for key in sorted(kept)]})
     except OSError as cause:
         logger.warning("limits not kept file=%s reason=%s", limits_file(), cause.strerror)
     return limits
@@ -112,7 +119,9 @@ def limits_file() -> Path:
     return home_folder() / "machine" / f"{cpu_signature()}-{torch.__version__}.json"
 
 
-def measure_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) -> MachineLimits:
+def measure_limits(
+    threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
+) -> MachineLimits:
     """Measure now, with ``threads`` of torch's threads; their number is as before when it ends.
 
     Everything is measured in two rounds, so that a moment in which others used the machine spoils no figure.
@@ -121,11 +130,12 @@ def measure_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) 
         InvalidArgument: fewer than one thread.
     """
     threads = _checked_threads(threads)
-    with torch_threads(threads), torch.no_grad():
-        buffers = _Buffers.larger_than_cache()
-        rounds = [_measure_round(buffers, seconds * _FIGURE_SHARE) for _ in range(_ROUNDS)]
+    with _torch_threads(threads), torch.no_grad(), device_numbers(device):
+        buffers = _Buffers.larger_than_cache(device)
+        clock = _Clock(device)
+        rounds = [_measure_round(buffers, clock, seconds * _FIGURE_SHARE) for _ in range(_ROUNDS)]
     return MachineLimits(
-        processor=processor_name(),
+        processor=processor_name(device),
         threads=threads,
         read_gb_s=max(each.read_gb_s for each in rounds),
         copy_gb_s=max(each.copy_gb_s for each in rounds),
@@ -135,8 +145,7 @@ def measure_limits(threads: int | None = None, seconds: float = _USUAL_SECONDS) 
 
 
 @contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """Within the block torch uses so many threads."""
+def _torch_threads(threads: int) -> Iterator[None]:
     former = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -145,8 +154,10 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(former)
 
 
-def processor_name() -> str:
-    """The model's name as the kernel has it; the signature where it has none."""
+def processor_name(device: torch.device = CPU) -> str:
+    """The processor's name as the kernel has it, its signature where it has none; of a GPU as its driver has it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -181,63 +192,70 @@ class _Buffers(NamedTuple):
     target: torch.Tensor
 
     @classmethod
-    def larger_than_cache(cls) -> "_Buffers":
+    def larger_than_cache(cls, device: torch.device) -> "_Buffers":
         wanted = min(max(2 * last_cache_bytes(), _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
-        count = max(min(wanted, _free_bytes() // 8), _MiB) // 4
-        return cls(torch.ones(count), torch.zeros(count))
+        if device.type == "cuda":
+            wanted = _MOST_BUFFER_BYTES
+        count = max(min(wanted, _free_bytes(device) // 8), _MiB) // 4
+        return cls(torch.ones(count, device=device), torch.zeros(count, device=device))
 
 
-def _measure_round(buffers: _Buffers, figure_s: float) -> _Round:
+def _measure_round(buffers: _Buffers, clock: "_Clock", figure_s: float) -> _Round:
     source, target = buffers
-    read_s = min(_best_seconds(run, figure_s / 3) for run in (source.sum, lambda: torch.dot(source, source)))
-    copy_s = _best_seconds(lambda: target.copy_(source), figure_s / 3)
+    read_s = min(clock.best_seconds(run, figure_s / 3) for run in (source.sum, lambda: torch.dot(source, source)))
+    copy_s = clock.best_seconds(lambda: target.copy_(source), figure_s / 3)
     return _Round(
         source.nbytes / read_s / 1e9,
         2 * source.nbytes / copy_s / 1e9,
-        {dtype: max(_gemm_gflop_s(route, figure_s) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
-        _operator_seconds(figure_s / 9),
+        {dtype: max(_gemm_gflop_s(route, clock, figure_s) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
+        _operator_seconds(clock, figure_s / 9),
     )
 
 
-def _free_bytes() -> int:
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _aten_f32(size: int) -> Callable[[], object]:
-    a, b = torch.rand(size, size), torch.rand(size, size)
+#: Makes a product of two square matrices of a size, ready to run.
+_Route = Callable[[int, torch.device], Callable[[], object]]
+
+
+def _aten_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device)
     return lambda: a @ b
 
 
-def _onednn_f32(size: int) -> Callable[[], object]:
-    a, b = torch.rand(size, size), torch.rand(size, size)
+def _onednn_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device)
     return lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
 
 
-def _aten_bf16(size: int) -> Callable[[], object]:
-    a, b = torch.rand(size, size).bfloat16(), torch.rand(size, size).bfloat16()
+def _aten_bf16(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device).bfloat16()
     return lambda: a @ b
 
 
-def _bf16_through_f32(size: int) -> Callable[[], object]:
-    a, b = torch.rand(size, size).bfloat16(), torch.rand(size, size).bfloat16()
+def _bf16_through_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device).bfloat16()
     return lambda: torch.mm(a.float(), b.float()).bfloat16()
 
 
-def _aten_int8(size: int) -> Callable[[], object]:
-    a = torch.ones(size, size, dtype=torch.int8)
-    b = torch.ones(size, size, dtype=torch.int8).t()
-    return lambda: torch._int_mm(a, b)
+def _aten_int8(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.ones(2, size, size, dtype=torch.int8, device=device)
+    return lambda: torch._int_mm(a, b.t())
 
 
-#: Ways to multiply two square matrices, by dtype.
-_ROUTES: Final[Mapping[str, tuple[Callable[[int], Callable[[], object]], ...]]] = {
+#: By dtype; a device that lacks one has the others.
+_ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
     "f32": (_aten_f32, _onednn_f32),
     "bf16": (_aten_bf16, _bf16_through_f32),
     "int8": (_aten_int8,),
 }
 
 
-def _gemm_gflop_s(route: Callable[[int], Callable[[], object]], figure_s: float) -> float:
+def _gemm_gflop_s(route: _Route, clock: "_Clock", figure_s: float) -> float:
     """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
     best = 0.0
     ends = time.perf_counter() + figure_s
@@ -246,32 +264,37 @@ def _gemm_gflop_s(route: Callable[[int], Callable[[], object]], figure_s: float)
         if time.perf_counter() > ends or (best and flops / (best * 1e9) > _RUN_S):
             break
         try:
-            seconds = _best_seconds(route(size), figure_s / 3)
+            seconds = clock.best_seconds(route(size, clock.device), figure_s / 3)
         except (RuntimeError, AttributeError, NotImplementedError):
             break
         best = max(best, flops / seconds / 1e9)
     return best
 
 
-def _operator_seconds(budget_s: float) -> float:
-    one = torch.ones(1)
+def _operator_seconds(clock: "_Clock", budget_s: float) -> float:
+    one = torch.ones(1, device=clock.device)
 
     def hundred() -> None:
         for _ in range(100):
             torch.add(one, one)
 
-    return _best_seconds(hundred, budget_s) / 100
+    return clock.best_seconds(hundred, budget_s) / 100
 
 
-def _best_seconds(run: Callable[[], object], budget_s: float) -> float:
-    """The shortest of two to 200 runs; no third one after ``budget_s``."""
-    ends = time.perf_counter() + budget_s
-    best, count = float("inf"), 0
-    while count < 2 or (count < 200 and time.perf_counter() < ends):
-        began = time.perf_counter()
-        run()
-        best, count = min(best, time.perf_counter() - began), count + 1
-    return max(best, 1e-9)
+class _Clock(NamedTuple):
+    device: torch.device
+
+    def best_seconds(self, run: Callable[[], object], budget_s: float) -> float:
+        """The shortest of two to 200 runs; no third one after ``budget_s``."""
+        ends = time.perf_counter() + budget_s
+        best, count = float("inf"), 0
+        while count < 2 or (count < 200 and time.perf_counter() < ends):
+            synchronise(self.device)
+            began = time.perf_counter()
+            run()
+            synchronise(self.device)
+            best, count = min(best, time.perf_counter() - began), count + 1
+        return max(best, 1e-9)
 
 
 # -- keeping ---------------------------------------------------------------------------------------------------------
@@ -285,8 +308,8 @@ def _checked_threads(threads: int | None) -> int:
     return threads
 
 
-def _read_kept() -> dict[int, MachineLimits]:
-    """By number of threads; empty if the file is missing or damaged, or is another processor's."""
+def _read_kept() -> dict[tuple[str, int], MachineLimits]:
+    """By processor and number of threads; empty if the file is missing or damaged."""
     try:
         found = [_limits_of(each) for each in json.loads(limits_file().read_bytes())["limits"]]
     except FileNotFoundError:
@@ -294,8 +317,7 @@ def _read_kept() -> dict[int, MachineLimits]:
     except (OSError, ValueError, KeyError, TypeError) as cause:
         logger.warning("limits measured again file=%s reason=%r", limits_file(), cause)
         return {}
-    processor = processor_name()
-    return {limits.threads: limits for limits in found if limits.processor == processor}
+    return {(limits.processor, limits.threads): limits for limits in found}
 
 
 def _limits_of(value: Mapping[str, Any]) -> MachineLimits:

@@ -41,6 +41,7 @@ def compile_traced(
         arch=str(config.get("arch") or resolve(ARCH)),
         num_tiles=max(int(config.get("num_tiles") or 0), 0),
         precision=_precision(config),
+        weight_dtype=str(config.get("weight_dtype") or ""),
         inference=inference,
         data_parallel=is_switched_on(config.get("data_parallel")),
         replicas=int(config.get("world_size") or 1),

@@ -92,6 +92,14 @@ def test_times_are_medians_and_all_shares_add_up_to_one() -> None:
     assert sum(map(profile.share, profile.rows)) + profile.outside_s / profile.measured_s == pytest.approx(1)
 
 
+def test_a_run_that_was_interrupted_changes_neither_a_section_nor_the_rest() -> None:
+    runs = (((0, 1.0), (1, 1.0)), ((0, 9.0), (1, 1.0)), ((0, 1.0), (1, 9.0)))
+    measured = Measured(runs, tuple(sum(seconds for _, seconds in run) + 0.5 for run in runs))
+    assert measured.outside_s == pytest.approx(0.5)
+    work = [SectionWork(make_section(n, 10, 10), "native", "f32", 1) for n in range(2)]
+    assert [row.measured_s for row in section_rows(work, measured, LIMITS)] == [1.0, 1.0]
+
+
 def test_sections_that_share_a_kernel_share_a_row_and_their_figures_are_added() -> None:
     sections = [make_section(n, 100, 50, kernel="a" if n != 1 else "b", name=f"layer_{n}") for n in range(4)]
     profile = make_profile(sections, {0: 1.0, 1: 1.0, 2: 2.0, 3: 3.0})

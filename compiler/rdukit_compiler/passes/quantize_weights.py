@@ -1,0 +1,79 @@
+"""Store the weights of linear layers as int8 with a scale for each row: half the bytes of bf16, for inference.
+
+A weight is stored so if all graphs of the PEF read it only as the weight of linear layers and as an embedding table.
+Source: ours; the vendor's weight formats are not published.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from rdukit.pef.kernel import Ref, Special
+from rdukit_compiler.backend.quantized import INT8_LINEAR
+from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+
+INT8_EMBEDDING: Final = "rdukit.int8_embedding"
+_LINEAR: Final = "aten.linear.default"
+_EMBEDDING: Final = "aten.embedding.default"
+_FLOATS: Final = frozenset({"float32", "bfloat16"})
+
+
+def quantize_weights(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
+    """The graphs, with device dtypes, after their weights have become int8 where that is possible."""
+    refused = {name for graph in graphs for name in _refused(graph)}
+    return [_quantize(graph, refused) for graph in graphs]
+
+
+def scale_name(weight: str) -> str:
+    """The symbol with the scales of an int8 weight's rows."""
+    return f"{weight}__scale"
+
+
+def _refused(graph: ModelGraph) -> set[str]:
+    """Parameters that some operator reads in another way, or that no linear layer reads."""
+    found: set[str] = set()
+    for name, consumers in graph.consumers().items():
+        value = graph.values[name]
+        if value.kind is not ValueKind.PARAMETER:
+            continue
+        ways = [_way(operator, name) for operator in consumers]
+        if len(value.shape) != 2 or value.dtype not in _FLOATS or None in ways or name in graph.outputs:
+            found.add(name)
+    return found
+
+
+def _way(operator: Operator, weight: str) -> str | None:
+    """How an operator reads a weight: as a linear layer's, as a table's, or None for another way."""
+    if operator.compute:
+        return None
+    if operator.op == _LINEAR and operator.args[1] == Ref(weight) and operator.args[0] != Ref(weight):
+        return _LINEAR
+    return _EMBEDDING if operator.op == _EMBEDDING and operator.args[0] == Ref(weight) else None
+
+
+def _quantize(graph: ModelGraph, refused: set[str]) -> ModelGraph:
+    readers = graph.consumers()
+    chosen = [
+        value.name
+        for value in graph.of_kind(ValueKind.PARAMETER)
+        if value.name not in refused and any(operator.op == _LINEAR for operator in readers[value.name])
+    ]
+    values = dict(graph.values)
+    for name in chosen:
+        rows = values[name].shape[0]
+        values[name] = replace(values[name], dtype="int8", requires_grad=False)
+        values[scale_name(name)] = Value(scale_name(name), ValueKind.PARAMETER, "float32", (rows,))
+    operators = tuple(_with_scale(operator, frozenset(chosen), values) for operator in graph.operators)
+    return replace(graph, values=values, operators=operators)
+
+
+def _with_scale(operator: Operator, chosen: frozenset[str], values: dict[str, Value]) -> Operator:
+    if operator.op == _LINEAR and isinstance(weight := operator.args[1], Ref) and weight.name in chosen:
+        x, _, *rest = operator.args
+        bias = rest[0] if rest else operator.kwargs.get("bias")
+        return replace(operator, op=INT8_LINEAR, args=(x, weight, Ref(scale_name(weight.name)), bias), kwargs={})
+    if operator.op == _EMBEDDING and isinstance(table := operator.args[0], Ref) and table.name in chosen:
+        dtype = Special("dtype", values[operator.outputs[0]].dtype)
+        args = (table, operator.args[1], Ref(scale_name(table.name)), dtype)
+        return replace(operator, op=INT8_EMBEDDING, args=args, kwargs={})
+    return operator
