@@ -1,4 +1,6 @@
-"""The comparison ``llama`` alone, as ``rdukit bench llama`` runs it: table, and JSON or a picture if asked. ::
+"""A Llama against torch and llama.cpp, in one run.
+
+The comparison ``llama`` of ``rdukit bench``, with its options. ::
 
     python benchmarks/bench_llama.py [--rounds 9] [--quick] [--json] [-o DIR]
 """

@@ -1,4 +1,6 @@
-"""The comparison ``vision`` alone, as ``rdukit bench vision`` runs it: table, and JSON or a picture if asked. ::
+"""ViT-S and a U-Net against torch and ONNX Runtime, in one run.
+
+The comparison ``vision`` of ``rdukit bench``, with its options. ::
 
     python benchmarks/bench_vision.py [--rounds 9] [--quick] [--json] [-o DIR]
 """

@@ -22,8 +22,8 @@ _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_s
 #: Operators whose floating operands must have one dtype: fake tensors let a mix pass that the CPU then refuses.
 _SAME_DTYPE = frozenset(
     "linear matmul mm bmm mv dot addmm addmv baddbmm addbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
-    "conv_transpose2d conv_transpose3d scaled_dot_product_attention group_norm instance_norm prelu index_copy index_put "
-    "index_add scatter scatter_add masked_scatter".split()
+    "conv_transpose2d conv_transpose3d scaled_dot_product_attention group_norm instance_norm prelu index_copy "
+    "index_put index_add scatter scatter_add masked_scatter".split()
 )
 #: Operators whose parameters must not be narrower than what they normalise.
 _NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})

@@ -151,13 +151,13 @@ class PrivateLease(_Lease):
 
     kind: Final = "private"
 
-    @property
-    def cores(self) -> int:
-        """See ``NodeLease.cores``. Nobody else is on a private node: all that this process may use."""
-        return usable_cores()
+    def __init__(self, allocator: Allocator, lease: Lease, ranks: int = 1) -> None:
+        """Take over ``lease`` of ``allocator``, which nobody else uses from now on.
 
-    def __init__(self, allocator: Allocator, lease: Lease) -> None:
-        """Take over ``lease`` of ``allocator``, which nobody else uses from now on."""
+        Args:
+            ranks: processes with a private node each that a launcher started on this machine: they share its cores.
+        """
+        self.cores: Final = max(1, usable_cores() // ranks)
         tiles = node_tiles(allocator.node)
         super().__init__(
             str(lease.id), tuple(tiles[i].path for i in lease.tiles), allocator.node.chip, lease.memory_bytes

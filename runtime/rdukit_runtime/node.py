@@ -16,7 +16,7 @@ from rdukit.snd import SndClient
 from rdukit.units import format_bytes
 from rdukit_runtime.allocator import Allocator, LeaseId, Request
 from rdukit_runtime.inventory import tile_of_path
-from rdukit_runtime.launch import slurm_job
+from rdukit_runtime.launch import read_launch, slurm_job
 from rdukit_runtime.leases import DaemonLease, NodeLease, PrivateLease, Region
 from rdukit_runtime.settings import ACQUIRE_WAIT_S, LEASE, NODE, PLATFORM, socket_path, tile_affinity
 
@@ -161,7 +161,16 @@ def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_by
     allocator = Allocator(_private_node(chip))
     request = Request(application, tiles, memory_bytes, affinity=tile_affinity())
     lease = allocator.acquire(request, LeaseId(f"private-{secrets.token_hex(4)}"), "", time.time())
-    return PrivateLease(allocator, lease)
+    return PrivateLease(allocator, lease, ranks_here(os.environ))
+
+
+def ranks_here(environ: Mapping[str, str]) -> int:
+    """Ranks of this launch on this machine; 1 where the launcher does not say. Pure."""
+    try:
+        launch = read_launch(environ)
+    except InvalidArgument:  # said where it matters: when the ranks meet
+        return 1
+    return launch.world_size if launch.is_one_node else 1
 
 
 def _private_node(chip: ChipSpec | None) -> NodeSpec:

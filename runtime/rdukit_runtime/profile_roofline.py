@@ -85,7 +85,7 @@ def draw_roofline(profile: Profile) -> str:
     horizontal, vertical = axes(profile, drawn)
     dots = [_dot(profile, row, horizontal, vertical) for row in drawn]
     frame = Rectangle(_LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM)
-    roofs = list(_roof_names(profile, horizontal, vertical))
+    roofs = [*_gemm_names(profile, vertical), _memory_name(profile, horizontal, vertical, dots)]
     taken = [text_box(x, y, text) for x, y, text in roofs]
     for segment in _segments(profile, horizontal, vertical):
         taken += squares_along(*segment)
@@ -200,7 +200,7 @@ def _slope_begin(bandwidth: float, horizontal: Axis, vertical: Axis) -> float:
     return float(max(10.0**horizontal.low, 10.0**vertical.low / bandwidth))
 
 
-def _roof_names(profile: Profile, horizontal: Axis, vertical: Axis) -> Iterator[tuple[float, float, str]]:
+def _gemm_names(profile: Profile, vertical: Axis) -> Iterator[tuple[float, float, str]]:
     """(x, y, text) of the roofs' names, no two on each other."""
     taken: list[Rectangle] = []
     for dtype in sorted(_dtypes(profile), key=lambda name: -profile.limits.gemm[name]):
@@ -211,10 +211,22 @@ def _roof_names(profile: Profile, horizontal: Axis, vertical: Axis) -> Iterator[
             y += 20
         taken.append(text_box(x, y, text))
         yield x, y, text
+
+
+def _memory_name(profile: Profile, horizontal: Axis, vertical: Axis, dots: Sequence[Dot]) -> tuple[float, float, str]:
+    """(x, y, text) of the slope's name: under or over the slope, from its beginning on, where no dot is."""
     bandwidth = profile.limits.memory_gb_s
-    low = _slope_begin(bandwidth, horizontal, vertical) * 1.3
-    x, y = horizontal.pixel(low), vertical.pixel(low * bandwidth)
-    yield x + 16, y + 12, f"memory {bandwidth:.3g} GB/s"
+    text = f"memory {bandwidth:.3g} GB/s"
+    low = _slope_begin(bandwidth, horizontal, vertical)
+    places = []
+    for step in range(1, 12):
+        value = low * 1.3**step
+        x, y = horizontal.pixel(value), vertical.pixel(value * bandwidth)
+        places.append((x + 16, y + 12))
+        places.append((x - len(text) * CHARACTER - 12, y - 6))
+    inside = [(x, y) for x, y in places if x > _LEFT + 4]
+    free = [(x, y) for x, y in inside if not text_box(x, y, text).overlaps_any(dot.box for dot in dots)]
+    return (*(free or inside)[0], text)
 
 
 def _circle(profile: Profile, row: Row, dot: Dot) -> str:

@@ -73,7 +73,8 @@ def totals_table(profile: Profile) -> Table:
         ("all sections at their limit", f"{format_seconds(limit_s)}, {_percent(limit_s / host_s)} of the host time"),
     ]
     if any(row.is_beyond for row in profile.rows):
-        rows.append(("above 100 % of limit", "the section's data were in the processor's caches, not in memory"))
+        reason = "the data were in the processor's caches, or less was moved than the cost model counts"
+        rows.append(("above 100 % of limit", reason))
     if exceeds_gemm_limit(profile.rows):
         advice = "the GEMM limit was measured while the machine was busy: measure again with --measure-limits"
         rows.append(("limits are too low", advice))

@@ -24,22 +24,24 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "RDUKIT_HOME": str(home), "RDUKIT_KERNELS": "portable", "TMPDIR": str(home)}
 
 
+def run_bench(home: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    environ = {**environment(home), **more}
+    return subprocess.run([*BENCH, *arguments], capture_output=True, text=True, env=environ, check=False)
+
+
 def test_the_list_names_every_comparison(tmp_path: Path) -> None:
-    made = subprocess.run([*BENCH, "--list", "--json"], capture_output=True, text=True, env=environment(tmp_path))
+    made = run_bench(tmp_path, "--list", "--json")
     assert {"training_step", "first_call", "threads", "training_memory"} <= {e["name"] for e in json.loads(made.stdout)}
 
 
 def test_an_unknown_name_ends_with_its_error_before_anything_runs(tmp_path: Path) -> None:
-    made = subprocess.run([*BENCH, "sorting"], capture_output=True, text=True, env=environment(tmp_path))
+    made = run_bench(tmp_path, "sorting")
     assert made.returncode == 2
     assert "legal: training_step" in made.stderr
 
 
 def test_a_comparison_gives_its_rows_and_leaves_no_scratch(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [*BENCH, "training_memory", "--only", "mlp-wide", "-o", str(tmp_path / "out")],
-        capture_output=True, text=True, env=environment(tmp_path),
-    )  # fmt: skip
+    made = run_bench(tmp_path, "training_memory", "--only", "mlp-wide", "-o", str(tmp_path / "out"))
     assert made.returncode == 0, made.stderr
     (row,) = json.loads((tmp_path / "out" / "bench.json").read_text())["rows"]
     parameters = row["details"]["rdukit"]["parameters"]
@@ -49,10 +51,7 @@ def test_a_comparison_gives_its_rows_and_leaves_no_scratch(tmp_path: Path) -> No
 
 
 def test_a_comparison_that_fails_is_named_with_its_reason_and_status_one(tmp_path: Path) -> None:
-    environ = {**environment(tmp_path), "RDUKIT_PRECISION": "bf17", "RDUKIT_LEASE": "nonsense"}
-    made = subprocess.run(
-        [*BENCH, "training_memory", "--only", "mlp-wide"], capture_output=True, text=True, env=environ
-    )
+    made = run_bench(tmp_path, "training_memory", "--only", "mlp-wide", RDUKIT_KERNELS="nonsense")
     assert made.returncode == 1
     assert "training_memory: exit status" in made.stdout
 
@@ -95,7 +94,7 @@ def commands_in(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm", "conv1d", "lenet"])
-def test_a_training_case_gives_eager_torchs_losses(name: str, tmp_path: Path, portable: None) -> None:
+def test_a_training_case_gives_eager_torchs_losses(name: str, tmp_path: Path) -> None:
     case = get_case(name)
     module, batch = make_case(case)
     ours = our_step(case, copy.deepcopy(module), batch, tmp_path)
@@ -104,9 +103,7 @@ def test_a_training_case_gives_eager_torchs_losses(name: str, tmp_path: Path, po
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("f32", 1e-5), ("bf16", 2e-2)])
-def test_a_tied_gpt2_gives_eager_torchs_losses(
-    precision: str, tolerance: float, tmp_path: Path, portable: None
-) -> None:
+def test_a_tied_gpt2_gives_eager_torchs_losses(precision: str, tolerance: float, tmp_path: Path) -> None:
     case = TrainingCase(
         "tiny", lambda: Gpt2(layers=2, width=32, heads=4, words=97, length=16),
         lambda: {"tokens": torch.randint(97, (1, 16)), "targets": torch.randint(97, (1, 16))},
@@ -124,11 +121,7 @@ def test_an_optimizer_of_samba_does_not_load_torchs_compiler(tmp_path: Path) -> 
         "o = samba.optim.AdamW(m.parameters(), lr=1e-3); assert len(o.param_groups[0]['params']) == 2;"
         "print('torch._dynamo' in sys.modules)"
     )
-    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(tmp_path))
-    assert made.stdout.split() == ["False"], made.stderr
-
-
-@pytest.fixture
-def portable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    made = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(tmp_path), check=True
+    )
+    assert made.stdout.split() == ["False"]

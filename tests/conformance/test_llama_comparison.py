@@ -45,7 +45,11 @@ def test_greedy_generation_equals_plain_torch_that_computes_everything_again(
         assert ours.generate(prompt, 12) == gold
 
 
-@pytest.mark.parametrize("program", [{"o3": True, "precision": "bf16"}], indirect=True)
+@pytest.mark.parametrize(
+    "program",
+    [{"o3": True, "precision": "bf16"}, {"o3": True, "precision": "bf16", "weight_dtype": "int8"}],
+    indirect=True,
+)
 def test_in_bf16_the_caches_are_bf16_and_logits_stay_near(program: tuple[Llama, LlamaProgram]) -> None:
     model, ours = program
     prompt, token = torch.randint(97, (1, SIZES.prompt)), torch.randint(97, (1, 1))
@@ -53,7 +57,7 @@ def test_in_bf16_the_caches_are_bf16_and_logits_stay_near(program: tuple[Llama, 
     with torch.no_grad():
         gold = [model(prompt), model(token, position)]
     for found, wanted in zip([ours.prefill(prompt), ours.decode(token, position)], gold, strict=True):
-        # Two layers of bf16 with 8 bits, as a share of the largest logit.
+        # Two layers of bf16 with 8 bits, and of weights with 8, as a share of the largest logit.
         assert float((found - wanted).abs().max() / wanted.abs().max()) < 5e-2
     symbols = ours.session._loaded().pef.symbols
     caches = [s.dtype for s in symbols.values() if s.name.endswith(("keys_BHSD", "values_BHSD"))]
@@ -64,7 +68,9 @@ def test_two_programs_run_side_by_side_in_one_process() -> None:
     model, other = make_model(), make_model()
     torch.nn.init.normal_(other.embedding.weight, std=0.3)
     config = {"o3": True, "precision": "f32", "log_level": "error", "num_tiles": 1}
-    pair = [LlamaProgram(copy.deepcopy(m), SIZES, {**config, "pef_name": f"p{i}"}) for i, m in enumerate((model, other))]
+    pair = [
+        LlamaProgram(copy.deepcopy(m), SIZES, {**config, "pef_name": f"p{i}"}) for i, m in enumerate((model, other))
+    ]
     prompt = torch.randint(SIZES.vocabulary, (1, SIZES.prompt))
     try:
         found = [program.prefill(prompt) for program in pair]

@@ -1,4 +1,4 @@
-"""The memory plan is kept: what a training step allocates, counted by torch's own allocator, is at most what it says."""
+"""The memory plan is kept: what a training step allocates, by torch's own count, is at most what the plan says."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -18,6 +18,8 @@ from rdukit.errors import InvalidArgument, PefNotFound
 from rdukit.pef.cli import GROUP, pef
 from rdukit_runtime.cli.pef_profile import profile
 from sambaflow import samba
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.utils import trace_multigraph
 from sambaflow.testing import ResFFNLogReg, classifier_inputs, compile_model
 
 #: Of the best of many products of any size; one small one in f32 reaches 60 to 90 % where nobody else computes.
@@ -128,6 +130,20 @@ def test_values_are_legal_for_indices_masks_and_variances(tmp_path: Path) -> Non
     samba.from_torch_model_(model := LookUp().eval())
     made = compile_model(model, inputs, None, tmp_path)
     assert document(made, "--runs", 1)["sections"]
+
+
+def test_all_graphs_of_a_pef_run_in_order_or_one_of_them() -> None:
+    for name in ("first", "second"):
+        samba.from_torch_model_(model := nn.Linear(10, 10))
+        x = samba.randn(4, 10, name=f"{name}_x")
+        samba.session.add_graph(FwdGraph(x, trace_multigraph(model, x), name))
+    made = samba.session.compile_multigraph(config_dict={"precision": "f32", "o1": True})
+    both = document(made, "--runs", 2)
+    assert both["graphs"] == ["first", "second"]
+    assert {section["graph"] for section in both["sections"]} == {"first", "second"}
+    one = document(made, "--runs", 2, "--graph", "second")
+    assert {section["graph"] for section in one["sections"]} == {"second"}
+    assert one["totals"]["projected"]["flops"] == both["totals"]["projected"]["flops"] / 2
 
 
 def test_bad_input_is_refused_with_what_is_legal(training_pef: str, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_compile_goes_on_when_the_one_that_builds_its_kernel_is_killed(tmp_pat
     script.write_text(PROGRAM)
     variables = os.environ | {
         "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_KERNELS": "native", "OMP_NUM_THREADS": "1",
-        "RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_NODE": "private",
+        "RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_NODE": "private", "RDUKIT_COMPILE_ROUTES": "bf16=native,f32=blas",
     }  # fmt: skip
 
     def compile_in(folder: str) -> subprocess.Popen[bytes]:

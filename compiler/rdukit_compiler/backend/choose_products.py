@@ -53,9 +53,11 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
         if node.op != "call_function":
             continue
         if node.target is aten.mm.default:
-            _rewrite_product(node, node.args[0], node.args[1], None, routes)
+            a, b = _nodes(node)
+            _rewrite_product(node, a, b, None, routes)
         elif node.target is aten.addmm.default and _is_plain_addmm(node):
-            _rewrite_product(node, node.args[1], node.args[2], node.args[0], routes)
+            bias, a, b = _nodes(node)
+            _rewrite_product(node, a, b, bias, routes)
         elif node.target is operator_int8_linear():
             _flatten_int8(node)
         elif node.target is aten.bmm.default and _is_narrow(node) and routes.bf16 == "f32":
@@ -78,8 +80,8 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
 
 def _flatten_int8(node: fx.Node) -> None:
     """The operator on x [..., K] as the one of ``products.h`` on [M, K]."""
-    x, w, scale, bias = node.args
-    made, k = node.meta["val"], x.meta["val"].shape[-1]
+    x, w, scale, *rest = _nodes(node)
+    made, k, bias = node.meta["val"], x.meta["val"].shape[-1], rest[0] if rest else None
     with node.graph.inserting_before(node):
         rows = node.graph.call_function(aten.reshape.default, (x, [-1, k]))
         flat = node.graph.call_function(operator_named("rdukit_int8_linear"), (rows, w, scale, bias))
@@ -87,8 +89,13 @@ def _flatten_int8(node: fx.Node) -> None:
 
 
 def _is_plain_addmm(node: fx.Node) -> bool:
-    bias, right = node.args[0].meta["val"], node.args[2].meta["val"]
-    return bias.shape == right.shape[1:] and all(value == 1 for value in node.kwargs.values())
+    bias, _, right = (operand.meta["val"] for operand in _nodes(node))
+    return bool(bias.shape == right.shape[1:] and all(value == 1 for value in node.kwargs.values()))
+
+
+def _nodes(node: fx.Node) -> list[fx.Node]:
+    """The arguments of a call that are values."""
+    return [argument for argument in node.args if isinstance(argument, fx.Node)]
 
 
 def _is_narrow(node: fx.Node) -> bool:

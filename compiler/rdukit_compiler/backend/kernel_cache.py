@@ -174,13 +174,14 @@ class KernelCache:
             self.trim()
 
     def _open_place(self, held: ExitStack) -> BuildPlace:
-        for folder in (self.folder, self.root / LOCKS, self.inductor, self.root / SCRATCH):
+        (self.root / LOCKS).mkdir(parents=True, exist_ok=True)
+        lock = held.enter_context(shared_lock(self.root / LOCKS / BUILDING))
+        for folder in (self.folder, self.inductor, self.root / SCRATCH):
             folder.mkdir(parents=True, exist_ok=True)
         probe = self.folder / f".probe.{os.getpid()}.{secrets.token_hex(4)}.part"
         held.callback(probe.unlink, missing_ok=True)
         probe.write_bytes(bytes(4096))
         probe.unlink()
-        lock = held.enter_context(shared_lock(self.root / LOCKS / BUILDING))
         scratch = self.root / SCRATCH / f"{os.getpid()}-{secrets.token_hex(4)}"
         scratch.mkdir()
         held.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -238,7 +239,8 @@ def trim_kernels(
                 shutil.rmtree(scratch, ignore_errors=True)
             staying += list_inductor(root)
         freed = remove_kept([*going, *choose_evicted(staying, max_bytes)])
-    _remove_empty_folders(root)
+        if nobody_builds:
+            _remove_empty_folders(root)
     return freed
 
 

@@ -40,7 +40,7 @@ def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: to
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
-_SHAPES: Final = {
+_SHAPES: Final[dict[str, Any]] = {
     "rdukit_product": _product,
     "rdukit_batch_product": _batch_product,
     "rdukit_int8_linear": _int8_linear,
@@ -49,9 +49,9 @@ _SHAPES: Final = {
 
 @cache
 def _library() -> torch.library.Library:
-    library = torch.library.Library("rdukit", "FRAGMENT")
+    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name, (schema, _) in _SIGNATURES.items():
-        library.define(f"{name}{schema}")
+        library.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"rdukit::{name}", _SHAPES[name], lib=library)
     return library
 

@@ -17,7 +17,7 @@ INT8_LINEAR: Final = "rdukit.int8_linear.default"
 def _library() -> torch.library.Library:
     library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
     library.define("int8_linear(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-    torch.library.register_fake("rdukit::int8_linear", _made, lib=library)  # type: ignore[arg-type]
+    torch.library.register_fake("rdukit::int8_linear", _made, lib=library)
     return library
 
 

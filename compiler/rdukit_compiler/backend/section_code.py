@@ -27,6 +27,8 @@ _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream
 #: How calls of our own operators begin (``products.h``).
 OURS: Final = "aoti_torch_cpu_rdukit_"
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
+#: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
+_THREADS: Final = re.compile(r"num_threads\((\d+)\)")
 
 
 class UnusualCode(CompileError):
@@ -50,6 +52,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
         raise UnusualCode(f"the wrapper uses {foreign!r}")
     own = "\n".join(line for line in kernels.splitlines() if not line.startswith("#include"))
     own = _EXTERNAL_KERNEL.sub("static void ", own)
+    own = _THREADS.sub(r"num_threads(rdukit::threads_up_to(\1))", own)
     cached = "\n".join(_CACHED.findall(wrapper))
     return (
         f"namespace {name} {{\n{cached}\n{own}\n"

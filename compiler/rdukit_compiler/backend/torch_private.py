@@ -8,7 +8,7 @@ import logging
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -58,17 +58,22 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
         return split_saving(joint, forward_outputs)
 
 
+#: Elements of a loop that pay for waking a thread: some 10 µs of work.
+_LEAST_CHUNK: Final = 16384
+
+
 class _CodeWritten(Exception):
     """Carries inductor's code out of its ahead-of-time compile, before that calls the C++ compiler."""
 
 
 def write_code(
-    module: fx.GraphModule, inputs: Sequence[torch.Tensor], own: Mapping[Any, list[str]]
+    module: fx.GraphModule, inputs: Sequence[torch.Tensor], own: Mapping[Any, list[str]], threads: int
 ) -> tuple[str, str]:  # fmt: skip
     """The C++ that inductor writes ahead of time for a flat module: its wrapper, and its kernels.
 
     Args:
         own: operators of ours, with the declarations of the C functions that compute them.
+        threads: that loops which are long enough are split for.
     """
     import torch._inductor.config as config
     from torch._inductor import aot_compile, codecache
@@ -80,7 +85,7 @@ def write_code(
     former = compiler.__dict__["compile"]
     # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
     with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}):
-        compiler.compile = classmethod(intercept)  # type: ignore[assignment,method-assign]
+        compiler.compile = classmethod(intercept)  # type: ignore[assignment,arg-type,method-assign]
         try:
             aot_compile(
                 module,
@@ -88,6 +93,8 @@ def write_code(
                 options={
                     "aot_inductor.package": True,
                     "aot_inductor.custom_ops_to_c_shims": dict(own),
+                    "cpp.threads": threads,
+                    "cpp.min_chunk_size": _LEAST_CHUNK,
                     # Fused operators round to bf16 where lone ones do: a library gives what the portable form gives.
                     "emulate_precision_casts": True,
                 },

@@ -1,8 +1,8 @@
 """What one run of a kernel takes of the host's memory beyond its inputs and outputs, and which outputs are views.
 
 The operators run one after the other, a value is freed after its last use, views have no memory of their own. That is
-what generated operator code does; a native library fuses operators and uses buffers again, so it stays below. What an
-operator allocates for itself, such as packed weights of a matrix product, is not counted. Pure. Source: ours.
+what generated operator code does. A native library fuses operators and uses buffers again, and takes about the same.
+What an operator allocates for itself, such as packed weights of a matrix product, is not counted. Pure. Source: ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,8 +173,8 @@ def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
 
 def _is_in_first(op: str) -> bool:
     """Whether what the operator returns is in the memory of its first tensor: views, and updates in place."""
-    word = base_name(op)
-    return word in VIEW_OPS or (word.endswith("_") and not word.endswith("__"))
+    is_in_place = op.startswith("aten.") and op.split(".")[1].endswith("_")
+    return is_in_place or base_name(op) in VIEW_OPS
 
 
 def _with_absent(node: KernelNode, sizes: list[int]) -> list[int]:

@@ -76,7 +76,8 @@ def describe_structure(
     """Everything that a section's kernels depend on, as text in which values are called by position.
 
     That is: precision; kind, dtype, shape and differentiability of each input; each call with its literal arguments
-    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, and how many gradients flow in; which of them are buffers' new values.
+    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, how many gradients flow in, and
+    which of them are the new values of which inputs.
     """
     names: dict[str, str] = {}
     lines = [f"{precision.name} {precision.training}"]

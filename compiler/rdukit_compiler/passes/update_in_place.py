@@ -6,7 +6,7 @@ kernel's operator becomes the in-place one on the kernel's input, and the kernel
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -14,14 +14,14 @@ from torch import fx
 aten = torch.ops.aten
 
 #: Operators that put values into a copy of their first argument, and their in-place forms.
-_IN_PLACE: Final = {
+_IN_PLACE: Final[dict[Any, Any]] = {
     aten.index_copy.default: aten.index_copy_.default,
     aten.index_put.default: aten.index_put_.default,
     aten.scatter.src: aten.scatter_.src,
     aten.scatter.value: aten.scatter_.value,
 }
 #: Operators that put values into a part of a copy of their first argument, and what takes a view of that part.
-_PARTS: Final = {
+_PARTS: Final[dict[Any, Any]] = {
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.select_scatter.default: aten.select.int,
 }
@@ -83,7 +83,7 @@ def _shares_memory(node: fx.Node, other: fx.Node) -> bool:
     first, second = node.meta.get("val"), other.meta.get("val")
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
-    return first.untyped_storage()._cdata == second.untyped_storage()._cdata
+    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, target: fx.Node) -> None:

@@ -24,6 +24,7 @@ _OPTIONS: Final = (
 #: What is compared of two sections that belong together; the rest is figures, or said elsewhere.
 _SECTION_FIELDS: Final = (
     "id", "name", "operators", "rule", "heuristic", "why", "kernel", "inputs", "outputs", "decisions",
+    "scratch_bytes", "shares", "holds",
 )  # fmt: skip
 
 _TEXT_LENGTH: Final = 72

@@ -125,7 +125,7 @@ class NativeSteps:
 
 def fill_handles(handles: Any, slots: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
     """Put new handles of ``tensors`` into ``slots``; they keep the tensors alive until they are taken or used up."""
-    for slot, capsule in zip(slots, _alloc_handles(tensors), strict=True):
+    for slot, capsule in zip(slots, _alloc_handles(list(tensors)), strict=True):
         handles[slot] = _pointer_of(capsule, None)
 
 

@@ -183,6 +183,16 @@ def test_a_failed_build_refuses_only_for_want_of_room(tmp_path: Path) -> None:
     assert cache.is_refused_by("OSError: [Errno 28] No space left on device")
 
 
+def test_a_trim_leaves_the_empty_folder_of_a_compile_that_has_begun(tmp_path: Path) -> None:
+    cache = KernelCache(tmp_path, "v", PLENTY)
+    with cache.building() as place:
+        trim_kernels(tmp_path, PLENTY, 0.0)
+        assert place is not None
+        assert place.scratch.is_dir()
+        assert cache.folder.is_dir()
+    assert not cache.folder.exists()
+
+
 def test_what_inductor_left_goes_before_any_library_and_not_while_somebody_builds(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path, "v", PLENTY)
     fill(cache, "abc")

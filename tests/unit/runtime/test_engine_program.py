@@ -1,9 +1,12 @@
 """The engine: slots, plans, what is freed, and what a run needs."""
 
+import weakref
+from collections.abc import Mapping, Sequence
+
 import pytest
 import torch
 
-from rdukit.errors import InvalidArgument, PefCorrupt, ShapeMismatch, UnknownTensor
+from rdukit.errors import InvalidArgument, PefCorrupt, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import (
     Cost,
     Graph,
@@ -20,6 +23,7 @@ from rdukit.pef import (
 )  # fmt: skip
 from rdukit.pef.kernel import Special
 from rdukit_runtime.engine.device_tensors import persistent_layout
+from rdukit_runtime.engine.memory_watch import MemoryWatch
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import Program
 
@@ -189,3 +193,31 @@ def test_shared_regions_share_memory() -> None:
     program = build_program()
     offsets, _ = persistent_layout(program.pef)
     assert len(offsets) == len({s.region for s in program.pef.symbols.values()} & set(offsets))
+
+
+def test_the_last_steps_gradients_are_gone_before_new_ones_are_made() -> None:
+    program = build_program()
+    run(program)
+    old = weakref.ref(program._slots[program._slot_of["w__grad"]])  # type: ignore[arg-type]
+    backward = program.pef.sections[1].kernel
+    kernel, seen = program._kernels[backward], []
+
+    def watching(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
+        seen.append(old() is None)
+        return kernel(inputs, scalars)
+
+    program._kernels[backward] = watching  # type: ignore[index]
+    run(program, "fwd")
+    assert program.gradient("w").tolist() == [1.0, 2.0], "readable until the next backward begins"
+    run(program, "bckwd")
+    assert seen == [True]
+
+
+def test_the_watch_takes_what_the_plan_says_and_refuses_more() -> None:
+    program = build_program()
+    graph = program.find_graph(None)
+    watch = MemoryWatch(program.pef)
+    plan = watch.check(graph, graph.schedule, [])
+    assert plan.end_bytes == 12, "the loss and the gradient"
+    with pytest.raises(RuntimeFault, match=r"internal: after sections \[0, 1, 2\].*keeps 64 B.*plan says 12 B"):
+        watch.check(graph, graph.schedule, [torch.ones(16)])

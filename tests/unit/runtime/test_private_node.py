@@ -1,5 +1,6 @@
 """Leases of a private node, and which node is opened."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault, Unavailable
-from rdukit_runtime.node import open_lease
+from rdukit_runtime.launch import LAUNCHERS
+from rdukit_runtime.node import open_lease, ranks_here
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,20 @@ def test_without_a_daemon_a_private_node_with_the_program_s_chip_is_made(arch: s
         assert lease.chip.name == chip
         assert lease.tiles == ("/NODE/XRDU_0/RDU_0/TILE_0", "/NODE/XRDU_0/RDU_0/TILE_1")
         assert lease.memory_bytes == 100
+
+
+def test_ranks_on_one_machine_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for launcher in LAUNCHERS:
+        monkeypatch.delenv(launcher.rank, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert open_lease("app", arch=None, tiles=1, memory_bytes=0).cores == 8
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert open_lease("app", arch=None, tiles=1, memory_bytes=0).cores == 4
+    monkeypatch.setenv("PMI_SIZE", "20")
+    assert open_lease("app", arch=None, tiles=1, memory_bytes=0).cores == 1
+    assert ranks_here({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}) == 1, "how many are here is not said"
+    assert ranks_here({"PMI_RANK": "0", "PMI_SIZE": "many"}) == 1
 
 
 def test_a_private_node_is_of_the_platform_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, PefNotFound, PefVersionMismatch
 from rdukit.pef.format import FORMAT_VERSION, INDEX
+from rdukit.pef.memory_plan import lease_bytes
 from rdukit.pef.model import Pef, SectionType
 from rdukit.pef.read import LoadedPef
 from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
@@ -35,7 +36,7 @@ def test_a_plain_pef_needs_one_replica() -> None:
     needs = needs_of(loaded(dataclasses.replace(example_pef(), arch="sn30", num_tiles=4)), "SN30-8")
     assert (needs.tiles, needs.rdus, needs.is_data_parallel, needs.min_world_size) == (4, 1, False, 1)
     assert needs.fit_per_node == 16  # runtime reference 1.3: two to an RDU of eight tiles
-    assert needs.ddr_bytes == example_pef().region_bytes + (1 << 20)
+    assert needs.ddr_bytes == lease_bytes(example_pef())
     assert needs.huge_pages == 1
     assert [section["type"] for section in needs.sections] == ["fwd", "opt"]
 

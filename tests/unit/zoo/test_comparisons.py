@@ -99,7 +99,7 @@ def test_a_table_line_says_where_a_figure_is_missing() -> None:
 def test_the_picture_has_a_bar_a_row_with_a_ratio_and_escapes_what_it_names() -> None:
     rows = [make_row(), make_row(0.5), make_row(None, note="peer <missing>"), make_row(60.0, 20.0)]
     root = ElementTree.fromstring(draw_rows(rows, "A & B"))
-    bars = [each for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    bars = list(root.iter("{http://www.w3.org/2000/svg}rect"))
     assert [bar.get("class") for bar in bars] == ["met", "missed", "met"]
     words = "".join(root.itertext())
     assert "peer <missing>" in words and "A & B" in words and "0.50 of 1.30" in words

@@ -2,6 +2,8 @@
 
 import ctypes
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +18,6 @@ FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0"}
 
 def find_missing_package() -> str | None:
     """The first package that this peer needs and that is not installed; None if all are."""
-    from importlib.util import find_spec
-
     return next((name for name in ("llama_cpp", "gguf") if find_spec(name) is None), None)
 
 
@@ -27,7 +27,7 @@ def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> Non
     Raises:
         InvalidArgument: ``weights`` is none of ``FORMATS``.
     """
-    import gguf
+    gguf: Any = import_module("gguf")
 
     if weights not in FORMATS:
         raise InvalidArgument(f"weights {weights!r} are not legal; legal: {', '.join(FORMATS)}")
@@ -98,9 +98,9 @@ class LlamaCpp:
     """
 
     def __init__(self, path: Path, sizes: LlamaSizes, threads: int, is_exact: bool = False) -> None:
-        import llama_cpp
+        llama_cpp: Any = import_module("llama_cpp")
 
-        self._library: Any = llama_cpp
+        self._library = llama_cpp
         self._vocabulary = sizes.vocabulary
         # Kept: the library calls it for as long as it lives.
         self._on_log = llama_cpp.llama_log_callback(lambda level, text, user: None)

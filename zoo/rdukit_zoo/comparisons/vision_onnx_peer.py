@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class OnnxRuntime:
 
     def __init__(self, model: nn.Module, image: torch.Tensor, path: Path, threads: int) -> None:
         """Export to ``path`` and load. ``image`` [B, C, Y, X] gives the shape, which is fixed."""
-        import onnxruntime
+        onnxruntime: Any = import_module("onnxruntime")
 
         with _quiet():
             torch.onnx.export(model, (image,), str(path), dynamo=True, verbose=False)

@@ -6,9 +6,21 @@
 #include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
 #include <c10/util/generic_math.h>
 
+#include <omp.h>
+
 #include "runner.h"
 
 using namespace torch::aot_inductor;
+
+namespace rdukit {
+
+// The calling thread's limit, which torch keeps, but not more than the code was written for.
+static inline int threads_up_to(int most) {
+  int allowed = omp_get_max_threads();
+  return allowed < most ? allowed : most;
+}
+
+}  // namespace rdukit
 
 [[maybe_unused]] static inline int64_t align(int64_t bytes) { return (bytes + 63) & -64; }
 

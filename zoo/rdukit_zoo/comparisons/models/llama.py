@@ -154,7 +154,6 @@ class Llama(nn.Module):
             cosine_TD = self.cosine_SD.index_select(0, position)
             sine_TD = self.sine_SD.index_select(0, position)
             mask_TS = (torch.arange(self.cosine_SD.shape[0]) <= position).view(1, -1)
-        cosine_TD, sine_TD = cosine_TD.to(x_BTC.dtype), sine_TD.to(x_BTC.dtype)
         for layer in self.layers:
             x_BTC = layer(x_BTC, cosine_TD, sine_TD, position, mask_TS)
         logits: torch.Tensor = self.head(self.norm(x_BTC[:, -1]))

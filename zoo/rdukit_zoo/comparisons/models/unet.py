@@ -4,6 +4,7 @@ Axes: B batch, C channels, Y and X rows and columns, K classes.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -40,10 +41,8 @@ class Unet(nn.Module):
         widths = [sizes.width * 2**level for level in range(sizes.depth + 1)]
         self.first = make_block(sizes.channels, widths[0])
         self.pool = nn.MaxPool2d(2)
-        self.down = nn.ModuleList(
-            make_block(fine, coarse) for fine, coarse in zip(widths[:-1], widths[1:], strict=True)
-        )
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))[::-1]
+        self.down = nn.ModuleList(make_block(fine, coarse) for fine, coarse in pairwise(widths))
+        pairs = list(pairwise(widths))[::-1]
         self.up = nn.ModuleList(nn.ConvTranspose2d(coarse, fine, 2, 2) for fine, coarse in pairs)
         self.join = nn.ModuleList(make_block(2 * fine, fine) for fine, _ in pairs)
         self.last = nn.Conv2d(widths[0], sizes.classes, 1)

@@ -1,0 +1,213 @@
+"""Native sections against torch: products by every route, lists of sections, threads, failures.
+
+All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+"""
+
+import ctypes
+import hashlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rdukit_compiler.backend.choose_products import choose_products
+from rdukit_compiler.backend.products import interface_functions
+from rdukit_compiler.backend.quantized import int8_linear as traced_int8_linear
+from rdukit_compiler.backend.routes import Routes
+from rdukit_compiler.backend.section_code import section_namespace
+from rdukit_compiler.backend.section_library import compile_sections
+from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles
+from rdukit_runtime.engine.weight_operators import int8_linear, quantize_rows
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+Tensors = Sequence[torch.Tensor]
+#: Relative to the largest value of the result: rounding once to the dtype, and sums of some hundred terms in f32.
+_TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator)
+
+
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+#: What is computed, and the shapes of its inputs: odd sizes, views, few and many rows.
+_PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int, ...], ...]]] = {
+    "one row": (lambda x, w, b: (F.linear(x, w, b),), ((1, 1, 96), (130, 96), (130,))),
+    "three rows of odd length": (lambda x, w, b: (F.linear(x, w, b) + 1,), ((3, 77), (65, 77), (65,))),
+    "seven strided rows": (lambda x, w: (F.linear(x.t(), w),), ((130, 7), (100, 130))),
+    "many rows": (lambda x, w, b: (F.gelu(F.linear(x, w, b)),), ((2, 33, 100), (133, 100), (133,))),
+    "views of weights": (lambda a, b: (a @ b, a.t() @ a, b @ b.t()), ((64, 90), (90, 150))),
+    "batches": (lambda a, b: (a @ b,), ((4, 33, 17), (4, 17, 50))),
+    "attention": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 32, 16),) * 3),
+    "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
+}
+_WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),
+         "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32"))}  # fmt: skip
+
+
+def _build(
+    cases: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], Tensors, Routes]],
+) -> dict[str, NativeKernel]:
+    sections: dict[str, str] = {}
+    digests = {name: hashlib.sha256(f"test {name}".encode()).hexdigest() for name in cases}
+    for name, (function, inputs, routes) in cases.items():
+        with without_onednn():
+            module = trace_aten(function, inputs)
+        choose_products(module, routes)
+        code = write_code(module, inputs, interface_functions(), threads=2)
+        sections[digests[name]] = section_namespace("section", *code)
+    libraries = compile_sections(sections)
+    return {
+        name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
+        for name, (function, inputs, _) in cases.items()
+        if not name.startswith("int8")
+    } | {
+        name: load_native(digests[name], libraries[digests[name]], len(inputs), 1)
+        for name, (_, inputs, _) in cases.items()
+        if name.startswith("int8")
+    }
+
+
+def _int8_inputs(rows: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    weight, scale = quantize_rows(_numbers(70, 93))
+    return [_numbers(2, rows, 93).to(dtype), weight, scale, _numbers(70).to(dtype)]
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, NativeKernel]:
+    cases: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], Tensors, Routes]] = {}
+    for way, (dtype, routes) in _WAYS.items():
+        for name, (function, shapes) in _PRODUCTS.items():
+            if way in {"f32", "bf16 by f32"} or name in {"one row", "many rows", "views of weights"}:
+                cases[f"{name}, {way}"] = (function, [_numbers(*shape).to(dtype) for shape in shapes], routes)
+    for rows in (1, 40):
+        for dtype in (torch.float32, torch.bfloat16):
+            inputs = _int8_inputs(rows, dtype)
+            cases[f"int8 {rows} {dtype}"] = (lambda *t: (traced_int8_linear(*t),), inputs, Routes())
+    pair = [_numbers(8), _numbers(8)]
+    cases["sum and product"] = (lambda a, b: (a + b, a * b), pair, Routes())
+    cases["lookup"] = (lambda t, i: (t[i] + 1,), [_numbers(5, 4), torch.tensor([1, 2])], Routes())
+    cases["long"] = (lambda a: (a @ a @ a @ a,), [_numbers(700, 700)], Routes())
+    return _build(cases)
+
+
+def _error(made: Tensors, exact: Tensors) -> float:
+    return max(((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(made, exact, strict=True))
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("name", _PRODUCTS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_agree_with_double_precision(
+    kernels: dict[str, NativeKernel], name: str, way: str, threads: int
+) -> None:
+    if f"{name}, {way}" not in kernels:
+        pytest.skip("this product goes the same way as in another case")
+    dtype, _ = _WAYS[way]
+    function, shapes = _PRODUCTS[name]
+    inputs = [_numbers(*shape).to(dtype) for shape in shapes]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        made = kernels[f"{name}, {way}"](inputs, {})
+    finally:
+        torch.set_num_threads(before)
+    exact = function(*[tensor.double() for tensor in inputs])
+    assert [(m.dtype, m.shape) for m in made] == [(dtype, e.shape) for e in exact]
+    assert _error(made, exact) <= _TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_weights_give_what_generated_code_gives(
+    kernels: dict[str, NativeKernel], rows: int, dtype: torch.dtype
+) -> None:
+    x, w, scale, bias = _int8_inputs(rows, dtype)
+    (made,) = kernels[f"int8 {rows} {dtype}"]([x, w, scale, bias], {})
+    exact = F.linear(x.double(), w.double() * scale.double()[:, None], bias.double())
+    assert _error([made], [exact]) <= _TOLERANCE[dtype]
+    assert _error([int8_linear(x, w, scale, bias)], [exact]) <= _TOLERANCE[dtype]
+
+
+def test_a_list_hands_values_on_and_empties_slots_after_their_last_use(kernels: dict[str, NativeKernel]) -> None:
+    kernel = kernels["sum and product"]
+    a, b = _numbers(8), torch.full((8,), 0.5)
+    handles = (ctypes.c_void_p * 6)()
+    fill_handles(handles, [0, 1], [a, b])
+    steps = NativeSteps([(kernel, (0, 1), (2, 3), (), ()), (kernel, (2, 3), (4, 5), (), (2, 3))])
+    durations = (ctypes.c_int64 * 2)()
+    steps.run(handles, durations)
+    assert [bool(handle) for handle in handles] == [True, True, False, False, True, True]
+    total, product = take_handles(handles, [4, 5])
+    assert torch.equal(total, (a + b) + (a * b)) and torch.equal(product, (a + b) * (a * b))
+    assert min(durations) > 0
+    take_handles(handles, [0, 1])
+
+
+def test_an_output_with_a_place_of_its_own_is_copied_there(kernels: dict[str, NativeKernel]) -> None:
+    kernel = kernels["sum and product"]
+    a, place = _numbers(8), torch.zeros(8)
+    handles = (ctypes.c_void_p * 3)()
+    fill_handles(handles, [0, 1], [a, place])
+    NativeSteps([(kernel, (0, 1), (1, 2), (0,), ())]).run(handles)
+    assert torch.equal(place, a)
+    take_handles(handles, [0, 1, 2])
+
+
+def test_a_section_that_fails_says_why_and_later_ones_do_not_run(kernels: dict[str, NativeKernel]) -> None:
+    lookup, pair = kernels["lookup"], kernels["sum and product"]
+    handles = (ctypes.c_void_p * 5)()
+    fill_handles(handles, [0, 1], [_numbers(5, 4), torch.tensor([1, 99])])
+    steps = NativeSteps([(lookup, (0, 1), (2,), (), ()), (pair, (2, 2), (3, 4), (), ())])
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        steps.run(handles)
+    assert steps.failed_step == 0 and not handles[2] and not handles[3]
+    take_handles(handles, [0, 1])
+    with pytest.raises(RuntimeError, match="no value"):
+        steps.run(handles)
+
+
+def test_other_python_threads_run_while_sections_compute(kernels: dict[str, NativeKernel]) -> None:
+    kernel = kernels["long"]
+    a = _numbers(700, 700)
+    longest, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        last = time.perf_counter()
+        while not ended.is_set():
+            now = time.perf_counter()
+            longest[0] = max(longest[0], now - last)
+            last = now
+            time.sleep(0)
+
+    handles = (ctypes.c_void_p * 41)()
+    fill_handles(handles, [0], [a])
+    steps = NativeSteps([(kernel, (0,), (1 + i,), (), (1 + i,)) for i in range(40)])
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    steps.run(handles)
+    took = time.perf_counter() - began
+    ended.set()
+    watcher.join()
+    take_handles(handles, [0])
+    assert longest[0] < took / 2, "the watcher stood still while the list ran"
+
+
+def test_tensors_live_no_longer_than_their_slots(kernels: dict[str, NativeKernel]) -> None:
+    kernel = kernels["sum and product"]
+    a, b = _numbers(8), _numbers(8)
+    counts = a._use_count(), b._use_count()
+    for _ in range(3):
+        kernel([a, b], {})
+    assert (a._use_count(), b._use_count()) == counts

@@ -1,0 +1,79 @@
+"""Which way a matrix product goes, and that the measured answer is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rdukit.errors import InvalidArgument
+from rdukit_compiler.backend import routes
+from rdukit_compiler.backend.routes import Route, Routes, choose_route, load_routes, parse_routes
+
+_WIDE = Routes(bf16="f32", f32="onednn")
+_PLAIN = Routes(bf16="native", f32="blas")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "dtype", "m", "in_rows", "expected"),
+    [
+        (_PLAIN, "float32", 1, True, Route.ROWS),
+        (_PLAIN, "bfloat16", 8, True, Route.ROWS),
+        (_PLAIN, "float32", 9, True, None),
+        (_PLAIN, "bfloat16", 128, True, None),
+        (_PLAIN, "float32", 1, False, None),
+        (_WIDE, "bfloat16", 1, False, Route.FLOAT),
+        (_WIDE, "bfloat16", 128, True, Route.FLOAT),
+        (_WIDE, "float32", 128, False, Route.ONEDNN),
+        (_WIDE, "float32", 1, True, Route.ROWS),
+        (_WIDE, "float32", 1, False, None),
+        (_WIDE, "float64", 128, True, None),
+        (_WIDE, "int64", 1, True, None),
+    ],
+)
+def test_the_route_depends_on_dtype_rows_and_machine(
+    chosen: Routes, dtype: str, m: int, in_rows: bool, expected: Route | None
+) -> None:
+    assert choose_route(chosen, dtype, m, 256, 256, in_rows) == expected
+
+
+def test_tiny_and_empty_products_stay_with_aten() -> None:
+    assert choose_route(_WIDE, "bfloat16", 128, 8, 8, True) is None
+    assert choose_route(_WIDE, "bfloat16", 0, 256, 256, True) is None
+
+
+def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
+    assert parse_routes(_WIDE.text()) == _WIDE
+    assert parse_routes("f32=onednn") == Routes("native", "onednn")
+    with pytest.raises(InvalidArgument, match="bf16=native or bf16=f32 or f32=blas or f32=onednn"):
+        parse_routes("bf16=fast")
+
+
+def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[int] = []
+
+    def measure() -> Routes:
+        measured.append(1)
+        return _WIDE
+
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
+    monkeypatch.setattr(routes, "measure_routes", measure)
+    assert load_routes() == load_routes() == _WIDE
+    assert len(measured) == 1
+    (path,) = (tmp_path / "machine").glob("routes-*.json")
+    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn"}
+    path.write_text('{"bf16": "f3')
+    assert load_routes() == _WIDE
+    assert len(measured) == 2
+
+
+def test_the_setting_is_asked_before_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", "bf16=native,f32=onednn")
+    assert load_routes() == Routes("native", "onednn")
+
+
+def test_measuring_gives_legal_routes() -> None:
+    found = routes.measure_routes()
+    assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS
