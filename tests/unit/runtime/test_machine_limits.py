@@ -8,14 +8,13 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_runtime.engine.machine_limits import (
-    GEMM_DTYPES,
-    last_cache_bytes,
     limits_file,
     load_limits,
     measure_limits,
     processor_name,
     renew_limits,
 )
+from rdukit_runtime.engine.machine_probe import GEMM_DTYPES, last_cache_bytes
 
 #: Enough for a figure that is not zero.
 SHORT_S = 0.01

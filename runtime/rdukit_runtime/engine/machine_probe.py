@@ -1,0 +1,160 @@
+"""The measurements behind the machine's limits: one round of short runs, each figure the best of its runs.
+
+Source: ours.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import torch
+
+from rdukit_runtime.engine.device import synchronise
+
+#: dtypes that have a GEMM figure.
+GEMM_DTYPES: Final = ("f32", "bf16", "int8")
+#: The longest run of a larger GEMM than the smallest.
+_RUN_S: Final = 0.04
+_SIZES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
+_MiB: Final = 1 << 20
+_LEAST_BUFFER_BYTES: Final = 64 * _MiB
+_MOST_BUFFER_BYTES: Final = 1024 * _MiB
+#: Assumed where the system does not say how large its last-level cache is.
+_USUAL_CACHE_BYTES: Final = 32 * _MiB
+
+
+class Round(NamedTuple):
+    """What one round found; the fields are those of ``MachineLimits``."""
+
+    read_gb_s: float
+    copy_gb_s: float
+    gemm: Mapping[str, float]
+    operator_s: float
+
+
+class Buffers(NamedTuple):
+    """Two of one size."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+
+    @classmethod
+    def larger_than_cache(cls, device: torch.device) -> "Buffers":
+        """Each larger than the last cache, as far as memory is free."""
+        wanted = min(max(2 * last_cache_bytes(), _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
+        if device.type == "cuda":
+            wanted = _MOST_BUFFER_BYTES
+        count = max(min(wanted, _free_bytes(device) // 8), _MiB) // 4
+        return cls(torch.ones(count, device=device), torch.zeros(count, device=device))
+
+
+def last_cache_bytes() -> int:
+    """Size of the largest cache that the first core uses."""
+    sizes = [_USUAL_CACHE_BYTES]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        if text.endswith(("K", "M")) and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) * (1024 if text.endswith("K") else _MiB))
+    return max(sizes)
+
+
+def measure_round(buffers: Buffers, clock: "Clock", figure_s: float) -> Round:
+    """Measure everything once, each figure for about ``figure_s`` seconds."""
+    source, target = buffers
+    read_s = min(clock.best_seconds(run, figure_s / 3) for run in (source.sum, lambda: torch.dot(source, source)))
+    copy_s = clock.best_seconds(lambda: target.copy_(source), figure_s / 3)
+    return Round(
+        source.nbytes / read_s / 1e9,
+        2 * source.nbytes / copy_s / 1e9,
+        {dtype: max(_gemm_gflop_s(route, clock, figure_s) for route in _ROUTES[dtype]) for dtype in GEMM_DTYPES},
+        _operator_seconds(clock, figure_s / 9),
+    )
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+#: Makes a product of two square matrices of a size, ready to run.
+_Route = Callable[[int, torch.device], Callable[[], object]]
+
+
+def _aten_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device)
+    return lambda: a @ b
+
+
+def _onednn_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device)
+    return lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+
+
+def _aten_bf16(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device).bfloat16()
+    return lambda: a @ b
+
+
+def _bf16_through_f32(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.rand(2, size, size, device=device).bfloat16()
+    return lambda: torch.mm(a.float(), b.float()).bfloat16()
+
+
+def _aten_int8(size: int, device: torch.device) -> Callable[[], object]:
+    a, b = torch.ones(2, size, size, dtype=torch.int8, device=device)
+    return lambda: torch._int_mm(a, b.t())
+
+
+#: By dtype; a device that lacks one has the others.
+_ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
+    "f32": (_aten_f32, _onednn_f32),
+    "bf16": (_aten_bf16, _bf16_through_f32),
+    "int8": (_aten_int8,),
+}
+
+
+def _gemm_gflop_s(route: _Route, clock: "Clock", figure_s: float) -> float:
+    """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
+    best = 0.0
+    ends = time.perf_counter() + figure_s
+    for size in _SIZES:
+        flops = 2 * size**3
+        if time.perf_counter() > ends or (best and flops / (best * 1e9) > _RUN_S):
+            break
+        try:
+            seconds = clock.best_seconds(route(size, clock.device), figure_s / 3)
+        except (RuntimeError, AttributeError, NotImplementedError):
+            break
+        best = max(best, flops / seconds / 1e9)
+    return best
+
+
+def _operator_seconds(clock: "Clock", budget_s: float) -> float:
+    one = torch.ones(1, device=clock.device)
+
+    def hundred() -> None:
+        for _ in range(100):
+            torch.add(one, one)
+
+    return clock.best_seconds(hundred, budget_s) / 100
+
+
+class Clock(NamedTuple):
+    """Times what runs on a device, and waits for it."""
+
+    device: torch.device
+
+    def best_seconds(self, run: Callable[[], object], budget_s: float) -> float:
+        """The shortest of two to 200 runs; no third one after ``budget_s``."""
+        ends = time.perf_counter() + budget_s
+        best, count = float("inf"), 0
+        while count < 2 or (count < 200 and time.perf_counter() < ends):
+            synchronise(self.device)
+            began = time.perf_counter()
+            run()
+            synchronise(self.device)
+            best, count = min(best, time.perf_counter() - began), count + 1
+        return max(best, 1e-9)
