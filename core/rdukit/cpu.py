@@ -11,13 +11,26 @@ from rdukit.files import sha256_of
 @cache
 def cpu_signature() -> str:
     """Architecture and a digest of the instruction-set flags, such as ``x86_64-1a2b3c4d5e6f``."""
-    machine = platform.machine()
+    flags = cpu_flags()
+    if flags is None:
+        return f"{platform.machine()}-unknown"
+    return f"{platform.machine()}-{sha256_of(' '.join(sorted(flags)).encode())[:12]}"
+
+
+@cache
+def cpu_flags() -> tuple[str, ...] | None:
+    """The instruction sets that the processor names; None where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return f"{machine}-unknown"
-    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), [])
-    return f"{machine}-{sha256_of(' '.join(sorted(flags)).encode())[:12]}"
+        return None
+    return next((tuple(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), ())
+
+
+def has_bf16_instructions() -> bool:
+    """Whether the processor multiplies bf16 numbers itself; unknown counts as yes."""
+    flags = cpu_flags()
+    return not flags or any(flag in {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16"} for flag in flags)
 
 
 def usable_cores() -> int:

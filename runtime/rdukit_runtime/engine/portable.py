@@ -16,6 +16,7 @@ from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.device_operators import ELSEWHERE
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
+from rdukit_runtime.engine.wide_products import wide_form, widens
 from rdukit_runtime.settings import DEVICE
 
 #: Our own operators by name.
@@ -50,6 +51,7 @@ class _Writer:
     def __init__(self, graph: KernelGraph, device: torch.device) -> None:
         self._graph = graph
         self._device = device
+        self._widens = widens(graph)
         self._scope: dict[str, Any] = {}
         self._names = {spec.name: f"a{i}" for i, spec in enumerate(graph.inputs)}
         self._names |= {node.name: f"b{i}" for i, node in enumerate(graph.nodes)}
@@ -89,6 +91,8 @@ class _Writer:
             if _makes_from_nothing(called) and keywords.get("device") is None:
                 keywords["device"] = Special("device", str(self._device))
             called = _on_device(node.op, called, self._device)
+        elif self._widens:
+            called = wide_form(node.op, called)
         function = self._bind("f", called)
         arguments = [self._text(a) for a in node.args] + [f"{k}={self._text(v)}" for k, v in keywords.items()]
         return f"{function}({', '.join(arguments)})"
