@@ -20,6 +20,7 @@ from rdukit_compiler.backend.kernel_cache import (
     place_of,
     trim_kernels,
 )
+from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.passes.section_store import compiler_digest, list_sections, sections_folder
 from rdukit_compiler.settings import KERNEL_CACHE, SECTION_CACHE
 
@@ -40,7 +41,7 @@ class CacheRow:
     bytes: int
     #: Seconds of the epoch, exact to an hour.
     last_used_s: float
-    #: Whether compiles of this torch on this processor can use them.
+    #: Whether compiles of this version with this torch on this processor can use them.
     is_usable_here: bool
 
 
@@ -79,7 +80,7 @@ def show(as_json: bool) -> None:
 @click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Most bytes to leave, of everything.")
 @_json_option
 def trim(max_bytes: int | None, as_json: bool) -> None:
-    """Remove what other torch versions, earlier layouts and other compilers left, and what exceeds the bounds.
+    """Remove what other versions of torch and of this package left, and what exceeds the bounds.
 
     What is soon made again goes first: inductor's own files and sections, then kernels; of these, what was used longest
     ago. Kernels for other processors stay as long as there is room: the home folder may be shared with other machines.
@@ -87,11 +88,10 @@ def trim(max_bytes: int | None, as_json: bool) -> None:
     Example: rdukit cache trim --bytes 500000000
     """
     kernels, sections = kernels_folder(), list_sections(sections_folder())
-    own_torch, _ = own_place()
     foreign = [file for file in sections if file.path.parent.name != compiler_digest()]
     freed = remove_kept([*foreign, *choose_evicted(_without(sections, foreign), resolve(SECTION_CACHE) << 20)])
     freed += trim_kernels(
-        kernels, resolve(KERNEL_CACHE) << 20, time.time(), lambda path: place_of(path, kernels)[0] != own_torch
+        kernels, resolve(KERNEL_CACHE) << 20, time.time(), lambda path: not _is_of_this_version(place_of(path, kernels))
     )
     if max_bytes is not None:
         freed += trim_kernels(kernels, max_bytes, time.time(), beside=list_sections(sections_folder()))
@@ -135,7 +135,7 @@ def cache_lines(rows: Sequence[CacheRow], now_s: float) -> list[str]:
 
 
 def _rows() -> list[CacheRow]:
-    kernels, here = kernels_folder(), own_place()
+    kernels = kernels_folder()
     places: dict[tuple[str, str, str], list[KeptFile]] = {}
     for file in list_kernels(kernels):
         places.setdefault(place_of(file.path, kernels), []).append(file)
@@ -144,7 +144,10 @@ def _rows() -> list[CacheRow]:
         compilers.setdefault(file.path.parent.name, []).append(file)
     return cache_rows(
         [
-            *((("kernels", *place), place[:2] == here, files) for place, files in sorted(places.items())),
+            *(
+                (("kernels", *place), _is_of_this_version(place) and place[1] == own_place()[1], files)
+                for place, files in sorted(places.items())
+            ),
             (("inductor", "-", "-", "-"), True, list_inductor(kernels)),
             *(
                 (("sections", "-", "-", name), name == compiler_digest(), files)
@@ -152,6 +155,12 @@ def _rows() -> list[CacheRow]:
             ),
         ]
     )
+
+
+def _is_of_this_version(place: tuple[str, str, str]) -> bool:
+    """Whether this torch and this package built it, for whatever processor."""
+    torch, _, variant = place
+    return torch == own_place()[0] and variant.startswith(build_word())
 
 
 def _without(files: Sequence[KeptFile], others: Sequence[KeptFile]) -> list[KeptFile]:

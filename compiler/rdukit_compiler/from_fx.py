@@ -16,6 +16,7 @@ from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
+from rdukit_compiler.update_order import move_copies
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
@@ -84,7 +85,8 @@ class _Converter:
                     f"the {value.kind} {value.name!r} has the name that an operator's output gets; give it another name"
                 )
         updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
-        return ModelGraph(self._model, self._values, tuple(self._operators), outputs, updates, self._rates)
+        operators = move_copies(self._operators, updates)
+        return ModelGraph(self._model, self._values, operators, outputs, updates, self._rates)
 
     def _define_input(self, node: fx.Node, name: str) -> None:
         self._roots[name] = node

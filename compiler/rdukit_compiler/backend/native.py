@@ -46,7 +46,12 @@ def find_cpp_compiler() -> str | None:
 
 def build_variant() -> str:
     """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
-    return f"build-{BUILD}-{sources_digest()}-{load_routes().word()}-{usable_cores()}t"
+    return f"{build_word()}-{load_routes().word()}-{usable_cores()}t"
+
+
+def build_word() -> str:
+    """With what every ``build_variant`` of this version begins, whatever the machine."""
+    return f"build-{BUILD}-{sources_digest()}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:

@@ -17,9 +17,10 @@ from rdukit_compiler.cost.work import VIEW_OPS, Shape, base_name
 #: Our own operators that make tensors, each as large as one of the list that they take.
 _MAKERS: Final = frozenset({"rdukit.clip_grad_norm", "rdukit.all_reduce_mean"})
 
-#: Tensors as large as the largest parameter that an optimizer's update needs for a while. Fused updates need none.
+#: Tensors as large as the largest parameter that an optimizer's update needs for a while. Fused updates need none, and
+#: AdamW's stepwise one next to nothing, as it goes through large tensors piece by piece.
 _UPDATE_TENSORS: Final[Mapping[str, int]] = {
-    "rdukit.adamw_stepwise": 1, "rdukit.adam": 3, "rdukit.adamamsgrad": 3, "rdukit.adamwamsgrad": 3,
+    "rdukit.adam": 3, "rdukit.adamamsgrad": 3, "rdukit.adamwamsgrad": 3,
     "rdukit.sparseadamw": 6, "rdukit.adagrad": 3,
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 Each takes lists of tensors of equal length and run-time scalars.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,6 +14,9 @@ from torch.optim.adamw import adamw as functional_adamw
 from rdukit_runtime.engine.collectives import all_reduce_mean
 
 Tensors = list[torch.Tensor]
+
+#: Elements of a large tensor that ``adamw_stepwise`` updates at once.
+PIECE: Final = 1 << 17
 
 
 def sgd(
@@ -63,7 +66,8 @@ def adamw_stepwise(
     """``adamw`` in the order of torch's default update, bit for bit: several passes over memory instead of one.
 
     The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
-    for rounding, as that of a bias before batch norm or of attention's key bias.
+    for rounding, as that of a bias before batch norm or of attention's key bias. Large tensors are updated piece by
+    piece, so that the intermediate values stay in the cache; each element is computed by itself.
     """
     if not parameters:
         return
@@ -72,11 +76,20 @@ def adamw_stepwise(
     for parameter, gradient, average, square, count in zip(
         parameters, gradients, averages, squares, counts, strict=True
     ):
-        parameter.mul_(1 - lr * weight_decay)
-        average.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        spread = square.sqrt().div_((1 - beta2**count) ** 0.5).add_(eps)
-        parameter.addcdiv_(average, spread, value=-lr / (1 - beta1**count))
+        for weights, slope, first, second in _pieces(parameter, gradient, average, square):
+            weights.mul_(1 - lr * weight_decay)
+            first.lerp_(slope, 1 - beta1)
+            second.mul_(beta2).addcmul_(slope, slope, value=1 - beta2)
+            spread = second.sqrt().div_((1 - beta2**count) ** 0.5).add_(eps)
+            weights.addcdiv_(first, spread, value=-lr / (1 - beta1**count))
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
+    """Tensors of one shape as views of ``PIECE`` elements; as they are if small, not on the CPU, or with gaps."""
+    first = tensors[0]
+    if first.numel() <= PIECE or first.device.type != "cpu" or not all(t.is_contiguous() for t in tensors):
+        return [tensors]
+    return zip(*(torch.split(tensor.view(-1), PIECE) for tensor in tensors), strict=True)
 
 
 def adam(

@@ -11,22 +11,31 @@ from click.testing import CliRunner
 
 from rdukit.kept_files import keep_file
 from rdukit_compiler.backend.kernel_cache import own_place
+from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.cli_cache import cache, cache_lines
 from rdukit_compiler.passes.section_store import compiler_digest
+
+BUILT = f"{build_word()}-routes"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two libraries of this torch, one for another processor, one of another torch, one of an earlier layout, two
-    section files of this compiler and one of another; the key."""
+    """Two libraries of this version, one for another processor, one of another torch, one of an earlier layout, one
+    that was built in another way; two section files of this compiler and one of another; the key."""
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     kernels, (torch, processor) = tmp_path / "kernels", own_place()
     for number, folder in enumerate(
-        (f"{torch}/{processor}/v", f"{torch}/arm64-0/v", f"2.0.0-cpu/{processor}/v", f"{torch}-{processor}-2")
+        (
+            f"{torch}/{processor}/{BUILT}",
+            f"{torch}/arm64-0/{BUILT}",
+            f"2.0.0-cpu/{processor}/{BUILT}",
+            f"{torch}-{processor}-2",
+            f"{torch}/{processor}/build-1-x",
+        )
     ):
         keep_file(kernels / folder / "a.so", bytes(1000))
         os.utime(kernels / folder / "a.so", (time.time() - 60 * number - 60,) * 2)
-    keep_file(kernels / torch / processor / "v" / "b.so", bytes(2000))
+    keep_file(kernels / torch / processor / BUILT / "b.so", bytes(2000))
     keep_file(kernels / "inductor" / "x" / "made.cpp", bytes(300))
     (kernels / "trust.key").write_bytes(bytes(32))
     for compiler, names in ((compiler_digest(), "ab"), ("0123456789abcdef", "c")):
@@ -50,6 +59,7 @@ def test_show_has_a_row_for_each_torch_and_processor(run: Callable[..., str]) ->
     torch, processor = own_place()
     assert {(r["what"], r["torch"], r["processor"], r["files"], r["is_usable_here"]) for r in rows} == {
         ("kernels", torch, processor, 2, True),
+        ("kernels", torch, processor, 1, False),
         ("kernels", torch, "arm64-0", 1, False),
         ("kernels", "2.0.0-cpu", processor, 1, False),
         ("kernels", "-", "-", 1, False),
@@ -63,16 +73,16 @@ def test_show_has_a_row_for_each_torch_and_processor(run: Callable[..., str]) ->
     assert "of 2 GiB (compile.kernel_cache_mib)" in shown[-2]
 
 
-def test_trim_removes_what_other_torch_versions_and_compilers_left(home: Path, run: Callable[..., str]) -> None:
+def test_trim_removes_what_other_versions_left(home: Path, run: Callable[..., str]) -> None:
     freed = json.loads(run("trim", "--json"))["freed_bytes"]
     torch, processor = own_place()
     assert sorted(str(path.relative_to(home)) for path in home.rglob("*.so")) == [
-        f"kernels/{torch}/arm64-0/v/a.so",
-        f"kernels/{torch}/{processor}/v/a.so",
-        f"kernels/{torch}/{processor}/v/b.so",
+        f"kernels/{torch}/arm64-0/{BUILT}/a.so",
+        f"kernels/{torch}/{processor}/{BUILT}/a.so",
+        f"kernels/{torch}/{processor}/{BUILT}/b.so",
     ]
     assert [path.parent.name for path in home.rglob("*.json")] == [compiler_digest()] * 2
-    assert freed == 2 * (1000 + 72) + 100 + 72
+    assert freed == 3 * (1000 + 72) + 100 + 72
     assert not (home / "kernels" / "2.0.0-cpu").exists()
 
 

@@ -61,9 +61,9 @@ def test_outputs_of_one_call_are_freed_one_by_one_and_absent_ones_count_nothing(
     assert not found.holds
 
 
-def test_fused_updates_need_nothing_and_stepwise_ones_a_tensor_as_large_as_the_largest_parameter() -> None:
+def test_fused_updates_need_nothing_and_others_tensors_as_large_as_the_largest_parameter() -> None:
     small = TensorSpec("y", "float32", (2,), (1,))
-    for op, expected in (("rdukit.adamw", 0), ("rdukit.adamw_stepwise", 128)):
+    for op, expected in (("rdukit.adamw", 0), ("rdukit.adamw_stepwise", 0), ("rdukit.adagrad", 3 * 128)):
         lists = tuple([Ref("x"), Ref("y")] for _ in range(5))
         kernel = KernelGraph((X, small), (KernelNode("u", op, lists, {"lr": Special("scalar", "lr")}),), ())
         assert kernel_memory(kernel, []).scratch_bytes == expected

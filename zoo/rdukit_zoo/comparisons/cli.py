@@ -86,14 +86,18 @@ def measure(names: Sequence[str], options: Options) -> tuple[list[Outcome], bool
 
     def show(row: Row) -> None:
         streamed.append(row)
-        talk.print("  ".join(cell for cell in describe_row(row)[1:-1] if cell), highlight=False, markup=False)
+        talk.print(
+            "  ".join(cell for cell in describe_row(row)[1:-1] if cell), highlight=False, markup=False, soft_wrap=True
+        )
 
     with tempfile.TemporaryDirectory(prefix="rdukit-bench-") as folder, talk.status("") as status:
         try:
             for outcome in run_comparisons(names, replace(options, folder=folder), start, show):
                 outcomes.append(outcome)
                 if outcome.error:
-                    talk.print(f"{outcome.name}: {outcome.error}", style="red", highlight=False, markup=False)
+                    talk.print(
+                        f"{outcome.name}: {outcome.error}", style="red", highlight=False, markup=False, soft_wrap=True
+                    )
         except KeyboardInterrupt:
             if len(outcomes) < len(running):
                 outcomes.append(Outcome(running[-1], tuple(streamed), "interrupted"))
