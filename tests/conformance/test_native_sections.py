@@ -103,6 +103,7 @@ def kernels() -> dict[str, NativeKernel]:
             cases[f"int8 {rows} {dtype}"] = (lambda *t: (traced_int8_linear(*t),), inputs, Routes())
     pair = [_numbers(8), _numbers(8)]
     cases["sum and product"] = (lambda a, b: (a + b, a * b), pair, Routes())
+    cases["twice"] = (lambda a: (a + 1,) * 2, [_numbers(8)], Routes())
     cases["lookup"] = (lambda t, i: (t[i] + 1,), [_numbers(5, 4), torch.tensor([1, 2])], Routes())
     cases["long"] = (lambda a: (a @ a @ a @ a,), [_numbers(700, 700)], Routes())
     with warnings.catch_warnings():
@@ -167,6 +168,23 @@ def test_an_output_with_a_place_of_its_own_is_copied_there(kernels: dict[str, Na
     fill_handles(handles, [0, 1], [a, place])
     NativeSteps([(kernel, (0, 1), (1, 2), (0,), ())]).run(handles)
     assert torch.equal(place, a)
+    take_handles(handles, [0, 1, 2])
+
+
+def test_what_a_section_puts_out_twice_has_a_handle_in_each_slot(kernels: dict[str, NativeKernel]) -> None:
+    twice, pair = kernels["twice"], kernels["sum and product"]
+    a = _numbers(8)
+    handles = (ctypes.c_void_p * 5)()
+    fill_handles(handles, [0], [a])
+    NativeSteps([(twice, (0,), (1, 2), (), ())]).run(handles)
+    assert handles[1] != handles[2]
+    NativeSteps([(twice, (0,), (1, 2), (), ()), (pair, (2, 0), (3, 4), (), (2,))]).run(handles)
+    kept, total, _ = take_handles(handles, [1, 3, 4])
+    assert torch.equal(kept, a + 1) and torch.equal(total, (a + 1) + a)
+    places = [torch.zeros(8), torch.zeros(8)]
+    fill_handles(handles, [1, 2], places)
+    NativeSteps([(twice, (0,), (1, 2), (0, 1), ())]).run(handles)
+    assert torch.equal(places[0], a + 1) and torch.equal(places[1], a + 1)
     take_handles(handles, [0, 1, 2])
 
 

@@ -116,6 +116,9 @@ class _Bench:
         """One token more: rows as ``prefill``, with the share of what one thread reads from memory."""
         case = f"decode at {POSITION}"
         # Everybody's cache holds the same text.
+        self._plain(self._prompt)
+        for program in self._ours.values():
+            program.prefill(self._prompt)
         for i in range(self._sizes.prompt, POSITION):
             token, position = self._text[:, i : i + 1], torch.tensor([i])
             self._plain(token, position)

@@ -68,6 +68,15 @@ static int32_t run_list(AtenTensorHandle* slots, const Step* steps, int64_t coun
     }
     std::memset(outputs, 0, step.output_count * sizeof outputs[0]);
     int32_t status = step.section(inputs, outputs, error, room);
+    // What a section puts out twice it puts out as one handle; each slot has one of its own.
+    for (int32_t i = 1; i < step.output_count && status == 0; i++) {
+      for (int32_t j = 0; j < i; j++) {
+        if (outputs[i] && outputs[i] == outputs[j]) {
+          aoti_torch_new_tensor_handle(outputs[j], &outputs[i]);
+          break;
+        }
+      }
+    }
     for (int32_t i = 0; i < step.output_count && status == 0; i++) {
       AtenTensorHandle* slot = &slots[step.outputs[i]];
       if (step.is_written[i]) {
