@@ -33,6 +33,14 @@ def has_bf16_instructions() -> bool:
     return not flags or any(flag in {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16"} for flag in flags)
 
 
+def splittable_threads() -> int:
+    """Threads that loops of native kernels are split for: the machine's cores, not this process's, and at most 8.
+
+    A run uses as many of them as its lease allows, so a library serves leases of every size.
+    """
+    return min(os.cpu_count() or 1, 8)
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -19,6 +19,7 @@ from rdukit.pef.model import Graph, Pef
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
 from rdukit_runtime.engine.device import CPU, engine_device, run_on_host
+from rdukit_runtime.engine.freed_memory import application_closed, application_opened
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
 from rdukit_runtime.engine.program import Program
@@ -57,6 +58,7 @@ class Application:
         self._owner = os.getpid()
         self._closed = False
         call_at_termination(self._cancel)
+        application_opened()
 
     @property
     def threads(self) -> int:
@@ -110,6 +112,7 @@ class Application:
         self._closed = True
         self.lease.page.enter(QUIESCE)
         self.lease.release()
+        application_closed()
         self._log.info("sn_destroy_session", f"PEF File: {self.path}")
 
     def _cancel(self) -> None:

@@ -70,6 +70,11 @@ ENGINE_TF32: Final = Setting(
     "On a CUDA device: multiply f32 numbers as TF32, faster and with 10 bits of mantissa.",
     parse_bool,
 )
+KEEP_MEMORY: Final = Setting(
+    "engine.keep_memory", True,
+    "Keep freed memory in the process while a PEF is loaded (glibc): steps need not ask the system for it again.",
+    parse_bool,
+)  # fmt: skip
 ENGINE_THREADS: Final = Setting(
     "engine.threads",
     0,

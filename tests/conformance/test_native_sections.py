@@ -41,6 +41,11 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    allowed = torch.where(mask > -0.5, mask, float("-inf")).index_fill(1, torch.arange(20, 37), float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+
 #: What is computed, and the shapes of its inputs: odd sizes, views, few and many rows.
 _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int, ...], ...]]] = {
     "one row": (lambda x, w, b: (F.linear(x, w, b),), ((1, 1, 96), (130, 96), (130,))),
@@ -50,6 +55,12 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
     "views of weights": (lambda a, b: (a @ b, a.t() @ a, b @ b.t()), ((64, 90), (90, 150))),
     "batches": (lambda a, b: (a @ b,), ((4, 33, 17), (4, 17, 50))),
     "attention": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 32, 16),) * 3),
+    "attention of one row": (
+        lambda q, k, v, m: (_masked(q, k, v, m),),
+        ((2, 4, 1, 24), (2, 4, 37, 24), (2, 4, 37, 24), (1, 37)),
+    ),
+    "causal attention of three rows": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 3, 33),) * 3),
+    "one batch": (lambda a, b: (a @ b.transpose(1, 2).expand(1, 90, 70),), ((1, 3, 90), (1, 70, 90))),
     "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
 }
 _WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),

@@ -16,13 +16,17 @@ from rdukit_compiler.backend.routes import FEW_ROWS, Routes, choose_route
 
 aten = torch.ops.aten
 
+_ATTENTION: Final = aten._scaled_dot_product_flash_attention_for_cpu.default
+
 #: Operators that may become a product of ours once composite ones are taken apart.
-_PRODUCTS: Final = ("linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm")
+_PRODUCTS: Final = (
+    "linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm", "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+)  # fmt: skip
 #: Computed in f32, between casts, where bf16 products go through f32.
 _WIDENED: Final = frozenset(
     {
         aten.convolution.default, aten.convolution_backward.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
         aten._scaled_dot_product_flash_attention_for_cpu_backward.default, aten.baddbmm.default,
     }
 )  # fmt: skip
@@ -60,6 +64,10 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
             _rewrite_product(node, a, b, bias, routes)
         elif node.target is operator_int8_linear():
             _flatten_int8(node)
+        elif node.target is aten.bmm.default and node.meta["val"].shape[0] == 1:
+            _rewrite_single_batch(node, routes)
+        elif node.target is _ATTENTION:
+            _rewrite_attention(node, routes)
         elif node.target is aten.bmm.default and _is_narrow(node) and routes.bf16 == "f32":
             _replace(node, operator_named("rdukit_batch_product"), node.args)
         elif node.target in _WIDENED and _is_narrow(node) and routes.bf16 == "f32":
@@ -86,6 +94,51 @@ def _flatten_int8(node: fx.Node) -> None:
         rows = node.graph.call_function(aten.reshape.default, (x, [-1, k]))
         flat = node.graph.call_function(operator_named("rdukit_int8_linear"), (rows, w, scale, bias))
     _replace(node, aten.reshape.default, (flat, list(made.shape)))
+
+
+def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
+    """A batch of one as a product: linear layers whose weight was expanded become this."""
+    a, b = _nodes(node)
+    with node.graph.inserting_before(node):
+        flat = [node.graph.call_function(aten.select.int, (operand, 0, 0)) for operand in (a, b)]
+        for made, operand in zip(flat, (a, b), strict=True):
+            made.meta["val"] = operand.meta["val"].select(0, 0)
+        product_node = node.graph.call_function(aten.mm.default, tuple(flat))
+        product_node.meta["val"] = node.meta["val"].select(0, 0)
+    _replace(node, aten.unsqueeze.default, (product_node, 0))
+    _rewrite_product(product_node, *flat, None, routes)
+
+
+def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
+    """Attention of few rows, of which nobody needs the logarithms of the sums; else, in bf16, between casts."""
+    q, k, v = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
+    used = [user for user in node.users if user.target is operator.getitem]
+    dropout, is_causal = (*node.args[3:5], *(0.0, False)[len(node.args[3:5]) :])
+    heads, rows, width = q.meta["val"].shape[1:]
+    tensors = [operand.meta["val"] for operand in (q, k, v)]
+    if (
+        rows <= FEW_ROWS
+        and not dropout
+        and len(used) == len(node.users)
+        and all(user.args[1] == 0 for user in used)
+        and all(tensor.stride(3) == 1 for tensor in tensors[1:])
+        and tensors[2].shape[3] == width
+        and heads % tensors[1].shape[1] == 0
+        and tensors[0].dtype in {torch.float32, torch.bfloat16}
+    ):
+        mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
+        scale = float(scale) if isinstance(scale, int | float) else width**-0.5
+        with node.graph.inserting_before(node):
+            made = node.graph.call_function(
+                operator_named("rdukit_row_attention"), (q, k, v, mask, scale, bool(is_causal))
+            )
+        for user in used:
+            made.meta = dict(user.meta)
+            user.replace_all_uses_with(made)
+            node.graph.erase_node(user)
+        node.graph.erase_node(node)
+    elif _is_narrow(node) and routes.bf16 == "f32":
+        _widen(node)
 
 
 def _is_plain_addmm(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from rdukit.cpu import usable_cores
+from rdukit.cpu import splittable_threads, usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
@@ -46,7 +46,7 @@ def find_cpp_compiler() -> str | None:
 
 def build_variant() -> str:
     """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
-    return f"{build_word()}-{load_routes().word()}-{usable_cores()}t"
+    return f"{build_word()}-{load_routes().word()}-{splittable_threads()}t"
 
 
 def build_word() -> str:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rdukit.cpu import usable_cores
+from rdukit.cpu import splittable_threads
 from rdukit.errors import CompileError
 from rdukit.files import write_atomic
 from rdukit.pef.kernel import kernel_from_json
@@ -86,7 +86,7 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
         with without_onednn():
             module = trace_aten(module, inputs)
         choose_products(module, routes)
-    return section_namespace("section", *write_code(module, inputs, interface_functions(), usable_cores()))
+    return section_namespace("section", *write_code(module, inputs, interface_functions(), splittable_threads()))
 
 
 def _text_of(cause: BaseException) -> str:

@@ -25,6 +25,11 @@ _SIGNATURES: Final = {
         "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, "
         "AtenTensorHandle* ret0",
     ),
+    "rdukit_row_attention": (
+        "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool is_causal) -> Tensor",
+        "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, double scale, "
+        "int32_t is_causal, AtenTensorHandle* ret0",
+    ),
 }  # fmt: skip
 
 
@@ -40,10 +45,18 @@ def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: to
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
+def _row_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool
+) -> torch.Tensor:  # fmt: skip
+    batch, heads, rows, width = q.shape
+    return q.new_empty((batch, rows, heads, width)).transpose(1, 2)
+
+
 _SHAPES: Final[dict[str, Any]] = {
     "rdukit_product": _product,
     "rdukit_batch_product": _batch_product,
     "rdukit_int8_linear": _int8_linear,
+    "rdukit_row_attention": _row_attention,
 }
 
 

@@ -66,6 +66,7 @@ def library_source(sections: dict[str, str]) -> str:
     parts = ['#include "section.h"']
     if any(OURS in code for code in sections.values()):
         parts.append('#include "products.h"')
+        parts.append('#include "row_attention.h"')
     for number, (symbol, code) in enumerate(sections.items()):
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]

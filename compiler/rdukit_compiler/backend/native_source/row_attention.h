@@ -1,0 +1,118 @@
+// Attention of few queries to a cache of keys and values, which reads only the positions that the mask allows.
+#pragma once
+#include <ATen/cpu/vec/vec.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "products.h"
+
+namespace rdukit {
+
+// The dot product of n elements that lie side by side, and y += factor * x.
+template <class T>
+static inline float dot(const float* x, const T* y, int64_t n) {
+  Lanes a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * LANES <= n; i += 2 * LANES) {
+    a += load(x + i) * load(y + i);
+    b += load(x + i + LANES) * load(y + i + LANES);
+  }
+  float sum = total(a + b);
+  for (; i < n; i++) sum += x[i] * value(y[i]);
+  return sum;
+}
+
+template <class T>
+static inline void add_scaled(float* y, float factor, const T* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    Lanes lanes = load(y + i) + load(x + i) * factor;
+    std::memcpy(y + i, &lanes, sizeof lanes);
+  }
+  for (; i < n; i++) y[i] += factor * value(x[i]);
+}
+
+// One query [D] of one head against positions [0, count): weights holds count floats, out holds D.
+template <class T>
+static void attend(const float* query, const T* keys, int64_t key_step, const T* values, int64_t value_step,
+                   int64_t count, int64_t width, float scale, const float* mask, float* weights, float* out) {
+  float highest = -std::numeric_limits<float>::infinity();
+  for (int64_t s = 0; s < count; s++) {
+    bool is_masked = mask && mask[s] == -std::numeric_limits<float>::infinity();
+    weights[s] = is_masked ? mask[s] : dot(query, keys + s * key_step, width) * scale + (mask ? mask[s] : 0);
+    highest = weights[s] > highest ? weights[s] : highest;
+  }
+  for (int64_t d = 0; d < width; d++) out[d] = 0;
+  if (highest == -std::numeric_limits<float>::infinity()) return;  // nothing is allowed: zeros, as torch gives
+  using Vector = at::vec::Vectorized<float>;
+  float sum = 0;
+  for (int64_t s = 0; s < count; s += Vector::size()) {
+    int64_t n = count - s < Vector::size() ? count - s : Vector::size();
+    (Vector::loadu(weights + s, n) - Vector(highest)).exp().store(weights + s, n);
+    for (int64_t i = 0; i < n; i++) sum += weights[s + i];
+  }
+  for (int64_t s = 0; s < count; s++)
+    if (weights[s] != 0) add_scaled(out, weights[s] / sum, values + s * value_step, width);
+}
+
+template <class T>
+static void row_attention(const View& q, const View& k, const View& v, const View* mask, float scale, bool is_causal,
+                          T* out) {
+  int64_t batch = q.sizes[0], heads = q.sizes[1], rows = q.sizes[2], width = q.sizes[3], positions = k.sizes[2];
+  in_parallel(batch * heads, 1 + 65536 / (positions * width + 1), [&](int64_t first, int64_t last) {
+    std::vector<float> weights(positions + 64), allowed(mask ? positions : 0), query(width), made(width);
+    for (int64_t bh = first; bh < last; bh++) {
+      int64_t b = bh / heads, h = bh % heads, kh = h * k.sizes[1] / heads;
+      const T* keys = (const T*)k.data + b * k.strides[0] + kh * k.strides[1];
+      const T* values = (const T*)v.data + b * v.strides[0] + kh * v.strides[1];
+      for (int64_t r = 0; r < rows; r++) {
+        const T* from = (const T*)q.data + b * q.strides[0] + h * q.strides[1] + r * q.strides[2];
+        for (int64_t d = 0; d < width; d++) query[d] = value(from[d * q.strides[3]]);
+        int64_t count = is_causal && r + 1 < positions ? r + 1 : positions;
+        if (mask) {
+          int64_t at[4];
+          for (int i = 0; i < 4; i++) {  // a mask may lack leading axes and repeat along others
+            int64_t axis = i - (4 - mask->dim);
+            at[i] = axis < 0 || mask->sizes[axis] == 1 ? 0 : mask->strides[axis];
+          }
+          int64_t start = b * at[0] + h * at[1] + r * at[2];
+          for (int64_t s = 0; s < count; s++)
+            allowed[s] = mask->is_bf16() ? value(((const bf16*)mask->data)[start + s * at[3]])
+                                         : ((const float*)mask->data)[start + s * at[3]];
+          while (count > 0 && allowed[count - 1] == -std::numeric_limits<float>::infinity()) count--;
+        }
+        attend(query.data(), keys, k.strides[2], values, v.strides[2], count, width, scale,
+               mask ? allowed.data() : nullptr, weights.data(), made.data());
+        T* to = out + ((b * rows + r) * heads + h) * width;  // [B, T, H, D] in memory
+        for (int64_t d = 0; d < width; d++) store(to + d, made[d]);
+      }
+    }
+  });
+}
+
+}  // namespace rdukit
+
+// rdukit::rdukit_row_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, float scale,
+//                              bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
+static AOTITorchError aoti_torch_cpu_rdukit_row_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
+                                                          AtenTensorHandle* mask, double scale, int32_t is_causal,
+                                                          AtenTensorHandle* made) {
+  using namespace rdukit;
+  View vq(q), vk(k), vv(v);
+  int64_t batch = vq.sizes[0], heads = vq.sizes[1], rows = vq.sizes[2], width = vq.sizes[3];
+  int64_t sizes[] = {batch, heads, rows, width};
+  int64_t strides[] = {rows * heads * width, width, heads * width, 1};
+  AtenTensorHandle handle;
+  must(aoti_torch_empty_strided(4, sizes, strides, vq.dtype, aoti_torch_device_type_cpu(), 0, &handle));
+  RAIIAtenTensorHandle out(handle);
+  View vy(out);
+  std::unique_ptr<View> vm(mask ? new View(*mask) : nullptr);
+  if (vq.is_bf16())
+    row_attention(vq, vk, vv, vm.get(), (float)scale, is_causal, (bf16*)vy.data);
+  else
+    row_attention(vq, vk, vv, vm.get(), (float)scale, is_causal, (float*)vy.data);
+  *made = out.release();
+  return 0;
+}

@@ -1,0 +1,88 @@
+"""One side of a comparison in a process of its own: it builds what is to be timed, then does what it is told.
+
+``python -m rdukit_zoo.comparisons.side MODULE:FUNCTION ARGUMENTS``, started by ``sides.py``; the arguments are keywords as
+JSON, the function gives a ``Work``. One JSON object a line: first the facts come out, then each request on stdin has
+one answer. At the end of stdin the process ends.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a side has built.
+
+    ``calls``: what can be timed, by name; what a call returns is read only if it is asked for. ``facts``: small numbers
+    that the parent checks, as JSON takes them. The clocks are those of the process: wall time and CPU time of all its
+    threads.
+    """
+
+    calls: Mapping[str, Callable[[], Any]]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def main(function: str, arguments: Mapping[str, Any], requests: TextIO, answers: TextIO) -> None:
+    """Build, then answer every request."""
+    module, _, name = function.partition(":")
+    work: Work = getattr(import_module(module), name)(**arguments)
+    _answer(answers, {"facts": dict(work.facts)})
+    for line in requests:
+        request = json.loads(line)
+        call = work.calls[request["call"]]
+        if request["do"] == "value":
+            _save(call(), request["path"])
+            _answer(answers, {})
+        else:
+            _answer(answers, time_calls(call, request["repeats"]))
+
+
+def time_calls(
+    call: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter,
+    cpu_clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds a call, by the wall's clock and by the processor's.
+
+    A sample of several calls begins with one that does not count: another side had the caches before.
+    """
+    if repeats > 1:
+        call()
+    began, cpu_began = clock(), cpu_clock()
+    for _ in range(repeats):
+        call()
+    return {"wall_s": (clock() - began) / repeats, "cpu_s": (cpu_clock() - cpu_began) / repeats}
+
+
+def _save(value: Any, path: str) -> None:
+    import torch
+
+    torch.save(value, path)
+
+
+def _answer(answers: TextIO, body: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(body) + "\n")
+    answers.flush()
+
+
+def _run(function: str, arguments: str) -> int:
+    """The process: compilers and peers that print do not mix with the answers."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        main(function, json.loads(arguments), sys.stdin, answers)
+    # The process's border: the parent gets the reason.
+    except Exception as cause:
+        words = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
+        _answer(answers, {"error": f"{type(cause).__name__}: {words}"})
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_run(sys.argv[1], sys.argv[2]))
