@@ -1,8 +1,8 @@
 """One side of a comparison in a process of its own: it builds what is to be timed, then does what it is told.
 
-``python -m rdukit_zoo.comparisons.side MODULE:FUNCTION ARGUMENTS``, started by ``sides.py``; the arguments are keywords as
-JSON, the function gives a ``Work``. One JSON object a line: first the facts come out, then each request on stdin has
-one answer. At the end of stdin the process ends.
+``python -m rdukit_zoo.comparisons.side MODULE:FUNCTION ARGUMENTS``, started by ``sides.py``; the arguments are keywords
+as JSON, the function gives a ``Work``. One JSON object a line: first the facts come out, then each request on stdin
+has one answer. At the end of stdin the process ends.
 """
 
 import json

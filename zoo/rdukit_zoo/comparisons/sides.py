@@ -6,11 +6,10 @@ A side that fails or crashes is left out from then on, with its reason in ``Side
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -76,13 +75,16 @@ class Sides:
         """
         counts: dict[str, int] = {}
         samples: dict[str, list[dict[str, float]]] = {label: [] for label in places}
-        for label, place in self._in_turn(places):
-            for _ in range(warmup):
-                self.time(place, 1)
-            counts[label] = choose_repeats(self.time(place, 1)["wall_s"], sample_s)
+        # A side that fails is in ``failed`` from then on; the others go on.
+        for label, place in places.items():
+            with suppress(RuntimeFault):
+                for _ in range(warmup):
+                    self.time(place, 1)
+                counts[label] = choose_repeats(self.time(place, 1)["wall_s"], sample_s)
         for _ in range(rounds):
-            for label, place in self._in_turn(places):
-                samples[label].append(self.time(place, counts[label]))
+            for label, count in counts.items():
+                with suppress(RuntimeFault):
+                    samples[label].append(self.time(places[label], count))
         return {
             label: Timing(tuple(s["wall_s"] for s in samples[label]), tuple(s["cpu_s"] for s in samples[label]))
             for label, (side, _) in places.items()
@@ -119,10 +121,6 @@ class Sides:
             with suppress(BrokenPipeError):
                 stream.close()
 
-    def _in_turn(self, places: Mapping[str, Place]) -> Iterable[tuple[str, Place]]:
-        """Every place whose side is there, one after the other; a side that fails ends only its own turn."""
-        return _Turn(self, places)
-
     def _ask(self, place: Place, **request: Any) -> dict[str, Any]:
         name, call = place
         if name not in self._processes:
@@ -144,3 +142,7 @@ class Sides:
             self.close(name)
             raise RuntimeFault(f"{name}: {self.failed[name]}")
         return answer
+
+
+def _describe_end(status: int) -> str:
+    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

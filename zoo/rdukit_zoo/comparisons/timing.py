@@ -13,9 +13,10 @@ _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Samples of one variant, in seconds a call."""
+    """Samples of one variant, in seconds a call: by the wall's clock, and by the processor's if that was read too."""
 
     samples_s: tuple[float, ...]
+    cpu_s: tuple[float, ...] = ()
 
     @property
     def median_s(self) -> float:
@@ -31,9 +32,10 @@ class Timing:
         return max(self.samples_s) / min(self.samples_s)
 
     def body(self, unit: str) -> dict[str, float]:
-        """Median and best in ``unit``, and the spread."""
+        """Median and best in ``unit``, the spread, and the median of the processor's time if it is known."""
         scale = _PER_SECOND[unit]
-        return {"median": self.median_s * scale, "best": self.best_s * scale, "spread": self.spread}
+        cpu = {"cpu_median": statistics.median(self.cpu_s) * scale} if self.cpu_s else {}
+        return {"median": self.median_s * scale, "best": self.best_s * scale, "spread": self.spread, **cpu}
 
 
 def time_in_turn(
@@ -92,12 +94,50 @@ def rows_against_peers(
     ]  # fmt: skip
 
 
+def missing_row(
+    question: str, case: str, ours: str, timing: Timing | None, peer: str, unit: str, why: str, bar: float | None = None
+) -> Row:
+    """The row of a pair of which one has no figure; ``timing`` is ours, if there is one."""
+    return Row(
+        question=question, case=case, ours=ours, peer=peer, unit=unit, bar=bar, note=why,
+        ours_value=None if timing is None else timing.median_s * _PER_SECOND[unit], peer_value=None, ratio=None,
+        samples=0 if timing is None else len(timing.samples_s),
+        details={} if timing is None else {ours: timing.body(unit)},
+    )  # fmt: skip
+
+
+def pair_row(
+    question: str, case: str, timings: Mapping[str, Timing], ours: tuple[str, str], peer: str, bar: float | None,
+    note: str, also: Sequence[str] = (),
+) -> Row:  # fmt: skip
+    """One row in milliseconds of ours and one peer, without the figures that are not there.
+
+    Args:
+        ours: the name of our timing, and how the row calls it.
+        also: further timings for the details.
+    """
+    mine, other, scale = timings.get(ours[0]), timings.get(peer), _PER_SECOND["ms"]
+    return Row(
+        question=question, case=case, ours=ours[1], peer=peer, unit="ms", bar=bar, note=note,
+        ours_value=None if mine is None else mine.median_s * scale,
+        peer_value=None if other is None else other.median_s * scale,
+        ratio=None if other is None or mine is None else other.median_s / mine.median_s,
+        samples=0 if mine is None else len(mine.samples_s),
+        details={name: timings[name].body("ms") for name in (ours[0], peer, *also) if name in timings},
+    )  # fmt: skip
+
+
 def rounds_of(options: Options, at_least: int = 7) -> int:
     """Rounds to measure: what was asked for, but ``at_least`` for a figure that counts, and 3 when ``quick``."""
     return 3 if options.quick else max(at_least, options.rounds)
 
 
+def choose_repeats(call_s: float, sample_s: float) -> int:
+    """Calls of ``call_s`` seconds each that last about ``sample_s``, one at least."""
+    return max(1, round(sample_s / max(call_s, 1e-7)))
+
+
 def _choose_repeats(call: Callable[[], Any], sample_s: float, clock: Callable[[], float]) -> int:
     began = clock()
     call()
-    return max(1, round(sample_s / max(clock() - began, 1e-7)))
+    return choose_repeats(clock() - began, sample_s)

@@ -1,7 +1,7 @@
 """One training step, ours and the peers', on one model and batch: AdamW, each as its user's loop does it."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ BETAS: Final = (0.9, 0.997)
 #: One step; gives the loss as a host tensor.
 Step = Callable[[], torch.Tensor]
 #: How torch sends f32 matrix products to oneDNN instead of MKL; on processors with AMX it may round them to bf16.
-_ROUTES: Final = {"": "none", ", oneDNN products": "bf16"}
+ROUTES: Final = {"": "none", ", oneDNN products": "bf16"}
 
 
 def compile_ours(case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path) -> str:
@@ -70,25 +70,6 @@ def peer_step(module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool,
     return on_route(step, route)
 
 
-def peer_steps(module: nn.Module, batch: Mapping[str, torch.Tensor]) -> dict[str, Step]:
-    """All peers by name, each with both routes of matrix products; every one trains weights of its own.
-
-    A large model is only compiled, on one set of weights: three more sets and their states would not fit beside ours.
-    """
-    large = sum(p.numel() for p in module.parameters()) > 50_000_000
-    kinds: dict[str, tuple[Callable[[nn.Module], Any], bool]] = {
-        "eager": (lambda m: m, False), "eager + fused": (lambda m: m, True), "torch.compile": (torch.compile, True),
-    }  # fmt: skip
-    steps: dict[str, Step] = {}
-    for name, (wrap, fused) in kinds.items():
-        if large and name != "torch.compile":
-            continue
-        plain = peer_step(wrap(copy.deepcopy(module)), batch, fused)
-        for words, route in _ROUTES.items():
-            steps[name + words] = on_route(plain, route)
-    return steps
-
-
 def on_route(step: Step, route: str) -> Step:
     """The step with torch's matrix products on ``route``; set only when it differs, so that it costs nothing."""
     if not route:
@@ -110,7 +91,12 @@ def loss_difference(module: nn.Module, batch: Mapping[str, torch.Tensor], ours: 
     """
     theirs = peer_step(copy.deepcopy(module), batch, fused=False)
     pairs = [(float(ours()), float(theirs())) for _ in range(steps)]
-    return max(abs(a - b) / abs(b) for a, b in pairs)
+    return largest_difference(*zip(*pairs, strict=True))
+
+
+def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The largest difference of a loss, as a share of theirs."""
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _inputs(batch: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:

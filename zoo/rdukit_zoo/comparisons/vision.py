@@ -3,7 +3,6 @@
 Inference; ours is a SambaFlow program, compiled for inference: the image goes in, logits come out on the host.
 """
 
-import copy
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ import torch
 from torch import nn
 
 from rdukit_zoo.comparisons.model import PEER_MISSING, Options, Row, comparison
-from rdukit_zoo.comparisons.models.unet import Unet, UnetSizes, vary_statistics
+from rdukit_zoo.comparisons.models.unet import Unet, UnetSizes
 from rdukit_zoo.comparisons.models.vit import Vit, VitSizes
-from rdukit_zoo.comparisons.timing import Timing, rounds_of, time_in_turn
-from rdukit_zoo.comparisons.vision_onnx_peer import OnnxRuntime, find_missing_package
+from rdukit_zoo.comparisons.sides import Sides
+from rdukit_zoo.comparisons.timing import pair_row, rounds_of
+from rdukit_zoo.comparisons.vision_onnx_peer import find_missing_package
 from sambaflow import samba
 from sambaflow.samba.session import SambaSession
 
@@ -69,60 +69,36 @@ class ImageProgram:
 
 @comparison("vision")
 def compare(options: Options) -> Iterator[Row]:
-    """Rows of each model: ours in f32 and bf16 against both peers."""
-    torch.set_num_threads(options.threads)
-    for name, case in (QUICK if options.quick else CASES).items():
+    """Rows of each model: ours in f32 and bf16 against both peers, every side in a process of its own."""
+    for name in CASES:
         if options.wants(name):
-            with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, torch.no_grad():
-                yield from _compare_case(name, case, Path(folder), options)
+            with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, Sides(Path(folder)) as sides:
+                yield from _compare_case(name, folder, sides, options)
 
 
-def _compare_case(name: str, case: Case, folder: Path, options: Options) -> Iterator[Row]:
-    torch.manual_seed(0)
-    model, image = case.build().eval(), torch.randn(case.shape)
-    vary_statistics(model)
-    converted = copy.deepcopy(model)
-    programs = {
-        precision: ImageProgram(
-            converted, case.shape,
-            {"o3": True, "precision": precision, "output_folder": str(folder), "pef_name": precision, "num_tiles": 1,
-             "log_level": "error"},
-        )
-        for precision in PRECISIONS
-    }  # fmt: skip
-    calls: dict[str, Callable[[], torch.Tensor]] = {EAGER: lambda: model(image)}
-    for precision, program in programs.items():
-        calls[precision] = lambda program=program: program.run(image)  # type: ignore[misc]
+def _compare_case(name: str, folder: str, sides: Sides, options: Options) -> Iterator[Row]:
+    common: dict[str, Any] = {"case": name, "is_quick": options.quick, "threads": options.threads}
+    sides.start(EAGER, "vision_sides:eager", **common)
+    for precision in PRECISIONS:
+        sides.start(precision, "vision_sides:ours", precision=precision, folder=folder, **common)
     if find_missing_package() is None:
-        peer = OnnxRuntime(model, image, folder / "model.onnx", options.threads)
-        calls[ONNX] = lambda: peer.run(image)
-    try:
-        timings = time_in_turn(calls, rounds_of(options), sample_s=options.sample_s, warmup=1)
-        gold = calls[EAGER]()
-        for precision, (bar, tolerance) in PRECISIONS.items():
-            error = float((calls[precision]() - gold).abs().max() / gold.abs().max())
-            words = [f"outputs within {error:.1e} of eager f32"]
+        sides.start(ONNX, "vision_sides:onnx_runtime", folder=folder, **common)
+    else:
+        sides.failed[ONNX] = PEER_MISSING
+    places = {side: (side, "forward") for side in (EAGER, *PRECISIONS, ONNX)}
+    timings = sides.measure(places, rounds_of(options), sample_s=options.sample_s)
+    gold = sides.value(places[EAGER])
+    for precision, (bar, tolerance) in PRECISIONS.items():
+        words = []
+        if precision in timings:
+            error = float((sides.value(places[precision]) - gold).abs().max() / gold.abs().max())
+            words.append(f"outputs within {error:.1e} of eager f32")
             if error > tolerance:
                 words.append(f"WRONG: {tolerance:.0e} is allowed")
-            if ONNX not in timings:
-                words.append(PEER_MISSING)
-            yield _row(name, timings, precision, ONNX, bar, "; ".join(words))
-            yield _row(name, timings, precision, EAGER, None, "")
-    finally:
-        for program in programs.values():
-            program.close()
-
-
-def _row(case: str, timings: Mapping[str, Timing], ours: str, peer: str, bar: float | None, note: str) -> Row:
-    mine, other = timings[ours], timings.get(peer)
-    return Row(
-        question="vision", case=case, ours=f"rdukit {ours}", peer=peer, unit="ms", bar=bar, note=note,
-        ours_value=mine.median_s * 1e3,
-        peer_value=None if other is None else other.median_s * 1e3,
-        ratio=None if other is None else other.median_s / mine.median_s,
-        samples=len(mine.samples_s),
-        details={name: timings[name].body("ms") for name in (ours, peer) if name in timings},
-    )  # fmt: skip
+        words += [sides.failed[side] for side in (precision, ONNX) if side in sides.failed]
+        ours = (precision, f"rdukit {precision}")
+        yield pair_row("vision", name, timings, ours, ONNX, bar, "; ".join(words))
+        yield pair_row("vision", name, timings, ours, EAGER, None, "")
 
 
 __all__ = ["CASES", "PRECISIONS", "ImageProgram", "compare"]

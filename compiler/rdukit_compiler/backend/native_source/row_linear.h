@@ -123,19 +123,58 @@ static inline void one_row(const float* x, int64_t x_stride, const W* w, int64_t
     for (int m = 0; m < M; m++) sums[m] += value(w[i]) * x[m * x_stride + i];
 }
 
+// ROWS rows of a float W at once: the processor follows several streams ahead by itself, and floats come fast enough
+// from each for its window of loads.
+template <int M, int ROWS>
+static inline void many_rows(const float* x, int64_t x_stride, const float* w, int64_t k, float (*sums)[ROWS]) {
+  Lanes acc[M][ROWS];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) acc[m][r] = Lanes{};
+  int64_t i = 0;
+  for (; i + LANES <= k; i += LANES) {
+    Lanes xs[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) xs[m] = load(x + m * x_stride + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+      Lanes ws = load(w + r * k + i);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; m++) acc[m][r] += ws * xs[m];
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int r = 0; r < ROWS; r++) {
+      float sum = total(acc[m][r]);
+      for (int64_t j = i; j < k; j++) sum += w[r * k + j] * x[m * x_stride + j];
+      sums[m][r] = sum;
+    }
+}
+
 // y[M, first:last] of y[M,N]; x is float with rows of x_stride elements.
 template <int M, class W, class Y>
 static void rows(const float* x, int64_t x_stride, const W* w, const float* scale, const float* bias, Y* y, int64_t n,
                  int64_t k, int64_t first, int64_t last) {
-  for (int64_t r = first; r < last; r++) {
+  auto put = [&](int m, int64_t r, float v) {
+    if (scale) v *= scale[r];
+    if (bias) v += bias[r];
+    store(y + m * n + r, v);
+  };
+  int64_t r = first;
+  if constexpr (sizeof(W) == sizeof(float)) {
+    constexpr int ROWS = M == 1 ? 8 : M == 2 ? 4 : 2;
+    for (; r + ROWS <= last; r += ROWS) {
+      float sums[M][ROWS];
+      many_rows<M, ROWS>(x, x_stride, w + r * k, k, sums);
+      for (int m = 0; m < M; m++)
+        for (int j = 0; j < ROWS; j++) put(m, r + j, sums[m][j]);
+    }
+  }
+  for (; r < last; r++) {
     float sums[M];
     one_row<M>(x, x_stride, w + r * k, k, sums);
-    for (int m = 0; m < M; m++) {
-      float v = sums[m];
-      if (scale) v *= scale[r];
-      if (bias) v += bias[r];
-      store(y + m * n + r, v);
-    }
+    for (int m = 0; m < M; m++) put(m, r, sums[m]);
   }
 }
 

@@ -1,0 +1,82 @@
+"""The sides of the Llama comparison, each for a process of its own: torch, ours, llama.cpp.
+
+Each has the calls ``prefill``; ``fill``, which puts the text up to ``POSITION`` into the cache; and ``decode``, one
+token there. All give logits [1, vocabulary] but ``fill``.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from rdukit_zoo.comparisons.llama_cpp_peer import LlamaCpp, write_gguf
+from rdukit_zoo.comparisons.llama_program import LlamaProgram
+from rdukit_zoo.comparisons.models.llama import Llama, LlamaSizes
+from rdukit_zoo.comparisons.side import Work
+
+#: Where decode is timed: the cache is filled up to here.
+POSITION: Final = 200
+#: Larger than the last-level cache of most processors.
+READ_BYTES: Final = 256 << 20
+
+
+def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, torch.Tensor]:
+    """The model, its sizes and a text [1, POSITION + 1]: the same in every process. Sets the process up for inference.
+
+    ``layers``: fewer than usual, to be quick.
+    """
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    torch.manual_seed(0)
+    sizes = LlamaSizes() if layers is None else LlamaSizes(layers=layers)
+    return Llama(sizes).eval(), sizes, torch.randint(sizes.vocabulary, (1, POSITION + 1))
+
+
+def eager(layers: int | None, threads: int) -> Work:
+    """The module in torch; also ``read``, which reads ``READ_BYTES`` from memory. The fact ``weights`` counts them."""
+    model, sizes, text = make_llama(layers, threads)
+    source, vector = torch.ones(READ_BYTES // 4).view(-1, 1024), torch.ones(1024)
+
+    def fill() -> None:
+        model(text[:, : sizes.prompt])
+        for i in range(sizes.prompt, POSITION):
+            model(text[:, i : i + 1], torch.tensor([i]))
+
+    position = torch.tensor([POSITION])
+    return Work(
+        {
+            "prefill": lambda: model(text[:, : sizes.prompt]), "fill": fill,
+            "decode": lambda: model(text[:, -1:], position), "read": lambda: torch.mv(source, vector),
+        },
+        {"weights": sum(p.numel() for p in model.parameters())},
+    )  # fmt: skip
+
+
+def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, threads: int) -> Work:
+    """A SambaFlow program; ``config`` as ``compile_multigraph`` takes it."""
+    model, sizes, text = make_llama(layers, threads)
+    program = LlamaProgram(
+        model, sizes,
+        {**config, "o3": True, "output_folder": folder, "pef_name": name, "num_tiles": 1, "log_level": "error"},
+    )  # fmt: skip
+
+    def fill() -> None:
+        program.prefill(text[:, : sizes.prompt])
+        for i in range(sizes.prompt, POSITION):
+            program.decode(text[:, i : i + 1], torch.tensor([i]))
+
+    position = torch.tensor([POSITION])
+    return Work({"prefill": lambda: program.prefill(text[:, : sizes.prompt]), "fill": fill,
+                 "decode": lambda: program.decode(text[:, -1:], position)})  # fmt: skip
+
+
+def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> Work:
+    """llama.cpp, with weights in its format ``weights``."""
+    model, sizes, text = make_llama(layers, threads)
+    path = Path(folder) / f"{weights}.gguf"
+    write_gguf(model, sizes, path, weights)
+    peer = LlamaCpp(path, sizes, threads)
+    return Work({"prefill": lambda: peer.prefill(text[:, : sizes.prompt]),
+                 "fill": lambda: peer.prefill(text[:, :POSITION]),
+                 "decode": lambda: peer.decode(text[:, -1:], POSITION)})  # fmt: skip
