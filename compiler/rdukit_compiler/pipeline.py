@@ -30,6 +30,7 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.memory_view import memory_line
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
+from rdukit_compiler.backend.light_tracing import without_dynamo
 from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
 from rdukit_compiler.choices import load_choices
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
@@ -56,6 +57,7 @@ class TracedGraph:
     optimizers: tuple[OptimizerGroup, ...] = ()
 
 
+@without_dynamo()
 def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter) -> Path:
     """Compile the traced graphs into one PEF at ``options.pef_path``.
 

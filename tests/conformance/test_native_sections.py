@@ -60,6 +60,7 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
         ((2, 4, 1, 24), (2, 4, 37, 24), (2, 4, 37, 24), (1, 37)),
     ),
     "causal attention of three rows": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 3, 33),) * 3),
+    "tall and deep": (lambda a, b: (a @ b,), ((1100, 4200), (4200, 70))),
     "one batch": (lambda a, b: (a @ b.transpose(1, 2).expand(1, 90, 70),), ((1, 3, 90), (1, 70, 90))),
     "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
 }

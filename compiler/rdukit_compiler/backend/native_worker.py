@@ -74,7 +74,9 @@ def _compile(folder: Path, sections: Mapping[str, str], answer: Answer) -> None:
 
 
 def _section(kernel_json: bytes, routes: Routes) -> str:
+    from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
     from rdukit_compiler.backend.choose_products import choose_products, may_change
+    from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions, may_hold_small_convolutions
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
     from rdukit_compiler.backend.products import interface_functions
     from rdukit_compiler.backend.section_code import section_namespace
@@ -82,10 +84,14 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
 
     kernel = kernel_from_json(kernel_json)
     module, inputs = fx_from_kernel(kernel), example_inputs(kernel)
-    if may_change(module, inputs, routes):
+    is_fused, is_convolved = may_fuse(module), may_hold_small_convolutions(module)
+    if is_fused or is_convolved or may_change(module, inputs, routes):
         with without_onednn():
-            module = trace_aten(module, inputs)
-        choose_products(module, routes)
+            traced = trace_aten(module, inputs)
+        if not (is_convolved and choose_small_convolutions(traced)) and is_fused:
+            choose_convolutions(traced, routes)
+        choose_products(traced, routes)
+        module = traced
     return section_namespace("section", *write_code(module, inputs, interface_functions(), splittable_threads()))
 
 

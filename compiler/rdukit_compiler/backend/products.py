@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from rdukit_compiler.backend import small_convolutions
 from rdukit_compiler.backend.routes import Route
 
 #: Signature of each operator, and of the C function that inductor's code calls for it.
@@ -30,6 +31,14 @@ _SIGNATURES: Final = {
         "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, double scale, "
         "int32_t is_causal, AtenTensorHandle* ret0",
     ),
+    "rdukit_convolution": (
+        "(Tensor x, Tensor w, Tensor? scale, Tensor? shift, int stride_y, int stride_x, int padding_y, int padding_x, "
+        "int dilation_y, int dilation_x, bool relu) -> Tensor",
+        "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle* scale, AtenTensorHandle* shift, int64_t stride_y, "
+        "int64_t stride_x, int64_t padding_y, int64_t padding_x, int64_t dilation_y, int64_t dilation_x, "
+        "int32_t relu, AtenTensorHandle* ret0",
+    ),
+    **small_convolutions.SIGNATURES,
 }  # fmt: skip
 
 
@@ -52,11 +61,22 @@ def _row_attention(
     return q.new_empty((batch, rows, heads, width)).transpose(1, 2)
 
 
+def _convolution(
+    x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor | None, shift: torch.Tensor | None, stride_y: int,
+    stride_x: int, padding_y: int, padding_x: int, dilation_y: int, dilation_x: int, relu: bool,
+) -> torch.Tensor:  # fmt: skip
+    rows = (x.shape[2] + 2 * padding_y - dilation_y * (w.shape[2] - 1) - 1) // stride_y + 1
+    columns = (x.shape[3] + 2 * padding_x - dilation_x * (w.shape[3] - 1) - 1) // stride_x + 1
+    return x.new_empty((x.shape[0], rows, columns, w.shape[0])).permute(0, 3, 1, 2)
+
+
 _SHAPES: Final[dict[str, Any]] = {
     "rdukit_product": _product,
     "rdukit_batch_product": _batch_product,
     "rdukit_int8_linear": _int8_linear,
     "rdukit_row_attention": _row_attention,
+    "rdukit_convolution": _convolution,
+    **small_convolutions.SHAPES,
 }
 
 

@@ -67,6 +67,8 @@ def library_source(sections: dict[str, str]) -> str:
     if any(OURS in code for code in sections.values()):
         parts.append('#include "products.h"')
         parts.append('#include "row_attention.h"')
+        parts.append('#include "small_convolution.h"')
+        parts.append('#include "convolution.h"')
     for number, (symbol, code) in enumerate(sections.items()):
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]

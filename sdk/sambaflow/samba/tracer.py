@@ -5,6 +5,7 @@ same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
+import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+    from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import record_forward
     from rdukit_compiler.from_fx import model_graph_from_fx
 
@@ -64,12 +66,25 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
             made = model(*args, **kwargs)
         return [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
-    with mode:
-        values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
+
+    def record() -> torch.fx.GraphModule:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
+        return record_forward(forward, values, origin_of)
+
     try:
-        recorded = record_forward(forward, values, origin_of)
+        try:
+            with without_dynamo():
+                recorded = record()
+        except AttributeError as cause:
+            # A rare operator takes for granted that somebody has imported a part of torch: now somebody does.
+            if not str(cause).startswith("module 'torch."):
+                raise
+            importlib.import_module("torch._dynamo")
+            trackers.clear()
+            running.clear()
+            recorded = record()
     except RdukitError:
         raise
     # Whatever the program's forward raises is the trace's failure.

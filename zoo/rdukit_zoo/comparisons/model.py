@@ -27,6 +27,8 @@ QUESTIONS: Final[dict[str, str]] = {
     "threads": "How much faster are two threads than one?",
     "training_memory": "How much memory does training need?",
     "llama": "How fast does a Llama of 110 million parameters read a prompt and generate?",
+    "o1_compile": "How long does O1 take to compile GPT-2?",
+    "section_call": "How much does the call of a section cost?",
     "vision": "How fast are a vision transformer and a U-Net?",
 }
 

@@ -166,28 +166,60 @@ static void few_rows(const Floats& x, const W* w, const float* scale, const floa
   });
 }
 
-// y = a b + bias for bf16 a [m,k] and b [k,n]: b is widened in blocks of columns that stay in the cache.
+// A part of a bf16 matrix, or of its copy in floats: where it lies, and its strides.
+struct Part {
+  float* data;
+  int64_t row_stride, column_stride;
+};
+
+// y = a b + bias for bf16 a [m,k] and b [k,n], in blocks that stay in the cache while float's product uses them.
 static void bf16_product(const View& a, const View& b, const float* bias, bf16* y, int64_t m, int64_t n, int64_t k) {
-  std::unique_ptr<float[]> wide_a(new float[m * k]);
-  int64_t ars, acs;
-  widen_matrix(wide_a.get(), (const bf16*)a.data, m, k, a.strides[0], a.strides[1], &ars, &acs);
-  auto left = matrix_at(wide_a.get(), m, k, ars, acs);
-  int64_t width = 131072 / (k > 0 ? k : 1) / 16 * 16;
-  if (width < 64) width = 64;
-  if (width > n) width = n;
-  std::unique_ptr<float[]> wide_b(new float[width * k]), part(new float[m * width]);
-  for (int64_t first = 0; first < n; first += width) {
-    int64_t count = n - first < width ? n - first : width, brs, bcs;
-    widen_matrix(wide_b.get(), (const bf16*)b.data + first * b.strides[1], k, count, b.strides[0], b.strides[1], &brs,
-                 &bcs);
-    auto right = matrix_at(wide_b.get(), k, count, brs, bcs);
-    auto out = matrix_at(part.get(), m, count, count, 1);
-    must(aoti_torch_cpu_mm_out(out, left, right));
-    for (int64_t r = 0; r < m; r++) {
-      float* row = part.get() + r * count;
-      if (bias)
-        for (int64_t c = 0; c < count; c++) row[c] += bias[first + c];
-      narrow(y + r * n + first, row, count);
+  constexpr int64_t BLOCK = 262144, KEPT = 4194304;  // elements
+  int64_t deep = k <= 4096 ? k : 2048, tall = m <= 1024 ? m : 512;
+  int64_t broad = BLOCK / (deep > 0 ? deep : 1) / 16 * 16;
+  broad = broad < 64 ? 64 : broad;
+  broad = broad > n ? n : broad;
+  bool is_kept = m * k <= KEPT;  // then a is widened once, else again for each block of columns
+  std::unique_ptr<float[]> wide_a(new float[is_kept ? m * k : tall * deep]), wide_b(new float[broad * deep]);
+  std::unique_ptr<float[]> sums(new float[tall * broad]);
+  Part whole{wide_a.get(), 0, 0};
+  if (is_kept)
+    widen_matrix(whole.data, (const bf16*)a.data, m, k, a.strides[0], a.strides[1], &whole.row_stride,
+                 &whole.column_stride);
+  int64_t widened_column = -1, widened_depth = -1;
+  Part right{wide_b.get(), 0, 0};
+  for (int64_t column = 0; column < n; column += broad) {
+    int64_t columns = n - column < broad ? n - column : broad;
+    for (int64_t row = 0; row < m; row += tall) {
+      int64_t rows = m - row < tall ? m - row : tall;
+      auto out = matrix_at(sums.get(), rows, columns, columns, 1);
+      for (int64_t depth = 0; depth < k; depth += deep) {
+        int64_t count = k - depth < deep ? k - depth : deep;
+        if (widened_column != column || widened_depth != depth) {
+          widen_matrix(right.data, (const bf16*)b.data + depth * b.strides[0] + column * b.strides[1], count, columns,
+                       b.strides[0], b.strides[1], &right.row_stride, &right.column_stride);
+          widened_column = column;
+          widened_depth = depth;
+        }
+        Part left{whole.data + row * whole.row_stride + depth * whole.column_stride, whole.row_stride,
+                  whole.column_stride};
+        if (!is_kept)
+          widen_matrix(left.data = wide_a.get(), (const bf16*)a.data + row * a.strides[0] + depth * a.strides[1], rows,
+                       count, a.strides[0], a.strides[1], &left.row_stride, &left.column_stride);
+        auto from_left = matrix_at(left.data, rows, count, left.row_stride, left.column_stride);
+        auto from_right = matrix_at(right.data, count, columns, right.row_stride, right.column_stride);
+        if (depth == 0)
+          must(aoti_torch_cpu_mm_out(out, from_left, from_right));
+        else
+          must(aoti_torch_cpu_addmm_out(out, out, from_left, from_right, 1, 1));
+      }
+      for (int64_t r = 0; r < rows; r++) {
+        float* sum = sums.get() + r * columns;
+        if (k == 0) std::memset(sum, 0, columns * sizeof(float));
+        if (bias)
+          for (int64_t c = 0; c < columns; c++) sum[c] += bias[column + c];
+        narrow(y + (row + r) * n + column, sum, columns);
+      }
     }
   }
 }

@@ -29,7 +29,10 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """(tokens [B, L], targets [B, L]) → mean cross entropy []. By default GPT-2 small, 124 million parameters."""
+    """(tokens [B, L], targets [B, L]) → mean cross entropy []; without targets logits [B, L, words].
+
+    By default GPT-2 small, 124 million parameters.
+    """
 
     def __init__(
         self, layers: int = 12, width: int = 768, heads: int = 12, words: int = 50257, length: int = 1024
@@ -42,9 +45,11 @@ class Gpt2(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
         self.head.weight = self.words.weight
 
-    def forward(self, tokens_BL: torch.Tensor, targets_BL: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens_BL: torch.Tensor, targets_BL: torch.Tensor | None = None) -> torch.Tensor:
         x_BLD = self.words(tokens_BL) + self.places(torch.arange(tokens_BL.shape[1]))
         for layer in self.layers:
             x_BLD = layer(x_BLD)
-        logits = self.head(self.norm(x_BLD))
+        logits: torch.Tensor = self.head(self.norm(x_BLD))
+        if targets_BL is None:
+            return logits
         return functional.cross_entropy(logits.flatten(0, 1), targets_BL.flatten())

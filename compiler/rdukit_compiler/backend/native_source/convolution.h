@@ -1,0 +1,53 @@
+// Convolutions in inference: scale and shift of the channels that leave, and a ReLU, are part of the convolution.
+// Images lie channels last; the weights are brought to that order, and scaled, in each call: state stays outside.
+#pragma once
+#include "products.h"
+
+namespace rdukit {
+
+// to[o][y][x][i] = from[o][i][y][x] * scale[o]
+template <class T>
+static void turn_weights(float* to, const T* from, const View& w, const float* scale) {
+  int64_t out = w.sizes[0], in = w.sizes[1], rows = w.sizes[2], columns = w.sizes[3];
+  in_parallel(out, 1 + 16384 / (in * rows * columns + 1), [&](int64_t first, int64_t last) {
+    for (int64_t o = first; o < last; o++) {
+      float factor = scale ? scale[o] : 1.0f;
+      for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < columns; x++) {
+          const T* source = from + o * w.strides[0] + y * w.strides[2] + x * w.strides[3];
+          float* target = to + ((o * rows + y) * columns + x) * in;
+          for (int64_t i = 0; i < in; i++) target[i] = value(source[i * w.strides[1]]) * factor;
+        }
+    }
+  });
+}
+
+}  // namespace rdukit
+
+// rdukit::rdukit_convolution(Tensor x [b,i,y,x], Tensor w [o,i,h,w], Tensor? scale [o], Tensor? shift [o], strides,
+// paddings, dilations, bool relu) -> Tensor [b,o,y,x]; x and the result are float and lie channels last.
+static AOTITorchError aoti_torch_cpu_rdukit_convolution(AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle* scale,
+                                                 AtenTensorHandle* shift, int64_t stride_y, int64_t stride_x,
+                                                 int64_t padding_y, int64_t padding_x, int64_t dilation_y,
+                                                 int64_t dilation_x, int32_t relu, AtenTensorHandle* made) {
+  using namespace rdukit;
+  View vx(x), vw(w);
+  int64_t in = vw.sizes[1], rows = vw.sizes[2], columns = vw.sizes[3];
+  if (vx.dim != 4 || vx.is_bf16() || (vx.sizes[1] > 1 && vx.strides[1] != 1))
+    throw std::runtime_error("an image does not lie channels last");
+  Floats scales = float_vector(scale, vw.sizes[0]);
+  int64_t strides[] = {rows * columns * in, 1, columns * in, in};
+  AtenTensorHandle handle;
+  must(aoti_torch_empty_strided(4, vw.sizes, strides, aoti_torch_dtype_float32(), aoti_torch_device_type_cpu(), 0,
+                                &handle));
+  RAIIAtenTensorHandle turned(handle);
+  void* to;
+  must(aoti_torch_get_data_ptr(turned, &to));
+  if (vw.is_bf16())
+    turn_weights((float*)to, (const bf16*)vw.data, vw, scales.data);
+  else
+    turn_weights((float*)to, (const float*)vw.data, vw, scales.data);
+  int64_t padding[] = {padding_y, padding_x}, stride[] = {stride_y, stride_x}, dilation[] = {dilation_y, dilation_x};
+  return aoti_torch_cpu_mkldnn__convolution_pointwise(x, turned, shift, padding, 2, stride, 2, dilation, 2, 1,
+                                                      relu ? "relu" : "none", nullptr, 0, nullptr, made);
+}

@@ -1,0 +1,343 @@
+// Convolutions of small samples in float, with their gradients: one or two axes, stride 1, any padding and dilation.
+//
+// A padded copy of one sample lies in the cache. There, tap (channel, i, j) of every output position is the same plane
+// shifted by a constant, so that each of the three products (output, gradient of the input, gradient of the weight) is
+// a matrix product whose rows are shifted views: nothing is unfolded. Positions between the rows of a padded plane are
+// computed too and left out at the end. Blocks of ROWS x 2 vectors of sums stay in registers.
+#pragma once
+#include <mutex>
+#include <vector>
+
+#include "products.h"
+
+#pragma GCC push_options
+#pragma GCC optimize("O3", "fp-contract=fast")
+
+namespace rdukit {
+namespace small_convolution {
+
+constexpr int ROWS = 6;
+constexpr int64_t WIDE = 2 * LANES;
+#define RDUKIT_INLINE inline __attribute__((always_inline))
+
+static RDUKIT_INLINE Lanes lanes_at(const float* p) {
+  Lanes lanes;
+  __builtin_memcpy(&lanes, p, sizeof lanes);
+  return lanes;
+}
+
+static RDUKIT_INLINE void put(float* p, Lanes lanes) { __builtin_memcpy(p, &lanes, sizeof lanes); }
+
+// A block of sums in registers, to[r][0, V * LANES) (+)= sum over k of left(k, r) * right(k)[0, V * LANES).
+template <int R, int V, class Left, class Right>
+static RDUKIT_INLINE void block(int64_t count, Left left, Right right, float* to, int64_t to_stride, bool is_added) {
+  Lanes sums[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; v++) sums[r][v] = is_added ? lanes_at(to + r * to_stride + v * LANES) : Lanes{};
+  for (int64_t k = 0; k < count; k++) {
+    const float* from = right(k);
+    Lanes values[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; v++) values[v] = lanes_at(from + v * LANES);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      float factor = left(k, r);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; v++) sums[r][v] += factor * values[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; v++) put(to + r * to_stride + v * LANES, sums[r][v]);
+}
+
+// Each of the following is a function of its own: within a larger one, sums would leave the registers.
+
+// to[r][at] = sum over k of w[k][r] * from[shifts[k] + at] for R rows and the positions at in [0, run).
+template <int R>
+static __attribute__((noinline)) void sum_taps(int64_t taps, const float* w, const float* from, const int64_t* shifts,
+                                               float* to, int64_t to_stride, int64_t run) {
+  for (int64_t at = 0; at < run; at += WIDE)
+    block<R, 2>(
+        taps, [w](int64_t k, int r) { return w[k * ROWS + r]; },
+        [from = from + at, shifts](int64_t k) { return from + shifts[k]; }, to + at, to_stride, false);
+}
+
+// to[k][f] += sum over the positions at in [0, run) of from[shifts[k] + at] * turned[at][f] for V * LANES filters.
+template <int V>
+static __attribute__((noinline)) void sum_positions(int64_t rows, const float* from, const int64_t* shifts,
+                                                    const float* turned, float* to, int64_t stride, int64_t run) {
+  constexpr int R = 2 * ROWS / V;
+  for (int64_t k = 0; k < rows; k += R) {
+    const float* p[R];
+    for (int r = 0; r < R; r++) p[r] = from + shifts[k + r];
+    block<R, V>(
+        run, [&p](int64_t at, int r) { return p[r][at]; }, [=](int64_t at) { return turned + at * stride; },
+        to + k * stride, stride, true);
+  }
+}
+
+using SumTaps = void (*)(int64_t, const float*, const float*, const int64_t*, float*, int64_t, int64_t);
+// sum_taps for the last rows too, of which there may be fewer than ROWS.
+static inline SumTaps sum_taps_of(int64_t rows) {
+  constexpr SumTaps made[] = {sum_taps<1>, sum_taps<2>, sum_taps<3>, sum_taps<4>, sum_taps<5>, sum_taps<6>};
+  return made[rows - 1];
+}
+
+// One layer: x [batch, channels, height, width] and w [filters, channels, taps_y, taps_x] give
+// y [batch, filters, out_height, out_width].
+struct Form {
+  int64_t batch, channels, height, width, filters, taps_y, taps_x, pad_y, pad_x, step_y, step_x;
+  int64_t wide() const { return width + 2 * pad_x; }
+  int64_t high() const { return height + 2 * pad_y; }
+  int64_t out_width() const { return wide() - step_x * (taps_x - 1); }
+  int64_t out_height() const { return high() - step_y * (taps_y - 1); }
+  int64_t taps() const { return channels * taps_y * taps_x; }
+  // From a plane's first output to its last, with what lies between the rows.
+  int64_t run() const { return (out_height() - 1) * wide() + out_width(); }
+  int64_t plane() const { return high() * wide(); }
+  std::vector<int64_t> offsets() const {
+    std::vector<int64_t> made;
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t i = 0; i < taps_y; i++)
+        for (int64_t j = 0; j < taps_x; j++) made.push_back(c * plane() + i * step_y * wide() + j * step_x);
+    return made;
+  }
+};
+
+static inline int64_t whole(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+// One image of a tensor [n, channels, height, width] of any strides; where mask, of the same shape, is not above zero,
+// it counts as zero (the gradient of a rectifier whose output mask is).
+struct Image {
+  const float *data, *mask;
+  const int64_t *strides, *mask_strides;
+  const float* row(int64_t n, int64_t c, int64_t i) const { return data + n * strides[0] + c * strides[1] + i * strides[2]; }
+  const float* mask_row(int64_t n, int64_t c, int64_t i) const {
+    return mask + n * mask_strides[0] + c * mask_strides[1] + i * mask_strides[2];
+  }
+  template <class F>
+  RDUKIT_INLINE void read(int64_t n, int64_t c, int64_t i, int64_t width, F f) const {
+    const float* from = row(n, c, i);
+    int64_t step = strides[3];
+    if (!mask) {
+      for (int64_t j = 0; j < width; j++) f(j, from[j * step]);
+      return;
+    }
+    const float* shown = mask_row(n, c, i);
+    int64_t mask_step = mask_strides[3];
+    for (int64_t j = 0; j < width; j++) f(j, shown[j * mask_step] <= 0 ? 0 : from[j * step]);
+  }
+};
+
+// A sample's planes with zeros around them; the zeros are there already.
+static void pad_into(float* to, const Image& image, int64_t n, const Form& form) {
+  for (int64_t c = 0; c < form.channels; c++)
+    for (int64_t i = 0; i < form.height; i++) {
+      float* line = to + c * form.plane() + (i + form.pad_y) * form.wide() + form.pad_x;
+      bool is_dense = image.strides[3] == 1;
+      int64_t j = 0;
+      if (is_dense && !image.mask) {
+        __builtin_memcpy(line, image.row(n, c, i), form.width * sizeof(float));
+      } else if (is_dense && image.mask_strides[3] == 1) {
+        const float *from = image.row(n, c, i), *shown = image.mask_row(n, c, i);
+        for (; j + LANES <= form.width; j += LANES)
+          put(line + j, lanes_at(shown + j) <= 0 ? Lanes{} : lanes_at(from + j));
+        for (; j < form.width; j++) line[j] = shown[j] <= 0 ? 0 : from[j];
+      } else {
+        image.read(n, c, i, form.width, [&](int64_t at, float v) { line[at] = v; });
+      }
+    }
+}
+
+// w(f, c, i, j) as [blocks of ROWS filters][taps][ROWS], zeros at the end.
+template <class W>
+static std::vector<float> pack(const Form& form, W w) {
+  std::vector<float> packed(whole(form.filters, ROWS) * form.taps());
+  for (int64_t f = 0; f < form.filters; f++)
+    for (int64_t c = 0, k = 0; c < form.channels; c++)
+      for (int64_t i = 0; i < form.taps_y; i++)
+        for (int64_t j = 0; j < form.taps_x; j++, k++)
+          packed[(f / ROWS * form.taps() + k) * ROWS + f % ROWS] = w(f, c, i, j);
+  return packed;
+}
+
+// y (contiguous) = convolution of x with packed weights.
+static void forward(const Form& form, const Image& x, const std::vector<float>& packed, const float* bias,
+                    bool is_rectified, float* y) {
+  std::vector<int64_t> offsets = form.offsets();
+  int64_t taps = form.taps(), run = form.run(), room = whole(run, WIDE), ow = form.out_width(), oh = form.out_height();
+  int64_t grain = 1 + 200000 / (form.filters * taps * run / 8 + 1);
+  in_parallel(form.batch, grain, [&](int64_t first, int64_t last) {
+    std::vector<float> padded(form.channels * form.plane() + WIDE), made(ROWS * room);
+    for (int64_t n = first; n < last; n++) {
+      pad_into(padded.data(), x, n, form);
+      for (int64_t f = 0; f < form.filters; f += ROWS) {
+        const float* w = packed.data() + f * taps;
+        int64_t rows = form.filters - f < ROWS ? form.filters - f : ROWS;
+        sum_taps_of(rows)(taps, w, padded.data(), offsets.data(), made.data(), room, run);
+        for (int64_t r = 0; r < rows; r++)
+          for (int64_t i = 0; i < oh; i++) {
+            float* to = y + ((n * form.filters + f + r) * oh + i) * ow;
+            const float* from = made.data() + r * room + i * form.wide();
+            float add = bias ? bias[f + r] : 0;
+            int64_t j = 0;
+            for (; j + LANES <= ow; j += LANES) {
+              Lanes lanes = lanes_at(from + j) + add;
+              put(to + j, is_rectified ? (lanes < 0 ? Lanes{} : lanes) : lanes);
+            }
+            for (; j < ow; j++) {
+              float v = from[j] + add;
+              to[j] = is_rectified && v < 0 ? 0 : v;
+            }
+          }
+      }
+    }
+  });
+}
+
+// dw [filters, taps] and, unless null, db [filters], from x and dy (any strides).
+static void weight_gradients(const Form& form, const Image& x, const Image& dy, float* dw, float* db) {
+  std::vector<int64_t> offsets = form.offsets();
+  int64_t taps = form.taps(), run = form.run(), ow = form.out_width(), oh = form.out_height();
+  int64_t room = form.filters <= LANES ? LANES : whole(form.filters, WIDE), rows = whole(taps, 2 * ROWS);
+  offsets.resize(rows, 0);
+  std::vector<float> sums(rows * room), ones(room);
+  std::mutex lock;
+  int64_t grain = 1 + 200000 / (form.filters * taps * run / 8 + 1);
+  in_parallel(form.batch, grain, [&](int64_t first, int64_t last) {
+    std::vector<float> padded(form.channels * form.plane() + WIDE), turned(run * room), own(rows * room), total(room);
+    for (int64_t n = first; n < last; n++) {
+      pad_into(padded.data(), x, n, form);
+      for (int64_t i = 0; i < oh; i++)  // dy with its filters side by side; zeros between the rows
+        for (int64_t f = 0; f < form.filters; f++) {
+          float* to = turned.data() + i * form.wide() * room + f;
+          dy.read(n, f, i, ow, [&](int64_t j, float v) { to[j * room] = v; });
+        }
+      if (room == LANES)
+        sum_positions<1>(rows, padded.data(), offsets.data(), turned.data(), own.data(), room, run);
+      else
+        for (int64_t f = 0; f < room; f += WIDE)
+          sum_positions<2>(rows, padded.data(), offsets.data(), turned.data() + f, own.data() + f, room, run);
+      if (db)
+        for (int64_t at = 0; at < run; at++)
+          for (int64_t f = 0; f < room; f += LANES)
+            put(total.data() + f, lanes_at(total.data() + f) + lanes_at(turned.data() + at * room + f));
+    }
+    std::lock_guard<std::mutex> guard(lock);
+    for (int64_t i = 0; i < rows * room; i++) sums[i] += own[i];
+    for (int64_t f = 0; f < room; f++) ones[f] += total[f];
+  });
+  for (int64_t f = 0; f < form.filters; f++) {
+    for (int64_t k = 0; k < taps; k++) dw[f * taps + k] = sums[k * room + f];
+    if (db) db[f] = ones[f];
+  }
+}
+
+// A tensor [n, c, width] or [n, c, height, width] by four axes.
+struct Planes {
+  const float* data;
+  int64_t sizes[4], strides[4];
+  explicit Planes(AtenTensorHandle tensor) {
+    View view(tensor);
+    if (view.dtype != aoti_torch_dtype_float32() || view.dim < 3) throw std::runtime_error("not planes of floats");
+    data = (const float*)view.data;
+    int64_t last = view.dim - 1;
+    for (int to : {0, 1}) sizes[to] = view.sizes[to], strides[to] = view.strides[to];
+    sizes[2] = view.dim == 4 ? view.sizes[2] : 1, strides[2] = view.dim == 4 ? view.strides[2] : 0;
+    sizes[3] = view.sizes[last], strides[3] = view.strides[last];
+  }
+  float at(int64_t a, int64_t b, int64_t c, int64_t d) const {
+    return data[a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]];
+  }
+  Image image() const { return Image{data, nullptr, strides, nullptr}; }
+  Image image(const Planes* mask) const {
+    return mask ? Image{data, mask->data, strides, mask->strides} : image();
+  }
+};
+
+static inline AtenTensorHandle new_planes(bool is_line, int64_t a, int64_t b, int64_t c, int64_t d) {
+  int64_t four[] = {a, b, c, d}, three[] = {a, b, d};
+  return new_tensor(is_line ? 3 : 4, is_line ? three : four, aoti_torch_dtype_float32());
+}
+
+static inline float* floats_of(AtenTensorHandle tensor) {
+  void* data;
+  must(aoti_torch_get_data_ptr(tensor, &data));
+  return (float*)data;
+}
+
+static inline bool is_line(AtenTensorHandle tensor) {
+  int64_t dim;
+  must(aoti_torch_get_dim(tensor, &dim));
+  return dim == 3;
+}
+
+}  // namespace small_convolution
+}  // namespace rdukit
+
+// rdukit::rdukit_small_convolution(Tensor x, Tensor w, Tensor? bias, int pad_y, int pad_x, int step_y, int step_x,
+//                            bool is_rectified) -> Tensor
+static AOTITorchError aoti_torch_cpu_rdukit_small_convolution(AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle* bias,
+                                                        int64_t pad_y, int64_t pad_x, int64_t step_y, int64_t step_x,
+                                                        int32_t is_rectified, AtenTensorHandle* made) {
+  using namespace rdukit;
+  using namespace rdukit::small_convolution;
+  Planes px(x), pw(w);
+  Form form{px.sizes[0], px.sizes[1], px.sizes[2], px.sizes[3], pw.sizes[0], pw.sizes[2],
+            pw.sizes[3], pad_y,       pad_x,       step_y,      step_x};
+  Floats add = float_vector(bias, form.filters);
+  RAIIAtenTensorHandle out(new_planes(is_line(x), form.batch, form.filters, form.out_height(), form.out_width()));
+  auto packed = pack(form, [&](int64_t f, int64_t c, int64_t i, int64_t j) { return pw.at(f, c, i, j); });
+  forward(form, px.image(), packed, add.data, is_rectified, floats_of(out));
+  *made = out.release();
+  return 0;
+}
+
+// rdukit::rdukit_small_convolution_input(Tensor dy, Tensor w, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x)
+//     -> Tensor: the gradient of the input from the output's, of which elements count where mask is above zero.
+// It is the convolution of dy with the turned taps, padded by what the taps reach less the padding.
+static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_input(AtenTensorHandle dy, AtenTensorHandle w,
+                                                              AtenTensorHandle* mask, int64_t pad_y, int64_t pad_x,
+                                                              int64_t step_y, int64_t step_x, AtenTensorHandle* made) {
+  using namespace rdukit;
+  using namespace rdukit::small_convolution;
+  Planes pg(dy), pw(w);
+  std::unique_ptr<Planes> pm(mask ? new Planes(*mask) : nullptr);
+  int64_t taps_y = pw.sizes[2], taps_x = pw.sizes[3];
+  Form form{pg.sizes[0], pw.sizes[0], pg.sizes[2], pg.sizes[3], pw.sizes[1], taps_y, taps_x,
+            step_y * (taps_y - 1) - pad_y, step_x * (taps_x - 1) - pad_x, step_y, step_x};
+  RAIIAtenTensorHandle out(new_planes(is_line(dy), form.batch, form.filters, form.out_height(), form.out_width()));
+  auto packed = pack(form, [&](int64_t f, int64_t c, int64_t i, int64_t j) {
+    return pw.at(c, f, taps_y - 1 - i, taps_x - 1 - j);
+  });
+  forward(form, pg.image(pm.get()), packed, nullptr, false, floats_of(out));
+  *made = out.release();
+  return 0;
+}
+
+// rdukit::rdukit_small_convolution_weight(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x,
+//     int taps_y, int taps_x) -> (Tensor, Tensor): the gradients of weight and bias; mask as above.
+static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_weight(AtenTensorHandle x, AtenTensorHandle dy,
+                                                               AtenTensorHandle* mask, int64_t pad_y, int64_t pad_x,
+                                                               int64_t step_y, int64_t step_x, int64_t taps_y,
+                                                               int64_t taps_x, AtenTensorHandle* weight,
+                                                               AtenTensorHandle* bias) {
+  using namespace rdukit;
+  using namespace rdukit::small_convolution;
+  Planes px(x), pg(dy);
+  std::unique_ptr<Planes> pm(mask ? new Planes(*mask) : nullptr);
+  Form form{px.sizes[0], px.sizes[1], px.sizes[2], px.sizes[3], pg.sizes[1], taps_y,
+            taps_x,      pad_y,       pad_x,       step_y,      step_x};
+  RAIIAtenTensorHandle dw(new_planes(is_line(x), form.filters, form.channels, taps_y, taps_x));
+  RAIIAtenTensorHandle db(new_tensor(1, &form.filters, aoti_torch_dtype_float32()));
+  weight_gradients(form, px.image(), pg.image(pm.get()), floats_of(dw), floats_of(db));
+  *weight = dw.release();
+  *bias = db.release();
+  return 0;
+}
+#undef RDUKIT_INLINE
+#pragma GCC pop_options

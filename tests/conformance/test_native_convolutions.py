@@ -1,0 +1,179 @@
+"""Convolutions of native sections against torch: what follows one becomes part of it, and images lie channels last.
+
+All kernels are built in one go (one reading of torch's headers), so the file costs one compile.
+"""
+
+import hashlib
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rdukit_compiler.backend.choose_convolutions import choose_convolutions, may_fuse
+from rdukit_compiler.backend.choose_products import choose_products
+from rdukit_compiler.backend.products import interface_functions
+from rdukit_compiler.backend.routes import Routes
+from rdukit_compiler.backend.section_code import section_namespace
+from rdukit_compiler.backend.section_library import compile_sections
+from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+from rdukit_runtime.engine.native import NativeKernel, load_native
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+Tensors = Sequence[torch.Tensor]
+#: Relative to the largest value of the result: sums of some hundred f32 terms, twice; bf16 rounds each layer's result.
+_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2}
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator)
+
+
+def _norm(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    """A batch norm with kept statistics: weight, bias, mean, and a variance that is made positive."""
+    weight, bias, mean, variance = parameters
+    return F.batch_norm(x, mean, variance.abs() + 0.5, weight, bias, False, 0.1, 1e-5)
+
+
+def _block(x: torch.Tensor, w: torch.Tensor, *norm: torch.Tensor, **how: Any) -> torch.Tensor:
+    return _norm(F.conv2d(x, w, **how), *norm).relu()
+
+
+def _unet(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, up: torch.Tensor, bias: torch.Tensor, c: torch.Tensor,
+          *norm: torch.Tensor) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """A skip connection that also leaves the section, a pooling, a transposed convolution, a concatenation."""
+    fine = _block(x, a, *norm, padding=1)
+    coarse = F.conv2d(F.max_pool2d(fine, 2), b, padding=1).relu()
+    joined = torch.cat([fine, F.conv_transpose2d(coarse, up, bias, 2)], 1)
+    return fine, _block(joined, c, *norm, padding=1), joined.mean((2, 3))
+
+
+_FOUR = ((12,),) * 4
+#: What is computed, and the shapes of its inputs: odd sizes, strides, one channel, one row, views of the results.
+_CASES: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int, ...], ...]]] = {
+    "with all that follows": (lambda x, w, *n: (_block(x, w, *n, padding=1),), ((2, 5, 13, 11), (12, 5, 3, 3), *_FOUR)),
+    "with bias, strides and dilation": (
+        lambda x, w, b, *n: (_norm(F.conv2d(x, w, b, (2, 1), (2, 3), (1, 2)), *n),),
+        ((1, 8, 12, 17), (12, 8, 5, 3), (12,), *_FOUR),
+    ),
+    "of one channel and one point": (
+        lambda x, w, *n: (_block(x, w, *n).flatten(1),),
+        ((3, 1, 4, 4), (12, 1, 4, 4), *_FOUR),
+    ),
+    "a residual block": (
+        lambda x, w, *n: ((_norm(F.conv2d(_block(x, w, *n, padding=1), w, padding=1), *n) + x).relu(),),
+        ((2, 12, 9, 8), (12, 12, 3, 3), *_FOUR),
+    ),
+    "whose result is used before the norm": (
+        lambda x, w, *n: ((made := F.conv2d(x, w)), _norm(made, *n).relu(), F.conv2d(x, w).relu()),
+        ((1, 4, 7, 7), (12, 4, 1, 1), *_FOUR),
+    ),
+    "beside grouped ones": (
+        lambda x, w, g: (F.conv2d(F.conv2d(x, w, padding=1).relu(), g, groups=12, padding=1).relu(),),
+        ((1, 4, 8, 8), (12, 4, 3, 3), (12, 1, 3, 3)),
+    ),
+    "up and down": (
+        _unet,
+        ((1, 3, 16, 12), (12, 3, 3, 3), (24, 12, 3, 3), (24, 8, 2, 2), (8,), (12, 20, 3, 3), *_FOUR),
+    ),
+}  # fmt: skip
+_WAYS = {"f32": (torch.float32, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32"))}
+_ALL = [(name, way) for name in _CASES for way in _WAYS]
+
+
+def _inputs(name: str, way: str) -> list[torch.Tensor]:
+    return [_numbers(*shape).to(_WAYS[way][0]) for shape in _CASES[name][1]]
+
+
+def _traced(name: str, way: str) -> torch.fx.GraphModule:
+    with without_onednn():
+        module = trace_aten(_CASES[name][0], _inputs(name, way))
+    assert may_fuse(module)
+    assert choose_convolutions(module, _WAYS[way][1])
+    return module
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, NativeKernel]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # inductor's own, as it is imported
+        sections, digests = {}, {}
+        for name, way in _ALL:
+            key, module = f"{name}, {way}", _traced(name, way)
+            choose_products(module, _WAYS[way][1])
+            digests[key] = hashlib.sha256(f"convolution {key}".encode()).hexdigest()
+            code = write_code(module, _inputs(name, way), interface_functions(), threads=2)
+            sections[digests[key]] = section_namespace("section", *code)
+        libraries = compile_sections(sections)
+        made = {}
+        for name, way in _ALL:
+            digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)
+            made[f"{name}, {way}"] = load_native(digest, libraries[digest], len(inputs), len(_CASES[name][0](*inputs)))
+        return made
+
+
+@pytest.mark.parametrize(("name", "way"), _ALL)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_fused_convolutions_agree_with_double_precision(
+    kernels: dict[str, NativeKernel], name: str, way: str, threads: int
+) -> None:
+    inputs, (dtype, _) = _inputs(name, way), _WAYS[way]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        made = kernels[f"{name}, {way}"](inputs, {})
+    finally:
+        torch.set_num_threads(before)
+    exact = _CASES[name][0](*[tensor.double() for tensor in inputs])
+    assert [(m.dtype, m.shape) for m in made] == [(dtype, e.shape) for e in exact]
+    error = max(((m.double() - e).abs().max() / e.abs().max()).item() for m, e in zip(made, exact, strict=True))
+    assert error <= _TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("name", "way"), _ALL)
+def test_results_lie_as_the_portable_graph_leaves_them(kernels: dict[str, NativeKernel], name: str, way: str) -> None:
+    inputs = _inputs(name, way)
+    made, portable = kernels[f"{name}, {way}"](inputs, {}), _CASES[name][0](*inputs)
+    assert [m.stride() for m in made] == [p.stride() for p in portable]
+
+
+def _names(module: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"]
+
+
+def test_norm_and_relu_are_gone_and_only_borders_are_turned() -> None:
+    names = _names(_traced("up and down", "f32"))
+    assert names.count("rdukit_convolution") == 3
+    assert not {"convolution", "native_batch_norm", "relu"} & set(names)
+    # In: the image. Out: two results, and what the mean reads.
+    assert names.count("clone") == 4
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (F.conv2d(x, w, groups=4).relu(),),
+        lambda x, w: (F.conv2d(x, w.expand(4, 4, 3, 3)).sigmoid() * x.relu().sum(),),
+        lambda x, w: (F.batch_norm(F.conv2d(x, w.expand(4, 4, 3, 3)), None, None, training=True),),
+        lambda x, w: (x.relu_(), F.conv2d(x, w.expand(4, 4, 3, 3)).relu()),
+    ],
+    ids=["grouped", "no follower", "statistics of the batch", "changes its input"],
+)
+def test_other_convolutions_stay_as_they_are(function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+    with without_onednn():
+        module = trace_aten(function, [_numbers(2, 4, 6, 6), _numbers(4, 1, 3, 3)])
+    before = _names(module)
+    assert not choose_convolutions(module, Routes())
+    assert [name for name in before if name != "getitem"] == [name for name in _names(module) if name != "getitem"]
+
+
+def test_bf16_stays_in_bf16_where_the_processor_has_it() -> None:
+    name, way = "with all that follows", "bf16 by f32"
+    with without_onednn():
+        module = trace_aten(_CASES[name][0], _inputs(name, way))
+    assert not choose_convolutions(module, Routes(bf16="native"))

@@ -1,0 +1,129 @@
+"""How long does O1 take to compile GPT-2, against AOTInductor on the whole graph?
+
+Every sample is a fresh process with caches of its own: ours an empty home folder, torch's an empty folder of Inductor.
+``again`` compiles once more in the home of the cold compile. Both write a file without the weights. Half a minute a
+sample, so there are as many as a third of the rounds, three at least.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import RuntimeFault
+from rdukit_zoo.comparisons.fresh_process import run_sample, warm_environment
+from rdukit_zoo.comparisons.model import Options, Row, comparison
+from rdukit_zoo.comparisons.timing import Timing, missing_row, rows_against_peers
+
+QUESTION: Final = "o1_compile"
+LAYERS: Final = 12
+DEEP: Final = 48
+#: Least ratios: AOTInductor over ours; ours cold over ours again; ours of 12 layers over ours of 48.
+BARS: Final = {"cold": 1 / 0.7, "again": 20.0, "deep": 1 / 1.5}
+_OURS: Final = "rdukit o1"
+
+
+@comparison(QUESTION)
+def compare(options: Options) -> Iterator[Row]:
+    """Rows of inference, and one of training, which only informs."""
+    kinds = ["inference"] if options.quick else ["inference", "training"]
+    for kind in kinds:
+        if options.wants(kind):
+            yield from measure(kind, options)
+
+
+@dataclass(slots=True)
+class _Samples:
+    """Seconds of one compile, by both clocks; why there are none."""
+
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    error: str = ""
+
+    def timing(self) -> Timing:
+        return Timing(tuple(self.wall_s), tuple(self.cpu_s))
+
+
+def measure(kind: str, options: Options) -> Iterator[Row]:
+    """Compile cold, again and deep, ours and the peer in turn.
+
+    Raises:
+        RuntimeFault: our side failed.
+    """
+    layers = 2 if options.quick else LAYERS
+    deep = layers * DEEP // LAYERS
+    names = ["cold", "again", "peer", *(["deep"] if kind == "inference" else [])]
+    samples = {name: _Samples() for name in names}
+    count = 1 if options.quick or kind == "training" else max(3, options.rounds // 3)
+    for number in range(count):
+        folder = Path(options.folder) / f"{QUESTION}-{kind}-{number}"
+        for name in names:
+            if not samples[name].error:
+                _take(samples[name], name, deep if name == "deep" else layers, kind, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    yield from make_rows(kind, samples, layers, deep)
+
+
+def _take(samples: _Samples, name: str, layers: int, kind: str, folder: Path) -> None:
+    """One sample; a peer that fails is left out from then on."""
+    caches = folder / ("cold" if name == "again" else name)
+    caches.mkdir(parents=True, exist_ok=True)
+    environ = warm_environment(
+        folder.parent, RDUKIT_HOME=str(caches / "home"), TORCHINDUCTOR_CACHE_DIR=str(caches / "inductor")
+    )
+    who = "peer" if name == "peer" else "ours"
+    try:
+        found = run_sample("o1_compile_sample", who, str(layers), kind, str(caches), environ=environ)
+    except RuntimeFault as cause:
+        if who == "ours":
+            raise
+        samples.error = str(cause)
+        return
+    samples.wall_s.append(found["wall_s"])
+    samples.cpu_s.append(found["cpu_s"])
+
+
+def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int) -> Iterator[Row]:
+    """The rows of one kind's samples."""
+    is_inference = kind == "inference"
+    peer = "AOTInductor" if is_inference else "torch.compile, forward and backward"
+    cold, case = samples["cold"].timing(), f"{kind} {layers} layers"
+    words = "imports beyond torch count for both"
+    if samples["peer"].error:
+        yield missing_row(
+            QUESTION,
+            f"{case} cold",
+            _OURS,
+            cold,
+            peer,
+            "s",
+            samples["peer"].error,
+            BARS["cold"] if is_inference else None,
+        )
+    else:
+        bar = BARS["cold"] if is_inference else None
+        theirs = samples["peer"].timing()
+        yield from _pair(f"{case} cold", (_OURS, cold), (peer, theirs), bar, f"{words}; {describe_cpu(cold, theirs)}")
+    again = samples["again"].timing()
+    bar = BARS["again"] if is_inference else None
+    yield from _pair(f"{case} again", (_OURS, again), (f"{_OURS}, cold", cold), bar, describe_cpu(again, cold))
+    if "deep" in samples:
+        more = samples["deep"].timing()
+        yield from _pair(
+            f"{kind} {deep} layers cold", (_OURS, more), (f"{_OURS}, {layers} layers", cold), BARS["deep"],
+            describe_cpu(more, cold),
+        )  # fmt: skip
+
+
+def describe_cpu(ours: Timing, theirs: Timing) -> str:
+    """Both sides' CPU time: on a machine that others use it is steadier than the clock."""
+    seconds: Sequence[float] = [Timing(timing.cpu_s).median_s for timing in (ours, theirs)]
+    return f"CPU {seconds[0]:.1f} s and {seconds[1]:.1f} s"
+
+
+def _pair(
+    case: str, ours: tuple[str, Timing], peer: tuple[str, Timing], bar: float | None, note: str
+) -> list[Row]:  # fmt: skip
+    timings = dict((ours, peer))
+    return rows_against_peers(QUESTION, case, timings, ours=ours[0], unit="s", bar=bar, note=note)
