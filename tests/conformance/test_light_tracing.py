@@ -25,7 +25,6 @@ samba.from_torch_model_(model)
 x = samba.SambaTensor(shape=(2, 4), dtype=torch.float32, name="x")
 from sambaflow.samba.tracer import trace_model
 traced = trace_model(model, (x,), "model")
-names = [operator.target if hasattr(operator, "target") else operator.name for operator in traced.graph.operators]
 print("torch._dynamo" in sys.modules, "torch._inductor" in sys.modules, len(traced.graph.operators))
 {after}
 """
@@ -55,9 +54,8 @@ def test_a_trace_imports_neither_and_the_packages_are_themselves_afterwards(tmp_
     "body",
     [
         "import torch._dynamo.utils; torch._dynamo.utils.counters",
-        "from torch._dynamo import allow_in_graph",
         "torch._dynamo.is_compiling()",
-        "from torch._inductor.utils import has_triton",
+        "from torch._inductor.utils import is_cpu_device",
     ],
 )
 def test_a_forward_that_asks_for_one_of_them_gets_it(tmp_path: Path, body: str) -> None:

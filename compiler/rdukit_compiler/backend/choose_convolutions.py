@@ -51,7 +51,7 @@ def choose_convolutions(module: fx.GraphModule, routes: Routes) -> bool:
         Whether anything was changed: nothing is if no convolution has a batch norm or a ReLU to take in.
     """
     graph = module.graph
-    if not torch.backends.mkldnn.is_available() or any(_changes_inputs(node) for node in graph.nodes):
+    if not torch._C._has_mkldnn or any(_changes_inputs(node) for node in graph.nodes):
         return False
     graph.eliminate_dead_code()
     chosen = [node for node in graph.nodes if _is_plain(node, routes)]
@@ -81,7 +81,7 @@ def _is_plain(node: fx.Node, routes: Routes) -> bool:
         return False
     dtype, transposed, groups = node.meta["val"].dtype, node.args[6], node.args[8]
     is_wide = dtype == torch.float32 or (dtype == torch.bfloat16 and routes.bf16 == "f32")
-    return is_wide and not transposed and groups == 1
+    return bool(is_wide and not transposed and groups == 1)
 
 
 def _find_batch_norm(node: fx.Node) -> fx.Node | None:

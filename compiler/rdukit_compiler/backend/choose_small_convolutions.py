@@ -143,22 +143,20 @@ def _rewrite_forward(node: fx.Node) -> None:
 def _rewrite_backward(node: fx.Node) -> None:
     dy, x, w, _, _, padding, dilation, *_ = node.args
     assert isinstance(dy, fx.Node) and isinstance(w, fx.Node)
-    items = {user.args[1]: user for user in node.users}
     mask = None
     if _is_rectified_by_us(dy):
         dy, mask = dy.args[0], dy.args[1]
-    geometry = (*_both_axes(padding, 0), *_both_axes(dilation, 1))
-    if 0 in items:
-        args = (dy, w, mask, *geometry)
-        items[0].replace_all_uses_with(_call(node, "rdukit_small_convolution_input", args, items[0].meta["val"]))
-    gradients = {index: item for index, item in items.items() if index in {1, 2}}
-    if gradients:
-        taps = w.meta["val"].shape[2:]
-        args = (x, dy, mask, *geometry, *_both_axes(list(taps), 1))
-        made = _call(node, "rdukit_small_convolution_weight", args, node.meta["val"][1:])
-        for index, item in gradients.items():
-            part = _call(node, operator.getitem, (made, int(index) - 1), item.meta["val"])  # type: ignore[call-overload]
-            item.replace_all_uses_with(part)
+    args = (x, dy, mask, *_both_axes(padding, 0), *_both_axes(dilation, 1))
+    gradients, wanted = node.meta["val"], {user.args[1] for user in node.users}
+    if 0 in wanted:
+        first, made = 0, _call(node, "rdukit_small_convolution_backward", (*args, w), gradients)
+    else:
+        taps = _both_axes(w.meta["val"].shape[2:], 1)
+        first, made = 1, _call(node, "rdukit_small_convolution_weight", (*args, *taps), gradients[1:])
+    for item in list(node.users):
+        index = item.args[1]
+        assert isinstance(index, int)
+        item.replace_all_uses_with(_call(node, operator.getitem, (made, index - first), item.meta["val"]))
 
 
 def _find_relu(node: fx.Node) -> fx.Node | None:
@@ -174,7 +172,10 @@ def _is_rectified_by_us(dy: fx.Node) -> bool:
     """
     if dy.target is not aten.threshold_backward.default or dy.args[2] != 0 or len(dy.users) != 1:
         return False
-    return isinstance(dy.args[0], fx.Node) and dy.args[0].target is operator_named("rdukit_small_convolution_input")
+    part = dy.args[0]
+    if not isinstance(part, fx.Node) or part.target is not operator.getitem or not isinstance(part.args[0], fx.Node):
+        return False
+    return part.args[0].target is operator_named("rdukit_small_convolution_backward")
 
 
 def _call(before: fx.Node, target: Any, args: Sequence[Any], value: Any) -> fx.Node:

@@ -33,6 +33,7 @@ _NEVER: Final = frozenset({
 
 #: Functions that are no operators and are recorded all the same.
 _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
+_INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 
 
 def record_forward(
@@ -86,7 +87,17 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
     ) -> object:
         if func in _RECORDED or str(getattr(func, "__module__", "")).startswith("torch._functorch"):
             return super().__torch_function__(func, types, args, kwargs)
+        if func in _INDEXED and (override := _find_override(args[1])) is not None:
+            # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
+            return override.__torch_function__(func, (override,), args, kwargs)
         return func(*args, **(kwargs or {}))
+
+
+def _find_override(index: object) -> Any:
+    """The type of an index, or of a part of it, that stands for a tensor without being one; None if there is none."""
+    parts = index if type(index) in {tuple, list} else (index,)
+    found = (type(part) for part in parts if not isinstance(part, torch.Tensor))  # type: ignore[attr-defined]
+    return next((kind for kind in found if hasattr(kind, "__torch_function__")), None)
 
 
 class _Form(NamedTuple):

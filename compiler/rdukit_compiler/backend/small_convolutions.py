@@ -19,17 +19,19 @@ SIGNATURES: Final[Mapping[str, tuple[str, str]]] = {
         "(Tensor x, Tensor w, Tensor? bias, int pad_y, int pad_x, int step_y, int step_x, bool is_rectified) -> Tensor",
         _HANDLES.format("x", "w", "bias") + _GEOMETRY + "int32_t is_rectified, AtenTensorHandle* ret0",
     ),
-    # The input's gradient from the output's, dy, of which elements count where mask is above zero.
-    "rdukit_small_convolution_input": (
-        "(Tensor dy, Tensor w, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x) -> Tensor",
-        _HANDLES.format("dy", "w", "mask") + _GEOMETRY + "AtenTensorHandle* ret0",
-    ),
-    # The gradients of weight and bias.
+    # The gradients of weight and bias from the output's, dy, of which elements count where mask is above zero.
     "rdukit_small_convolution_weight": (
         "(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x, int taps_y, int taps_x)"
         " -> (Tensor, Tensor)",
         _HANDLES.format("x", "dy", "mask") + _GEOMETRY + "int64_t taps_y, int64_t taps_x, "
         "AtenTensorHandle* ret0, AtenTensorHandle* ret1",
+    ),
+    # The gradients of input, weight and bias.
+    "rdukit_small_convolution_backward": (
+        "(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x, Tensor w)"
+        " -> (Tensor, Tensor, Tensor)",
+        _HANDLES.format("x", "dy", "mask") + _GEOMETRY + "AtenTensorHandle w, "
+        "AtenTensorHandle* ret0, AtenTensorHandle* ret1, AtenTensorHandle* ret2",
     ),
 }  # fmt: skip
 
@@ -50,14 +52,6 @@ def _convolution(
     return x.new_empty((x.shape[0], w.shape[0], *_extents(x, w, (pad_y, pad_x), (step_y, step_x))))
 
 
-def _input(
-    dy: torch.Tensor, w: torch.Tensor, mask: torch.Tensor | None, pad_y: int, pad_x: int, step_y: int, step_x: int
-) -> torch.Tensor:
-    taps_y = w.shape[2] if w.dim() == 4 else 1
-    pads = (step_y * (taps_y - 1) - pad_y, step_x * (w.shape[-1] - 1) - pad_x)
-    return dy.new_empty((dy.shape[0], w.shape[1], *_extents(dy, w, pads, (step_y, step_x))))
-
-
 def _weight(
     x: torch.Tensor, dy: torch.Tensor, mask: torch.Tensor | None, pad_y: int, pad_x: int, step_y: int, step_x: int,
     taps_y: int, taps_x: int,
@@ -66,9 +60,16 @@ def _weight(
     return x.new_empty((dy.shape[1], x.shape[1], *taps)), x.new_empty((dy.shape[1],))
 
 
+def _backward(
+    x: torch.Tensor, dy: torch.Tensor, mask: torch.Tensor | None, pad_y: int, pad_x: int, step_y: int, step_x: int,
+    w: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    return x.new_empty(x.shape), x.new_empty(w.shape), x.new_empty((w.shape[0],))
+
+
 #: What each gives for fake tensors.
 SHAPES: Final[Mapping[str, Any]] = {
     "rdukit_small_convolution": _convolution,
-    "rdukit_small_convolution_input": _input,
     "rdukit_small_convolution_weight": _weight,
+    "rdukit_small_convolution_backward": _backward,
 }

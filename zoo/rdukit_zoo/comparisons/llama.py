@@ -68,14 +68,21 @@ def compare(options: Options) -> Iterator[Row]:
 def _start(sides: Sides, folder: str, options: Options) -> None:
     """Start torch, and each of our programs with its peer."""
     common: dict[str, Any] = {"layers": 2 if options.quick else None, "threads": options.threads}
-    sides.start(EAGER, "llama_sides:eager", **common)
+    sides.start(EAGER, f"{__package__}.llama_sides:eager", **common)
     missing = find_missing_package()
     for variant in VARIANTS:
         sides.start(
-            variant.name, "llama_sides:ours", name=variant.name, config=dict(variant.config), folder=folder, **common
+            variant.name,
+            f"{__package__}.llama_sides:ours",
+            name=variant.name,
+            config=dict(variant.config),
+            folder=folder,
+            **common,
         )
         if missing is None:
-            sides.start(variant.llama_cpp, "llama_sides:llama_cpp", weights=variant.peer, folder=folder, **common)
+            sides.start(
+                variant.llama_cpp, f"{__package__}.llama_sides:llama_cpp", weights=variant.peer, folder=folder, **common
+            )
         else:
             sides.failed[variant.llama_cpp] = PEER_MISSING
 

@@ -1,9 +1,9 @@
 """One compile of the compile-time comparison in a fresh process, as JSON: seconds of the wall's and the CPU's clock.
 
 ``WHO LAYERS KIND FOLDER``; WHO is ``ours``, ``peer`` or ``peer-with-weights``, KIND ``inference`` or ``training``.
-Counted from the model built in memory, with torch imported, to the file written; what else has to be imported counts, for both. CPU time is
-that of the process and all that it started. The peer of training writes no file: it is ``torch.compile``, to the end of
-its first forward and backward.
+Counted from the model built in memory, with torch imported, to the file written; what else has to be imported counts,
+for both. CPU time is that of the process and all that it started. The peer of training writes no file: it is
+``torch.compile``, to the end of its first forward and backward.
 """
 
 import json
@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from rdukit_zoo.comparisons.models.gpt2 import Gpt2
 
 LENGTH = 128
 WORDS = 50257
+
+#: Model, kind and folder → the file's path, if there is one.
+CompileModel = Callable[[Gpt2, str, str], str | None]
 
 
 def ours(model: Gpt2, kind: str, folder: str) -> str:
@@ -54,9 +57,7 @@ def peer(model: Gpt2, kind: str, folder: str, has_weights: bool = False) -> str 
         )  # fmt: skip
 
 
-def measure(
-    compile_model: Callable[[Gpt2, str, str], str | None], layers: int, kind: str, folder: str
-) -> dict[str, float]:
+def measure(compile_model: CompileModel, layers: int, kind: str, folder: str) -> dict[str, float]:
     """Build the model, then count."""
     torch.manual_seed(0)
     model = Gpt2(layers=layers, words=WORDS)
@@ -75,6 +76,6 @@ def cpu_seconds() -> float:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    WHO = {"ours": ours, "peer": peer, "peer-with-weights": partial(peer, has_weights=True)}
+    WHO: Mapping[str, CompileModel] = {"ours": ours, "peer": peer, "peer-with-weights": partial(peer, has_weights=True)}
     who, layers, kind, folder = sys.argv[1:]
     print(json.dumps(measure(WHO[who], int(layers), kind, folder)))

@@ -47,12 +47,12 @@ class Sides:
         """Start a side and wait until it is built; nothing else runs meanwhile.
 
         Args:
-            function: ``module:function`` in this package, which gives a ``Work``; ``arguments`` are its keywords.
+            function: ``package.module:function``, which gives a ``Work``; ``arguments`` are its keywords.
         Returns:
             Whether it is there; if not, ``failed`` has the reason.
         """
         self._processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_zoo.comparisons.side", f"{__package__}.{function}", json.dumps(arguments)],
+            [sys.executable, "-m", "rdukit_zoo.comparisons.side", function, json.dumps(arguments)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with suppress(RuntimeFault):

@@ -46,9 +46,9 @@ def measure(name: str, options: Options, sides: Sides) -> list[Row]:
     case = CASES[name]
     mine = f"rdukit {case.mode} {case.precision}"
     places: dict[str, Place] = {mine: (mine, "step")}
-    sides.start(mine, "training_sides:ours", case=name, folder=options.folder, threads=options.threads)
+    sides.start(mine, f"{__package__}.training_sides:ours", case=name, folder=options.folder, threads=options.threads)
     for kind in _LARGE_PEERS if name in _SLOW else PEERS:
-        sides.start(kind, "training_sides:peer", case=name, kind=kind, threads=options.threads)
+        sides.start(kind, f"{__package__}.training_sides:peer", case=name, kind=kind, threads=options.threads)
         if name in _SLOW and kind == "eager" and sides.has(kind):
             sides.close(kind)
         else:

@@ -78,11 +78,11 @@ def compare(options: Options) -> Iterator[Row]:
 
 def _compare_case(name: str, folder: str, sides: Sides, options: Options) -> Iterator[Row]:
     common: dict[str, Any] = {"case": name, "is_quick": options.quick, "threads": options.threads}
-    sides.start(EAGER, "vision_sides:eager", **common)
+    sides.start(EAGER, f"{__package__}.vision_sides:eager", **common)
     for precision in PRECISIONS:
-        sides.start(precision, "vision_sides:ours", precision=precision, folder=folder, **common)
+        sides.start(precision, f"{__package__}.vision_sides:ours", precision=precision, folder=folder, **common)
     if find_missing_package() is None:
-        sides.start(ONNX, "vision_sides:onnx_runtime", folder=folder, **common)
+        sides.start(ONNX, f"{__package__}.vision_sides:onnx_runtime", folder=folder, **common)
     else:
         sides.failed[ONNX] = PEER_MISSING
     places = {side: (side, "forward") for side in (EAGER, *PRECISIONS, ONNX)}

@@ -281,9 +281,10 @@ static inline bool is_line(AtenTensorHandle tensor) {
 
 // rdukit::rdukit_small_convolution(Tensor x, Tensor w, Tensor? bias, int pad_y, int pad_x, int step_y, int step_x,
 //                            bool is_rectified) -> Tensor
-static AOTITorchError aoti_torch_cpu_rdukit_small_convolution(AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle* bias,
-                                                        int64_t pad_y, int64_t pad_x, int64_t step_y, int64_t step_x,
-                                                        int32_t is_rectified, AtenTensorHandle* made) {
+static AOTITorchError aoti_torch_cpu_rdukit_small_convolution(AtenTensorHandle x, AtenTensorHandle w,
+                                                              AtenTensorHandle* bias, int64_t pad_y, int64_t pad_x,
+                                                              int64_t step_y, int64_t step_x, int32_t is_rectified,
+                                                              AtenTensorHandle* made) {
   using namespace rdukit;
   using namespace rdukit::small_convolution;
   Planes px(x), pw(w);
@@ -297,35 +298,14 @@ static AOTITorchError aoti_torch_cpu_rdukit_small_convolution(AtenTensorHandle x
   return 0;
 }
 
-// rdukit::rdukit_small_convolution_input(Tensor dy, Tensor w, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x)
-//     -> Tensor: the gradient of the input from the output's, of which elements count where mask is above zero.
-// It is the convolution of dy with the turned taps, padded by what the taps reach less the padding.
-static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_input(AtenTensorHandle dy, AtenTensorHandle w,
-                                                              AtenTensorHandle* mask, int64_t pad_y, int64_t pad_x,
-                                                              int64_t step_y, int64_t step_x, AtenTensorHandle* made) {
-  using namespace rdukit;
-  using namespace rdukit::small_convolution;
-  Planes pg(dy), pw(w);
-  std::unique_ptr<Planes> pm(mask ? new Planes(*mask) : nullptr);
-  int64_t taps_y = pw.sizes[2], taps_x = pw.sizes[3];
-  Form form{pg.sizes[0], pw.sizes[0], pg.sizes[2], pg.sizes[3], pw.sizes[1], taps_y, taps_x,
-            step_y * (taps_y - 1) - pad_y, step_x * (taps_x - 1) - pad_x, step_y, step_x};
-  RAIIAtenTensorHandle out(new_planes(is_line(dy), form.batch, form.filters, form.out_height(), form.out_width()));
-  auto packed = pack(form, [&](int64_t f, int64_t c, int64_t i, int64_t j) {
-    return pw.at(c, f, taps_y - 1 - i, taps_x - 1 - j);
-  });
-  forward(form, pg.image(pm.get()), packed, nullptr, false, floats_of(out));
-  *made = out.release();
-  return 0;
-}
-
 // rdukit::rdukit_small_convolution_weight(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x,
-//     int taps_y, int taps_x) -> (Tensor, Tensor): the gradients of weight and bias; mask as above.
+//     int taps_y, int taps_x) -> (Tensor, Tensor): the gradients of weight and bias from the output's, of which elements
+// count where mask is above zero.
 static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_weight(AtenTensorHandle x, AtenTensorHandle dy,
-                                                               AtenTensorHandle* mask, int64_t pad_y, int64_t pad_x,
-                                                               int64_t step_y, int64_t step_x, int64_t taps_y,
-                                                               int64_t taps_x, AtenTensorHandle* weight,
-                                                               AtenTensorHandle* bias) {
+                                                                     AtenTensorHandle* mask, int64_t pad_y,
+                                                                     int64_t pad_x, int64_t step_y, int64_t step_x,
+                                                                     int64_t taps_y, int64_t taps_x,
+                                                                     AtenTensorHandle* weight, AtenTensorHandle* bias) {
   using namespace rdukit;
   using namespace rdukit::small_convolution;
   Planes px(x), pg(dy);
@@ -337,6 +317,33 @@ static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_weight(AtenTensorH
   weight_gradients(form, px.image(), pg.image(pm.get()), floats_of(dw), floats_of(db));
   *weight = dw.release();
   *bias = db.release();
+  return 0;
+}
+
+// rdukit::rdukit_small_convolution_backward(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y,
+//     int step_x, Tensor w) -> (Tensor, Tensor, Tensor): the gradients of input, weight and bias.
+// The input's is the convolution of dy with the turned taps, padded by what the taps reach less the padding.
+static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_backward(AtenTensorHandle x, AtenTensorHandle dy,
+                                                                       AtenTensorHandle* mask, int64_t pad_y,
+                                                                       int64_t pad_x, int64_t step_y, int64_t step_x,
+                                                                       AtenTensorHandle w, AtenTensorHandle* input,
+                                                                       AtenTensorHandle* weight,
+                                                                       AtenTensorHandle* bias) {
+  using namespace rdukit;
+  using namespace rdukit::small_convolution;
+  Planes pg(dy), pw(w);
+  std::unique_ptr<Planes> pm(mask ? new Planes(*mask) : nullptr);
+  int64_t taps_y = pw.sizes[2], taps_x = pw.sizes[3];
+  Form form{pg.sizes[0], pw.sizes[0], pg.sizes[2], pg.sizes[3], pw.sizes[1], taps_y, taps_x,
+            step_y * (taps_y - 1) - pad_y, step_x * (taps_x - 1) - pad_x, step_y, step_x};
+  RAIIAtenTensorHandle dx(new_planes(is_line(dy), form.batch, form.filters, form.out_height(), form.out_width()));
+  auto packed = pack(form, [&](int64_t f, int64_t c, int64_t i, int64_t j) {
+    return pw.at(c, f, taps_y - 1 - i, taps_x - 1 - j);
+  });
+  forward(form, pg.image(pm.get()), packed, nullptr, false, floats_of(dx));
+  must(aoti_torch_cpu_rdukit_small_convolution_weight(x, dy, mask, pad_y, pad_x, step_y, step_x, taps_y, taps_x, weight,
+                                                      bias));
+  *input = dx.release();
   return 0;
 }
 #undef RDUKIT_INLINE
