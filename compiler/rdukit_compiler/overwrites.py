@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.kernel import Argument, Ref, Special
 
 #: Makes an operator: (ATen name, arguments) → name of its value.
 Emit = Callable[[str, list[Argument]], str]
@@ -127,6 +127,8 @@ def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emi
         return emit(f"aten.{word}_scatter.default", [Ref(base_value), Ref(value), *plain])
     if word in _RESHAPES:
         return emit("aten.reshape.default", [Ref(value), shape])
+    if word == "to":  # to the dtype that the base had when traced: the device may hold the two in different ones
+        return emit("aten.to.dtype", [Ref(value), Special("dtype", str(base.meta["val"].dtype).removeprefix("torch."))])
     if word == "t":
         return emit("aten.t.default", [Ref(value)])
     if word == "transpose" and len(plain) == len(args) == 2:

@@ -1,5 +1,6 @@
 """Sides of a comparison in processes of their own: timed in turn, one at a time; who fails leaves the others alone."""
 
+import itertools
 import os
 import signal
 import time
@@ -59,7 +60,7 @@ def test_sides_work_in_turn_and_never_at_once(sides: Sides, tmp_path: Path) -> N
     timings = sides.measure({"a": ("a", "call"), "b": ("b", "call")}, 3, sample_s=0.001, warmup=0)
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert [name for name, _, _ in lines] == ["a", "b"] * 4
-    assert all(float(left[2]) <= float(right[1]) for left, right in zip(lines, lines[1:], strict=False))
+    assert all(float(left[2]) <= float(right[1]) for left, right in itertools.pairwise(lines))
     # It slept: the clock went on, the processor did not work.
     assert timings["a"].median_s >= 0.01 > timings["a"].body("s")["cpu_median"]
 
@@ -86,10 +87,13 @@ def test_what_a_call_returns_comes_over(sides: Sides, tmp_path: Path) -> None:
 def test_no_process_outlives_its_comparison(sides: Sides, tmp_path: Path) -> None:
     start(sides, tmp_path, "a", seconds=60)
     pid = int(sides.facts["a"]["pid"])
-    signal.signal(signal.SIGALRM, interrupt)
+    former = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with pytest.raises(KeyboardInterrupt), sides:
-        sides.time(("a", "call"), 1)
+    try:
+        with pytest.raises(KeyboardInterrupt), sides:
+            sides.time(("a", "call"), 1)
+    finally:
+        signal.signal(signal.SIGALRM, former)
     deadline = time.monotonic() + 5
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)

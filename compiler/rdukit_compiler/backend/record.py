@@ -162,9 +162,29 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 return super().__torch_dispatch__(func, types, args, kwargs)
             with torch._C.DisableTorchFunction():
                 return self._repeat(func, result, node_args, node_kwargs, call.tensors)
-        made = super().__torch_dispatch__(func, types, args, kwargs)
+        return self._first(func, types, args, kwargs, key, call.tensors)
+
+    def _first(
+        self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object], key: tuple[object, ...],
+        tensors: list[FakeTensor],
+    ) -> object:  # fmt: skip
+        """A call unlike any before, by torch.
+
+        A conversion to the dtype that a tensor has gives the tensor itself. The device may hold it in another dtype:
+        what is converted and what came of it are kept apart, so that later uses of the one do not become the other's.
+        """
+        tracker = self.tracer.tensor_tracker
+        former = tracker.get(tensors[0]) if tensors else None
+        made = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
-            self._results[key] = _remember(made, call.tensors)
+            if func._schema.name == "aten::to" and made is tensors[0]:
+                mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+                apart = _Result(_form_of(made), made.fake_device, 0)
+                converted = FakeTensor(mode, apart.make(mode, tensors), made.fake_device)
+                tracker[converted], tracker[made] = tracker[made], former
+                self._results[key] = apart
+                return converted
+            self._results[key] = _remember(made, tensors)
         return made
 
     def _known(self, tensor: Any) -> bool | int | float | None:

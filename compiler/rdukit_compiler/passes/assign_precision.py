@@ -19,6 +19,7 @@ from rdukit.pef.kernel import Argument, Special, references
 from rdukit_compiler.backend.operators import callable_of, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.choose_compute import DECLARED
+from rdukit_compiler.passes.convert_back import ConversionsBack
 from rdukit_compiler.passes.repeated_calls import RepeatedCalls
 
 _ROUNDED = {torch.float32, torch.float64, torch.float16}
@@ -81,14 +82,20 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
             tensors[value.name] = calls.tensor_like(
                 torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
             )
-        for operator in operators:
+        back = ConversionsBack(graph.values) if precision.name != "f32" else None
+        chosen = []
+        for traced in operators:
+            operator = back.convert(traced) if back is not None else traced
+            chosen.append(operator)
             calls.run(operator, tensors)
+            if back is not None:
+                back.follow(operator, tensors)
             for name in operator.outputs:
                 tensor = tensors[name]
                 values[name] = replace(
                     values[name], dtype=dtype_name(tensor.dtype), requires_grad=bool(tensor.requires_grad)
                 )
-    return replace(graph, values=values, operators=operators)
+    return replace(graph, values=values, operators=tuple(chosen))
 
 
 def read_exactly(operators: Iterable[Operator]) -> frozenset[str]:

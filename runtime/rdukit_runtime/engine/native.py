@@ -45,7 +45,7 @@ class NativeStep(ctypes.Structure):
 
 
 class NativeKernel:
-    """A kernel in a library. Callable as a kernel; a ``NativeList`` calls several at once."""
+    """A kernel in a library. Callable as a kernel; ``NativeSteps`` calls several at once."""
 
     def __init__(self, address: int, run_list: Any, inputs: int, outputs: int) -> None:
         self.address = address

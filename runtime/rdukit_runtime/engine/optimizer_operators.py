@@ -14,6 +14,7 @@ from torch.optim.adamw import adamw as functional_adamw
 from rdukit_runtime.engine.collectives import all_reduce_mean
 
 Tensors = list[torch.Tensor]
+_ONE: Final = torch.ones(())
 
 #: Elements of a large tensor that ``adamw_stepwise`` updates at once.
 PIECE: Final = 1 << 17
@@ -44,6 +45,14 @@ def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
         yield [[tensors[i] for i in chosen] if tensors else [] for tensors in lists]
 
 
+def _count(steps: Tensors) -> None:
+    """Add 1 to each; on the host a list of tensors takes a third of the time that a number takes."""
+    if steps[0].device.type == "cpu":
+        torch._foreach_add_(steps, [_ONE] * len(steps))
+    else:
+        torch._foreach_add_(steps, 1)
+
+
 def adamw(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
@@ -51,7 +60,7 @@ def adamw(
     """``torch.optim.AdamW``'s update, in place; ``steps`` are scalars that count updates."""
     if not parameters:
         return
-    torch._foreach_add_(steps, 1)
+    _count(steps)
     for weights, slopes, means, spreads, counts in _of_one_dtype(parameters, gradients, averages, squares, steps):
         torch._fused_adamw_(
             weights, slopes, means, spreads, [], counts, lr=lr, beta1=beta1, beta2=beta2,
@@ -71,7 +80,7 @@ def adamw_stepwise(
     """
     if not parameters:
         return
-    torch._foreach_add_(steps, 1)
+    _count(steps)
     counts = torch.stack(steps).tolist()  # of all at once: each look at a value makes a GPU stop
     for parameter, gradient, average, square, count in zip(
         parameters, gradients, averages, squares, counts, strict=True

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+#include <vector>
 
 namespace rdukit {
 
@@ -35,8 +36,6 @@ struct Step {
   int32_t index;
 };
 
-constexpr int MOST_HANDLES = 4096;
-
 static inline void drop(AtenTensorHandle* slot) {
   if (*slot) aoti_torch_delete_tensor_object(*slot);
   *slot = nullptr;
@@ -45,7 +44,13 @@ static inline void drop(AtenTensorHandle* slot) {
 // 0, or 1 with the reason in `error` and the failed step's position in `failed`.
 static int32_t run_list(AtenTensorHandle* slots, const Step* steps, int64_t count, int64_t* durations, char* error,
                         int64_t room, int64_t* failed) {
-  AtenTensorHandle inputs[MOST_HANDLES], outputs[MOST_HANDLES];
+  int32_t most = 0;
+  for (int64_t s = 0; s < count; s++) {
+    most = steps[s].input_count > most ? steps[s].input_count : most;
+    most = steps[s].output_count > most ? steps[s].output_count : most;
+  }
+  std::vector<AtenTensorHandle> handles(2 * most);
+  AtenTensorHandle *inputs = handles.data(), *outputs = inputs + most;
   int64_t began = durations ? nanoseconds() : 0;
   for (int64_t s = 0; s < count; s++) {
     const Step& step = steps[s];

@@ -115,42 +115,32 @@ static inline int64_t whole(int64_t count, int64_t unit) { return (count + unit 
 struct Image {
   const float *data, *mask;
   const int64_t *strides, *mask_strides;
-  const float* row(int64_t n, int64_t c, int64_t i) const { return data + n * strides[0] + c * strides[1] + i * strides[2]; }
-  const float* mask_row(int64_t n, int64_t c, int64_t i) const {
-    return mask + n * mask_strides[0] + c * mask_strides[1] + i * mask_strides[2];
-  }
-  template <class F>
-  RDUKIT_INLINE void read(int64_t n, int64_t c, int64_t i, int64_t width, F f) const {
-    const float* from = row(n, c, i);
-    int64_t step = strides[3];
-    if (!mask) {
-      for (int64_t j = 0; j < width; j++) f(j, from[j * step]);
+  // One row, side by side.
+  RDUKIT_INLINE void read_row(float* to, int64_t n, int64_t c, int64_t i, int64_t width) const {
+    const float* from = data + n * strides[0] + c * strides[1] + i * strides[2];
+    int64_t step = strides[3], mask_step = mask ? mask_strides[3] : 0;
+    if (step != 1) {
+      for (int64_t j = 0; j < width; j++) to[j] = from[j * step];
+    } else if (mask_step != 1) {
+      __builtin_memcpy(to, from, width * sizeof(float));
+    }
+    if (!mask) return;
+    const float* shown = mask + n * mask_strides[0] + c * mask_strides[1] + i * mask_strides[2];
+    if (step != 1 || mask_step != 1) {
+      for (int64_t j = 0; j < width; j++) to[j] = shown[j * mask_step] <= 0 ? 0 : to[j];
       return;
     }
-    const float* shown = mask_row(n, c, i);
-    int64_t mask_step = mask_strides[3];
-    for (int64_t j = 0; j < width; j++) f(j, shown[j * mask_step] <= 0 ? 0 : from[j * step]);
+    int64_t j = 0;  // in vectors, because which elements count cannot be foreseen
+    for (; j + LANES <= width; j += LANES) put(to + j, lanes_at(shown + j) <= 0 ? Lanes{} : lanes_at(from + j));
+    for (; j < width; j++) to[j] = shown[j] <= 0 ? 0 : from[j];
   }
 };
 
 // A sample's planes with zeros around them; the zeros are there already.
 static void pad_into(float* to, const Image& image, int64_t n, const Form& form) {
   for (int64_t c = 0; c < form.channels; c++)
-    for (int64_t i = 0; i < form.height; i++) {
-      float* line = to + c * form.plane() + (i + form.pad_y) * form.wide() + form.pad_x;
-      bool is_dense = image.strides[3] == 1;
-      int64_t j = 0;
-      if (is_dense && !image.mask) {
-        __builtin_memcpy(line, image.row(n, c, i), form.width * sizeof(float));
-      } else if (is_dense && image.mask_strides[3] == 1) {
-        const float *from = image.row(n, c, i), *shown = image.mask_row(n, c, i);
-        for (; j + LANES <= form.width; j += LANES)
-          put(line + j, lanes_at(shown + j) <= 0 ? Lanes{} : lanes_at(from + j));
-        for (; j < form.width; j++) line[j] = shown[j] <= 0 ? 0 : from[j];
-      } else {
-        image.read(n, c, i, form.width, [&](int64_t at, float v) { line[at] = v; });
-      }
-    }
+    for (int64_t i = 0; i < form.height; i++)
+      image.read_row(to + c * form.plane() + (i + form.pad_y) * form.wide() + form.pad_x, n, c, i, form.width);
 }
 
 // w(f, c, i, j) as [blocks of ROWS filters][taps][ROWS], zeros at the end.
@@ -210,12 +200,14 @@ static void weight_gradients(const Form& form, const Image& x, const Image& dy, 
   int64_t grain = 1 + 200000 / (form.filters * taps * run / 8 + 1);
   in_parallel(form.batch, grain, [&](int64_t first, int64_t last) {
     std::vector<float> padded(form.channels * form.plane() + WIDE), turned(run * room), own(rows * room), total(room);
+    std::vector<float> line(ow);
     for (int64_t n = first; n < last; n++) {
       pad_into(padded.data(), x, n, form);
       for (int64_t i = 0; i < oh; i++)  // dy with its filters side by side; zeros between the rows
         for (int64_t f = 0; f < form.filters; f++) {
           float* to = turned.data() + i * form.wide() * room + f;
-          dy.read(n, f, i, ow, [&](int64_t j, float v) { to[j * room] = v; });
+          dy.read_row(line.data(), n, f, i, ow);
+          for (int64_t j = 0; j < ow; j++) to[j * room] = line[j];
         }
       if (room == LANES)
         sum_positions<1>(rows, padded.data(), offsets.data(), turned.data(), own.data(), room, run);
