@@ -41,6 +41,9 @@ _SYMBOL_KINDS: Final = {
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
+#: Bytes from which on a gradient's contributions are added up in place: one more tensor costs more than clearing one.
+LARGE_GRADIENT: Final = 1 << 18
+
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
 _MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
 
@@ -319,8 +322,26 @@ class _GraphAssembler:
                 self._gradients[parameter.name] = [symbol]
             self._add_optimizer_section(together[0], SectionType.GRADNORM, clipped)
         for group in groups:
-            kernel = build_optimizer(group, parameters, self._as_tuples(), exact=self._options.is_exact)
+            kernel = build_optimizer(
+                group, parameters, self._as_tuples(), self._options.is_exact, self._unshared_gradients()
+            )
             self._add_optimizer_section(group, SectionType.OPT, kernel)
+
+    def _unshared_gradients(self) -> frozenset[str]:
+        """Large gradients that surely have memory of their own: no view, and no output of the same size beside them,
+        as a native library may make two outputs that are always equal only once.
+        """
+        symbols = self._assembly.symbols
+        sections = [section for section in self._assembly.sections if section.graph == self._graph.name]
+        shared = {name for section in sections for pair in section.shares.items() for name in pair}
+        found: set[str] = set()
+        for section in sections:
+            sizes = [symbols[name].bytes for name in section.outputs]
+            for name, size in zip(section.outputs, sizes, strict=True):
+                is_alone = sizes.count(size) == 1 and name not in shared
+                if symbols[name].kind is SymbolKind.GRADIENT and size >= LARGE_GRADIENT and is_alone:
+                    found.add(name)
+        return frozenset(found)
 
     def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:
         """The section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.

@@ -138,7 +138,7 @@ def build_reduce(
 
 def build_optimizer(
     group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
-    exact: bool = False,
+    exact: bool = False, unshared: frozenset[str] = frozenset(),
 ) -> OptimizerKernel:  # fmt: skip
     """Update the parameters and states of ``group`` in place from the gradients' contributions.
 
@@ -146,8 +146,9 @@ def build_optimizer(
 
     Args:
         exact: round as torch's default update does, rather than be fast.
+        unshared: large contributions with memory of their own, which are summed in place.
     """
-    builder = _Builder()
+    builder = _Builder(unshared)
     present = [name for name in group.parameters if gradients.get(name)]
     refs: list[Argument] = [builder.input(parameters[name]) for name in present]
     summed = [builder.summed(parameters[name], gradients[name]) for name in present]
@@ -167,9 +168,10 @@ def build_optimizer(
 
 
 class _Builder:
-    """Collects a kernel's inputs and nodes."""
+    """Collects a kernel's inputs and nodes. ``unshared``: gradients that may be summed in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, unshared: frozenset[str] = frozenset()) -> None:
+        self._unshared = unshared
         self.bound: list[str] = []
         self._inputs: list[TensorSpec] = []
         self._nodes: list[KernelNode] = []
@@ -186,11 +188,19 @@ class _Builder:
         return Ref(name)
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
+        """The sum of contributions.
+
+        Of large ones, which nothing else lies in, it is made in the first one's memory, and the others become zero:
+        the gradient, all of them together, stays what it was, and no further tensor is needed.
+        """
         total = self.input(replace(parameter, name=contributions[0]))
+        is_in_place = self._unshared.issuperset(contributions)
         for name in contributions[1:]:
             part = self.input(replace(parameter, name=name))
             added = f"s{len(self._nodes)}"
-            self.node(added, "aten.add.Tensor", [total, part])
+            self.node(added, "aten.add_.Tensor" if is_in_place else "aten.add.Tensor", [total, part])
+            if is_in_place:
+                self.node(f"z{len(self._nodes)}", "aten.zero_.default", [part])
             total = Ref(added)
         return total
 

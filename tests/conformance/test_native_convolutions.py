@@ -61,6 +61,11 @@ _CASES: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int
         lambda x, w, b, *n: (_norm(F.conv2d(x, w, b, (2, 1), (2, 3), (1, 2)), *n),),
         ((1, 8, 12, 17), (12, 8, 5, 3), (12,), *_FOUR),
     ),
+    "of one channel": (lambda x, w, *n: (_block(x, w, *n),), ((2, 1, 9, 7), (12, 1, 3, 3), *_FOUR)),
+    "of one column to one channel": (
+        lambda x, w, v, b: (F.conv2d(F.conv2d(x, w, padding=(1, 0)).relu(), v, b),),
+        ((2, 6, 9, 1), (12, 6, 3, 1), (1, 12, 1, 1), (1,)),
+    ),
     "of one channel and one point": (
         lambda x, w, *n: (_block(x, w, *n).flatten(1),),
         ((3, 1, 4, 4), (12, 1, 4, 4), *_FOUR),
@@ -83,7 +88,8 @@ _CASES: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int
     ),
 }  # fmt: skip
 _WAYS = {"f32": (torch.float32, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32"))}
-_ALL = [(name, way) for name in _CASES for way in _WAYS]
+#: The others differ in shapes only.
+_ALL = [(name, way) for name in _CASES for way in _WAYS if way == "f32" or name in {"a residual block", "up and down"}]
 
 
 def _inputs(name: str, way: str) -> list[torch.Tensor]:
@@ -172,7 +178,7 @@ def test_other_convolutions_stay_as_they_are(function: Callable[..., tuple[torch
 
 
 def test_bf16_stays_in_bf16_where_the_processor_has_it() -> None:
-    name, way = "with all that follows", "bf16 by f32"
+    name, way = "up and down", "bf16 by f32"
     with without_onednn():
         module = trace_aten(_CASES[name][0], _inputs(name, way))
     assert not choose_convolutions(module, Routes(bf16="native"))

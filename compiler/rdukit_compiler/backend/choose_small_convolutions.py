@@ -141,11 +141,9 @@ def _rewrite_forward(node: fx.Node) -> None:
 
 
 def _rewrite_backward(node: fx.Node) -> None:
-    dy, x, w, _, _, padding, dilation, *_ = node.args
-    assert isinstance(dy, fx.Node) and isinstance(w, fx.Node)
-    mask = None
-    if _is_rectified_by_us(dy):
-        dy, mask = dy.args[0], dy.args[1]
+    given, x, w, _, _, padding, dilation, *_ = node.args
+    assert isinstance(given, fx.Node) and isinstance(w, fx.Node)
+    dy, mask = given.args[:2] if _is_rectified_by_us(given) else (given, None)
     args = (x, dy, mask, *_both_axes(padding, 0), *_both_axes(dilation, 1))
     gradients, wanted = node.meta["val"], {user.args[1] for user in node.users}
     if 0 in wanted:

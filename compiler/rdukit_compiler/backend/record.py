@@ -175,9 +175,9 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         tracker = self.tracer.tensor_tracker
         former = tracker.get(tensors[0]) if tensors else None
-        made = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        made = super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
-            if func._schema.name == "aten::to" and made is tensors[0]:
+            if func._schema.name == "aten::to" and former is not None and made is tensors[0]:
                 mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
                 apart = _Result(_form_of(made), made.fake_device, 0)
                 converted = FakeTensor(mode, apart.make(mode, tensors), made.fake_device)

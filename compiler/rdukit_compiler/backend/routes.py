@@ -86,7 +86,8 @@ def load_routes() -> Routes:
     path = home_folder() / "machine" / f"routes-{cpu_signature()}-{torch.__version__.replace('+', '-')}.json"
     kept = _read(path)
     if kept is None:
-        kept = measure_routes()
+        measured = measure_routes()
+        kept = _read(path) or measured  # another process may have measured meanwhile: all take one answer
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, json.dumps(asdict(kept)).encode())

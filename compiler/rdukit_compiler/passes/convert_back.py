@@ -26,8 +26,8 @@ _WIDE: Final = Special("dtype", "float32")
 _NARROW: Final = Special("dtype", "bfloat16")
 #: Operators that only show the same numbers another way.
 _SHOWING: Final = frozenset(
-    "to float view reshape flatten unflatten squeeze unsqueeze transpose t permute expand contiguous clone slice select "
-    "detach alias".split()
+    "to float view reshape flatten unflatten squeeze unsqueeze transpose t permute expand contiguous clone slice "
+    "select detach alias".split()
 )
 
 

@@ -1,7 +1,8 @@
 """Give the tensors that share a region of device memory one dtype: they are the same bytes.
 
 A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
-in the widest: who reads it in bf16 rounds, who writes bf16 converts.
+in the widest: who reads it in bf16 rounds, who writes bf16 converts. So it is with a buffer that one graph updates,
+which is f32, and another only reads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +23,9 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
     Raises:
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
     """
+    graphs = _join_buffers(graphs)
     if not regions:
-        return list(graphs)
+        return graphs
     widest: dict[str, Value] = {}
     for graph in graphs:
         for value in _ends(graph):
@@ -39,6 +41,31 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
     return [
         _held_in(graph, {v.name: widest[regions.get(v.name, v.name)].dtype for v in _ends(graph)}) for graph in graphs
     ]
+
+
+def _join_buffers(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
+    """The graphs with one dtype per buffer: f32 if it is that in any of them."""
+    wide = {
+        value.name for graph in graphs for value in graph.of_kind(ValueKind.BUFFER) if value.dtype == "float32"
+    }  # fmt: skip
+    found: list[ModelGraph] = []
+    for graph in graphs:
+        for value in graph.of_kind(ValueKind.BUFFER):
+            if value.name in wide and value.dtype == "bfloat16":
+                graph = _rounded_where_read(graph, value)
+        found.append(graph)
+    return found
+
+
+def _rounded_where_read(graph: ModelGraph, buffer: Value) -> ModelGraph:
+    """The graph with a bf16 buffer held in f32, and rounded to bf16 before anything reads it."""
+    read = f"{buffer.name}__{buffer.dtype}"
+    arguments = (Ref(buffer.name), Special("dtype", buffer.dtype))
+    first = Operator(f"{buffer.name}__to", "aten.to.dtype", "to", arguments, {}, (read,))
+    rounded = Value(read, ValueKind.OPERATOR, buffer.dtype, buffer.shape)
+    values = {**graph.values, buffer.name: replace(buffer, dtype="float32"), read: rounded}
+    operators = (first, *(_renamed(operator, buffer.name, read) for operator in graph.operators))
+    return replace(graph, values=values, operators=operators)
 
 
 def _ends(graph: ModelGraph) -> Iterator[Value]:

@@ -1,5 +1,7 @@
 """Conversions back to a tensor's dtype, where the device computes in bf16."""
 
+from dataclasses import replace
+
 from rdukit.pef.kernel import Special
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
@@ -14,13 +16,15 @@ def dtypes(graph: ModelGraph, precision: str = "bf16") -> list[str]:
     return [typed.values[operator.outputs[0]].dtype for operator in typed.operators]
 
 
-def chain(*words: str) -> ModelGraph:
-    """Operators one after the other; ``to`` converts to f32, and ``softmax`` computes in it."""
+def chain(*words: str, modules: str = "") -> ModelGraph:
+    """Operators one after the other, each in the module of one letter; ``to`` converts to f32."""
     build = GraphBuilder()
-    name = build.input("x", 2, 3)
-    arguments = {"to": (F32,), "softmax": (-1, F32)}
+    name = build.input("x", 3, 3)
     for position, word in enumerate(words):
-        name = build.op(word, name, *arguments.get(word, ()), name=f"v{position}")
+        arguments = (F32,) if word == "to" else ()
+        name = build.op(word, name, *arguments, name=f"v{position}", module=modules[position : position + 1])
+        if word == "to":
+            build.operators[-1] = replace(build.operators[-1], op="aten.to.dtype")
     return build.build(name)
 
 
@@ -38,3 +42,7 @@ def test_a_repeated_conversion_stays_wide() -> None:
 
 def test_a_conversion_widens_again_after_one_went_back() -> None:
     assert dtypes(chain("to", "exp", "to", "to")) == ["float32", "float32", "bfloat16", "float32"]
+
+
+def test_what_another_module_widened_stays_wide() -> None:
+    assert dtypes(chain("to", "exp", "to", "exp", "to", modules="aabba")) == ["float32"] * 4 + ["bfloat16"]

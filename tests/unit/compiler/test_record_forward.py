@@ -41,7 +41,7 @@ def numbers_of_each_kind(t: list[torch.Tensor]) -> list[torch.Tensor]:
     x = t[0]
     made = [x.sum(0, keepdim=flag) for flag in (True, False, True, False)]
     made += [x + number for number in (1, 1.0, True, 2, 1)]
-    made += [x.to(dtype) for dtype in (torch.bfloat16, torch.float32, torch.bfloat16)]
+    made += [x.to(dtype) for dtype in (torch.bfloat16, torch.float64, torch.bfloat16)]
     made += [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
     return [*made, *x.split(2), *x.split(2), *x.split([1, 3])]
 
@@ -105,6 +105,18 @@ def test_calls_results_and_shared_memory_are_those_of_torchs_recorder(forward: F
         values = [torch.empty(4, 6), torch.empty(6, 6)]
     theirs = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(values)
     assert described(record_forward(forward, values)) == described(theirs)
+
+
+def test_a_conversion_that_changes_nothing_does_not_stand_for_what_it_converted() -> None:
+    def forward(t: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [made for _ in range(2) for made in (t[0].to(torch.float32).exp(), t[0].sin())]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        recorded = record_forward(forward, [torch.empty(4, 6)])
+    x, *calls, _ = recorded.graph.nodes
+    first, exp, sin, second, _, again = calls
+    assert [first.args[0], exp.args[0], sin.args[0], second.args[0], again.args[0]] == [x, first, x, x, x]
+    assert first.meta["val"].untyped_storage()._cdata == x.meta["val"].untyped_storage()._cdata
 
 
 def test_what_is_done_in_place_later_does_not_change_an_earlier_result() -> None:

@@ -48,6 +48,19 @@ static AOTITorchError aoti_torch_cpu_rdukit_convolution(AtenTensorHandle x, Aten
   else
     turn_weights((float*)to, (const float*)vw.data, vw, scales.data);
   int64_t padding[] = {padding_y, padding_x}, stride[] = {stride_y, stride_x}, dilation[] = {dilation_y, dilation_x};
-  return aoti_torch_cpu_mkldnn__convolution_pointwise(x, turned, shift, padding, 2, stride, 2, dilation, 2, 1,
-                                                      relu ? "relu" : "none", nullptr, 0, nullptr, made);
+  must(aoti_torch_cpu_mkldnn__convolution_pointwise(x, turned, shift, padding, 2, stride, 2, dilation, 2, 1,
+                                                    relu ? "relu" : "none", nullptr, 0, nullptr, &handle));
+  RAIIAtenTensorHandle result(handle);
+  View vr(result);
+  bool is_plain = vr.sizes[2] * vr.sizes[3] == 1 || vr.sizes[1] == 1;
+  if (!is_plain && vr.strides[1] != 1) {  // shapes that are both orders at once: the library took the other
+    int64_t c = vr.sizes[1], last[] = {c * vr.sizes[2] * vr.sizes[3], 1, c * vr.sizes[3], c};
+    must(aoti_torch_empty_strided(4, vr.sizes, last, vr.dtype, aoti_torch_device_type_cpu(), 0, &handle));
+    RAIIAtenTensorHandle moved(handle);
+    must(aoti_torch_copy_(moved, result, 0));
+    *made = moved.release();
+  } else {
+    *made = result.release();
+  }
+  return 0;
 }

@@ -5,6 +5,7 @@
 // a matrix product whose rows are shifted views: nothing is unfolded. Positions between the rows of a padded plane are
 // computed too and left out at the end. Blocks of ROWS x 2 vectors of sums stay in registers.
 #pragma once
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -189,18 +190,19 @@ static void forward(const Form& form, const Image& x, const std::vector<float>& 
   });
 }
 
-// dw [filters, taps] and, unless null, db [filters], from x and dy (any strides).
+// dw [filters, taps] and db [filters] from x and dy.
 static void weight_gradients(const Form& form, const Image& x, const Image& dy, float* dw, float* db) {
   std::vector<int64_t> offsets = form.offsets();
   int64_t taps = form.taps(), run = form.run(), ow = form.out_width(), oh = form.out_height();
   int64_t room = form.filters <= LANES ? LANES : whole(form.filters, WIDE), rows = whole(taps, 2 * ROWS);
   offsets.resize(rows, 0);
-  std::vector<float> sums(rows * room), ones(room);
+  std::map<int64_t, std::vector<float>> parts;  // by first sample: added up in an order that does not change
   std::mutex lock;
   int64_t grain = 1 + 200000 / (form.filters * taps * run / 8 + 1);
   in_parallel(form.batch, grain, [&](int64_t first, int64_t last) {
-    std::vector<float> padded(form.channels * form.plane() + WIDE), turned(run * room), own(rows * room), total(room);
-    std::vector<float> line(ow);
+    std::vector<float> padded(form.channels * form.plane() + WIDE), turned(run * room), line(ow);
+    std::vector<float> own((rows + 1) * room);  // the last row is the bias'
+    float* total = own.data() + rows * room;
     for (int64_t n = first; n < last; n++) {
       pad_into(padded.data(), x, n, form);
       for (int64_t i = 0; i < oh; i++)  // dy with its filters side by side; zeros between the rows
@@ -214,18 +216,19 @@ static void weight_gradients(const Form& form, const Image& x, const Image& dy, 
       else
         for (int64_t f = 0; f < room; f += WIDE)
           sum_positions<2>(rows, padded.data(), offsets.data(), turned.data() + f, own.data() + f, room, run);
-      if (db)
-        for (int64_t at = 0; at < run; at++)
-          for (int64_t f = 0; f < room; f += LANES)
-            put(total.data() + f, lanes_at(total.data() + f) + lanes_at(turned.data() + at * room + f));
+      for (int64_t at = 0; at < run; at++)
+        for (int64_t f = 0; f < room; f += LANES)
+          put(total + f, lanes_at(total + f) + lanes_at(turned.data() + at * room + f));
     }
     std::lock_guard<std::mutex> guard(lock);
-    for (int64_t i = 0; i < rows * room; i++) sums[i] += own[i];
-    for (int64_t f = 0; f < room; f++) ones[f] += total[f];
+    parts[first] = std::move(own);
   });
+  std::vector<float> sums((rows + 1) * room);
+  for (const auto& part : parts)
+    for (size_t i = 0; i < sums.size(); i++) sums[i] += part.second[i];
   for (int64_t f = 0; f < form.filters; f++) {
     for (int64_t k = 0; k < taps; k++) dw[f * taps + k] = sums[k * room + f];
-    if (db) db[f] = ones[f];
+    db[f] = sums[rows * room + f];
   }
 }
 
@@ -290,9 +293,9 @@ static AOTITorchError aoti_torch_cpu_rdukit_small_convolution(AtenTensorHandle x
   return 0;
 }
 
-// rdukit::rdukit_small_convolution_weight(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y, int step_x,
-//     int taps_y, int taps_x) -> (Tensor, Tensor): the gradients of weight and bias from the output's, of which elements
-// count where mask is above zero.
+// rdukit::rdukit_small_convolution_weight(Tensor x, Tensor dy, Tensor? mask, int pad_y, int pad_x, int step_y,
+//     int step_x, int taps_y, int taps_x) -> (Tensor, Tensor): the gradients of weight and bias from dy, of which
+// elements count where mask is above zero.
 static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_weight(AtenTensorHandle x, AtenTensorHandle dy,
                                                                      AtenTensorHandle* mask, int64_t pad_y,
                                                                      int64_t pad_x, int64_t step_y, int64_t step_x,
