@@ -106,14 +106,15 @@ def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
         product_node = node.graph.call_function(aten.mm.default, tuple(flat))
         product_node.meta["val"] = node.meta["val"].select(0, 0)
     _replace(node, aten.unsqueeze.default, (product_node, 0))
-    _rewrite_product(product_node, *flat, None, routes)
+    _rewrite_product(product_node, flat[0], flat[1], None, routes)
 
 
 def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
     """Attention of few rows, of which nobody needs the logarithms of the sums; else, in bf16, between casts."""
     q, k, v = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
     used = [user for user in node.users if user.target is operator.getitem]
-    dropout, is_causal = (*node.args[3:5], *(0.0, False)[len(node.args[3:5]) :])
+    given = tuple(node.args[3:5])
+    dropout, is_causal = given + (0.0, False)[len(given) :]
     heads, rows, width = q.meta["val"].shape[1:]
     tensors = [operand.meta["val"] for operand in (q, k, v)]
     if (

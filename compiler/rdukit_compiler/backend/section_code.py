@@ -9,8 +9,6 @@ runs portably.
 import re
 from typing import Final
 
-from rdukit.errors import CompileError
-
 _BODY: Final = re.compile(
     r"void AOTInductorModel::run_impl\(.*?\) \{\n(?P<body>.*)\n\} // AOTInductorModel::run_impl", re.DOTALL
 )
@@ -31,7 +29,7 @@ _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
 
 
-class UnusualCode(CompileError):
+class UnusualCode(ValueError):
     """Inductor wrote code in a form that is not known here."""
 
 

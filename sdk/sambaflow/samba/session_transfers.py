@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit.pef.memory_view import memory_line
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
@@ -58,6 +57,10 @@ class SessionTransfers:
 
     def _announce_memory(self) -> None:
         """One line, before the first run: what the plan says of the PEF, and what the program's own copies take."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        from rdukit.pef.memory_view import memory_line
+
         states = [held for optimizer in self._optimizers for kept in optimizer.state.values() for held in kept.values()]
         held = [unwrap(tensor) for tensor in (*self._state.values(), *states)]
         host_bytes = sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.device.type != "meta")
