@@ -31,7 +31,7 @@ from rdukit.pef.memory_view import memory_line
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.light_tracing import without_dynamo
-from rdukit_compiler.backend.native import build_natives, find_cpp_compiler, has_native_form
+from rdukit_compiler.backend.native import NativeBuilder, build_natives, find_cpp_compiler, has_native_form
 from rdukit_compiler.choices import load_choices
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
@@ -67,8 +67,17 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
         CompileError: the model cannot be compiled; also its subclasses. InvalidArgument: an option is not legal.
     """
     options.check()
+    with NativeBuilder() as builder:
+        return _compile(graphs, options, reporter, builder)
+
+
+def _compile(
+    graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter, builder: NativeBuilder
+) -> Path:  # fmt: skip
     store = open_section_store()
     assembly = Assembly(memo=SectionMemo(store))
+    if _wants_natives(options):
+        assembly.memo.on_new = builder.warm
     tables = {}
     all_plans: list[SectionPlan] = []
     chosen = [_choose(traced, options, reporter) for traced in graphs]
@@ -89,7 +98,7 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     if store is not None:
         store.trim()
     reporter.info(projection_line(assembly.sections))
-    natives = _build_natives(assembly, options, reporter)
+    natives = _build_natives(assembly, options, reporter, builder)
     pef = Pef(
         name=options.name,
         mode=options.mode,
@@ -143,9 +152,16 @@ def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
         raise CompileError("internal: the section plans are not a partition of the graph's operators")
 
 
-def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Reporter) -> dict[str, bytes]:
-    """Native libraries for O1 and O3, kept ones or new ones; O0 runs portably, each operator by itself."""
-    if options.kernels == "portable" or options.mode == "o0":
+def _wants_natives(options: CompileOptions) -> bool:
+    """O0 runs portably, each operator by itself."""
+    return options.kernels != "portable" and options.mode != "o0"
+
+
+def _build_natives(
+    assembly: Assembly, options: CompileOptions, reporter: Reporter, builder: NativeBuilder
+) -> dict[str, bytes]:  # fmt: skip
+    """Native libraries for O1 and O3, kept ones or new ones."""
+    if not _wants_natives(options):
         return {}
     has_compiler = find_cpp_compiler() is not None
     wanted = sum(has_native_form(kernel) for kernel in assembly.kernels.values())
@@ -156,7 +172,7 @@ def _build_natives(assembly: Assembly, options: CompileOptions, reporter: Report
         if error:
             reporter.warning(f"kernel {digest[:12]} runs from generated operator code: {error}")
 
-    natives = build_natives(assembly.kernels, on_built, has_compiler)
+    natives = build_natives(assembly.kernels, on_built, has_compiler, builder)
     if len(natives) < wanted and not has_compiler:
         if options.kernels == "native":
             raise CompileError("no C++ compiler was found (g++, or $CXX); install one, or set RDUKIT_KERNELS=portable")

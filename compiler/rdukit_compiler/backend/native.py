@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from rdukit.cpu import splittable_threads, usable_cores
 from rdukit.errors import CompileError
@@ -59,34 +59,88 @@ def has_native_form(kernel: KernelGraph) -> bool:
     return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
 
 
+class NativeBuilder:
+    """What one compile builds native kernels with. Used as a context: at its end nothing of it is left.
+
+    Worker processes take seconds to import torch's compiler; ``warm`` starts them while kernels are still being found.
+    """
+
+    def __init__(self) -> None:
+        self._held = contextlib.ExitStack()
+        self._cache: KernelCache | None = None
+        self._place: BuildPlace | None = None
+        self._spare: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._spare:
+            worker.stop()
+        self._held.close()
+
+    @property
+    def cache(self) -> KernelCache:
+        """Where libraries are kept."""
+        if self._cache is None:
+            self._cache = open_kernel_cache(build_variant())
+        return self._cache
+
+    def open(self) -> BuildPlace | None:
+        """The place for this compile's builds; None if the cache is refused."""
+        if self._place is None and self.cache.refusal is None:
+            self._place = self._held.enter_context(self.cache.building())
+        return self._place
+
+    def warm(self) -> None:
+        """Start the workers, if there is a compiler: new kernels are to be expected."""
+        if not self._spare and find_cpp_compiler() is not None and (place := self.open()) is not None:
+            self._spare = [_Worker(place, str(self.cache.inductor)) for _ in range(worker_count())]
+
+    def take_worker(self, place: BuildPlace) -> "_Worker":
+        """A worker of the caller's own, which stops it."""
+        return self._spare.pop() if self._spare else _Worker(place, str(self.cache.inductor))
+
+
+def worker_count() -> int:
+    """Most processes that build at once."""
+    return resolve(WORKERS) or usable_cores()
+
+
 def build_natives(
-    kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None], has_compiler: bool = True
-) -> dict[str, bytes]:
+    kernels: Mapping[str, KernelGraph], on_built: Callable[[str, str | None], None], has_compiler: bool = True,
+    builder: NativeBuilder | None = None,
+) -> dict[str, bytes]:  # fmt: skip
     """Native libraries by kernel digest; kernels that could not be built are left out, and run portably.
 
     Args:
         on_built: called with each digest as it is ready, and the error if there was one.
         has_compiler: False takes what earlier compiles kept, and builds nothing.
+        builder: the compile's; None makes one for this call.
     """
-    cache = open_kernel_cache(build_variant())
+    if builder is None:
+        with NativeBuilder() as own:
+            return build_natives(kernels, on_built, has_compiler, own)
+    cache = builder.cache
     wanted = {digest: kernel for digest, kernel in kernels.items() if has_native_form(kernel)}
     libraries = {digest: library for digest in wanted if (library := cache.find(digest)) is not None}
     missing = {digest: kernel for digest, kernel in wanted.items() if digest not in libraries}
     for digest in libraries:
         on_built(digest, None)
     if missing and has_compiler:
-        _build_missing(missing, cache, libraries, on_built)
+        _build_missing(missing, builder, libraries, on_built)
     return libraries
 
 
 def _build_missing(
-    missing: Mapping[str, KernelGraph], cache: KernelCache, libraries: dict[str, bytes],
+    missing: Mapping[str, KernelGraph], builder: NativeBuilder, libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None],
 ) -> None:  # fmt: skip
     """Add the libraries that can be built to ``libraries``; if none can be kept, say so once."""
-    with cache.building() as place:
-        if place is not None:
-            _build_in(place, missing, cache, libraries, on_built)
+    cache = builder.cache
+    place = builder.open()
+    if place is not None:
+        _build_in(place, missing, builder, libraries, on_built)
     if cache.refusal is not None:
         left = [digest for digest in missing if digest not in libraries]
         for number, digest in enumerate(left):
@@ -94,22 +148,24 @@ def _build_missing(
 
 
 def _build_in(
-    place: BuildPlace, missing: Mapping[str, KernelGraph], cache: KernelCache, libraries: dict[str, bytes],
+    place: BuildPlace, missing: Mapping[str, KernelGraph], builder: NativeBuilder, libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None],
 ) -> None:  # fmt: skip
+    cache = builder.cache
     try:
         for digest, kernel in missing.items():
             (place.scratch / digest).write_bytes(kernel.to_json())
     except OSError as cause:
         return cache.refuse(cause)
-    count = min(len(missing), resolve(WORKERS) or usable_cores())
+    count = min(len(missing), worker_count())
     batches: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
     for batch in divide_kernels({digest: len(kernel.nodes) for digest, kernel in missing.items()}, count):
         batches.put(batch)
     failures: list[BaseException] = []
+    workers = [builder.take_worker(place) for _ in range(count)]
     threads = [
-        threading.Thread(target=_drive_worker, args=(place, cache, batches, libraries, on_built, failures))
-        for _ in range(count)
+        threading.Thread(target=_drive_worker, args=(worker, cache, batches, libraries, on_built, failures))
+        for worker in workers
     ]
     for thread in threads:
         thread.start()
@@ -188,7 +244,7 @@ class _Worker:
 
 
 def _drive_worker(
-    place: BuildPlace, cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
+    worker: "_Worker", cache: KernelCache, batches: "queue.SimpleQueue[list[str]]", libraries: dict[str, bytes],
     on_built: Callable[[str, str | None], None], failures: list[BaseException],
 ) -> None:  # fmt: skip
     """Feed one worker process until nothing is left; stop it whatever happens."""
@@ -207,7 +263,6 @@ def _drive_worker(
                 logger.warning("native kernel failed kernel=%s error=%s", digest[:12], error)
                 on_built(digest, error)
 
-    worker = _Worker(place, str(cache.inductor))
     try:
         while cache.refusal is None and worker.process.poll() is None:
             try:

@@ -12,6 +12,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+from torch import fx
+
 from rdukit.cpu import splittable_threads
 from rdukit.errors import CompileError
 from rdukit.files import write_atomic
@@ -38,8 +41,22 @@ def main() -> None:
         answers.write(json.dumps({"kernel": digest, "error": error}) + "\n")
         answers.flush()
 
+    _warm_up()
     for line in sys.stdin:
         _build_batch(folder, json.loads(line), routes, answer)
+
+
+def _warm_up() -> None:
+    """Import and set up what the first kernel needs, while the kernels are still being found."""
+    from rdukit_compiler.backend.torch_private import write_code
+
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (x, x)),))
+    try:
+        write_code(fx.GraphModule(torch.nn.Module(), graph), [torch.zeros(16)], {}, 1)
+    except Exception as cause:  # noqa: BLE001 - the first kernel will fail likewise, and be reported
+        logging.getLogger(__name__).debug("warming up failed reason=%s", cause)
 
 
 def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: Answer) -> None:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from rdukit.errors import CompileError
 from rdukit.files import sha256_of
 from rdukit_compiler.backend.section_code import library_source, symbol_of
 
 SOURCES: Final = Path(__file__).parent / "native_source"
+
+#: What the code of a section calls; in a running program they are loaded already.
+_TORCH_LIBRARIES: Final = ("libtorch_cpu.so", "libc10.so")
 
 #: Exported by each library beside its section.
 RUNNER: Final = "rdukit_run_list"
@@ -48,7 +49,16 @@ def compile_sections(sections: Mapping[str, str], scratch: Path | None = None) -
         source.write_text(library_source({symbol_of(digest): code for digest, code in sections.items()}))
         command = [word for word in compile_command(source, made) if word not in _NOT_WANTED]
         _run([*command, *_OBJECT_FLAGS])
+        _make_stubs(Path(folder), command[0])
         return {digest: _link(made, symbol_of(digest), command[0]) for digest in sections}
+
+
+def _make_stubs(folder: Path, compiler: str) -> None:
+    """Empty libraries with the names of torch's: the linker notes the names, and need not read 400 MB each time."""
+    empty = folder / "empty.c"
+    empty.write_text("")
+    for name in _TORCH_LIBRARIES:
+        _run([compiler, "-shared", "-fPIC", str(empty), "-o", str(folder / name), f"-Wl,-soname,{name}"])
 
 
 def _link(made: Path, symbol: str, compiler: str) -> bytes:
@@ -58,8 +68,8 @@ def _link(made: Path, symbol: str, compiler: str) -> bytes:
     _run(
         [
             compiler, "-shared", str(made), "-o", str(library), f"-Wl,--version-script={exported}",
-            "-Wl,--gc-sections", "-Wl,--strip-all", "-fopenmp", f"-L{Path(torch.__file__).parent / 'lib'}",
-            "-ltorch_cpu", "-lc10",
+            "-Wl,--gc-sections", "-Wl,--strip-all", "-fopenmp", "-Wl,--no-as-needed",
+            *(str(made.parent / name) for name in _TORCH_LIBRARIES),
         ]
     )  # fmt: skip
     return library.read_bytes()

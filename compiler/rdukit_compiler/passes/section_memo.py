@@ -32,6 +32,8 @@ class SectionMemo:
         self._store = store
         #: Called after each section.
         self.on_built: Callable[[], None] = lambda: None
+        #: Called before the first structure of this compile is traced that no earlier one left in the store.
+        self.on_new: Callable[[], None] = lambda: None
         #: Structure → kernels as bound to the first section that has it.
         self._known: dict[str, SectionKernels] = {}
         #: The graph last asked about, and who reads its values: found once a graph, not once a section.
@@ -61,6 +63,8 @@ class SectionMemo:
         if known is None and store is not None:
             known = store.find(structure)
         if known is None:
+            self.on_new()
+            self.on_new = lambda: None
             known = build_kernels(graph, operators, precision, contributions, self._readers)
             if store is not None:
                 store.keep(structure, known)
