@@ -6,6 +6,7 @@ torch is pinned to one exact version; an upgrade runs ``self_test`` first.
 import contextlib
 import logging
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit_compiler.backend.record import record_forward
+from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.split_saving import split_saving
 
 logger = logging.getLogger(__name__)
@@ -151,3 +153,10 @@ def self_test() -> None:
     recorded = record_forward(lambda tensors: [tensors[0].t() + 1, tensors[0].t() + 1], values)
     made = [(str(node.target), node.meta["val"].shape) for node in recorded.graph.nodes if node.op == "call_function"]
     assert made == [("aten.t.default", (4, 3)), ("aten.add.Tensor", (4, 3))] * 2
+    graph = fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (a, b)),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # inductor's own, as it is imported
+        code = write_code(fx.GraphModule(torch.nn.Module(), graph), [torch.zeros(64)] * 2, {}, threads=1)
+    section_namespace("section", *code)
