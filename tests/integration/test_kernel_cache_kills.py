@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import random
 import signal
 import subprocess
@@ -15,41 +14,17 @@ import pytest
 
 from rdukit.pef.read import read_pef
 from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, KernelCache, list_kernels
+from rdukit_compiler.testing_cache import LIBRARY_BYTES, fill, library_of
 
 PLENTY = 1 << 30
-
-LIBRARY_BYTES = 200_000
 
 
 @pytest.fixture(scope="module")
 def processes() -> ForkServerContext:
     """Makes processes that have torch already: a second less each."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rdukit_compiler.backend.kernel_cache"])
+    context.set_forkserver_preload(["rdukit_compiler.testing_cache"])
     return context
-
-
-def library_of(digest: str) -> bytes:
-    return random.Random(digest).randbytes(LIBRARY_BYTES)
-
-
-def fill(root: Path, digests: str, max_bytes: int, build_s: float, log: Path) -> None:
-    """What a compile does with the cache, with a pause for the builder; a line in ``log`` for each build."""
-    cache = KernelCache(root, "v", max_bytes)
-    pending: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for digest in digests:
-        pending.put(digest)
-    libraries: dict[str, bytes] = {}
-    with cache.building() as place:
-        assert place is not None
-        for (digest,) in cache.unbuilt_batches(pending, 1, libraries.__setitem__):
-            with log.open("a") as stream:
-                stream.write(digest + "\n")
-            (place.scratch / digest).write_bytes(library_of(digest)[: LIBRARY_BYTES // 2])
-            time.sleep(build_s)
-            libraries[digest] = library_of(digest)
-            cache.keep(digest, libraries[digest])
-    assert libraries == {digest: library_of(digest) for digest in digests}
 
 
 def assert_whole(root: Path, max_bytes: int) -> None:
