@@ -29,6 +29,7 @@ from torch.nn import functional
 import sambaflow.samba as samba
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_zoo.comparisons.models.gpt2 import Block
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
 
@@ -45,25 +46,6 @@ while True:
     time.sleep(1)
 """,
 }
-
-
-class Block(nn.Module):
-    """One layer of GPT-2."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x_BLD: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x_BLD.shape
-        parts = self.attention(self.norm_1(x_BLD)).split(width, dim=2)
-        query, key, value = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x_BLD = x_BLD + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x_BLD + self.down(functional.gelu(self.up(self.norm_2(x_BLD)), approximate="tanh"))
 
 
 class Gpt2(nn.Module):

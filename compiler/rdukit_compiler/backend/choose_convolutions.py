@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from rdukit_compiler.backend.operators import aten_names
 from rdukit_compiler.backend.products import operator_named
 from rdukit_compiler.backend.routes import Routes
 
@@ -37,8 +38,7 @@ _KEEPS_ORDER: Final = frozenset(
 
 def may_fuse(module: fx.GraphModule) -> bool:
     """Whether ``choose_convolutions`` could do something; ``module`` may hold composite operators."""
-    names = {str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"
-             and str(node.target).startswith("aten.")}  # fmt: skip
+    names = aten_names(module)
     if any("backward" in name for name in names):
         return False
     return any(name.startswith("conv") for name in names) and any("batch_norm" in n or "relu" in n for n in names)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from rdukit_compiler.backend.operators import aten_names
 from rdukit_compiler.backend.products import operator_named, product
 from rdukit_compiler.backend.quantized import operator_int8_linear
 from rdukit_compiler.backend.routes import FEW_ROWS, Routes, choose_route
@@ -34,8 +35,7 @@ _WIDENED: Final = frozenset(
 
 def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
     """Whether ``choose_products`` could do something: whether taking composite operators apart for it may pay."""
-    names = {str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function"
-             and str(node.target).startswith("aten.")}  # fmt: skip
+    names = aten_names(module)
     if any(node.target is operator_int8_linear() for node in module.graph.nodes):
         return True
     is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special
@@ -96,3 +97,9 @@ def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
 def dtype_name(dtype: torch.dtype) -> str:
     """``torch.float32`` → ``float32``."""
     return str(dtype).removeprefix("torch.")
+
+
+def aten_names(module: fx.GraphModule) -> set[str]:
+    """ATen's operators that a graph calls, without overloads: ``linear`` for ``aten.linear.default``."""
+    targets = (str(node.target) for node in module.graph.nodes if node.op == "call_function")
+    return {target.split(".")[1] for target in targets if target.startswith("aten.")}

@@ -71,8 +71,3 @@ def library_source(sections: dict[str, str]) -> str:
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]
     return "\n".join(parts) + "\n"
-
-
-def symbol_of(digest: str) -> str:
-    """The function of a kernel in its library."""
-    return f"rdukit_section_{digest[:32]}"

@@ -13,15 +13,13 @@ from typing import Final
 
 from rdukit.errors import CompileError
 from rdukit.files import sha256_of
-from rdukit_compiler.backend.section_code import library_source, symbol_of
+from rdukit.pef.format import LIST_RUNNER, section_symbol
+from rdukit_compiler.backend.section_code import library_source
 
 SOURCES: Final = Path(__file__).parent / "native_source"
 
 #: What the code of a section calls; in a running program they are loaded already.
 _TORCH_LIBRARIES: Final = ("libtorch_cpu.so", "libc10.so")
-
-#: Exported by each library beside its section.
-RUNNER: Final = "rdukit_run_list"
 
 #: Each function may be left out by the linker; warnings are about code that inductor wrote.
 _OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", f"-I{SOURCES}")
@@ -46,11 +44,11 @@ def compile_sections(sections: Mapping[str, str], scratch: Path | None = None) -
 
     with tempfile.TemporaryDirectory(prefix="rdukit-sections-", dir=scratch) as folder:
         source, made = Path(folder, "sections.cpp"), Path(folder, "sections.o")
-        source.write_text(library_source({symbol_of(digest): code for digest, code in sections.items()}))
+        source.write_text(library_source({section_symbol(digest): code for digest, code in sections.items()}))
         command = [word for word in compile_command(source, made) if word not in _NOT_WANTED]
         _run([*command, *_OBJECT_FLAGS])
         _make_stubs(Path(folder), command[0])
-        return {digest: _link(made, symbol_of(digest), command[0]) for digest in sections}
+        return {digest: _link(made, section_symbol(digest), command[0]) for digest in sections}
 
 
 def _make_stubs(folder: Path, compiler: str) -> None:
@@ -64,7 +62,7 @@ def _make_stubs(folder: Path, compiler: str) -> None:
 def _link(made: Path, symbol: str, compiler: str) -> bytes:
     """The library that exports ``symbol`` and the list runner, and holds what these need."""
     exported, library = made.with_suffix(".map"), made.with_suffix(".so")
-    exported.write_text(f"{{ global: {symbol}; {RUNNER}; local: *; }};\n")
+    exported.write_text(f"{{ global: {symbol}; {LIST_RUNNER}; local: *; }};\n")
     _run(
         [
             compiler, "-shared", str(made), "-o", str(library), f"-Wl,--version-script={exported}",

@@ -23,3 +23,11 @@ NATIVE_FOLDER: Final = "so/"
 #: Largest entries that a reader takes: 64 MiB of table, 256 MiB of library.
 MAX_INDEX_BYTES: Final = 64 << 20
 MAX_ENTRY_BYTES: Final = 256 << 20
+
+#: Every native library exports it beside its section: it runs a list of sections.
+LIST_RUNNER: Final = "rdukit_run_list"
+
+
+def section_symbol(digest: str) -> str:
+    """The function that the native library of a kernel exports for it."""
+    return f"rdukit_section_{digest[:32]}"

@@ -14,6 +14,7 @@ import torch
 
 from rdukit.cpu import cpu_signature
 from rdukit.errors import PefCorrupt
+from rdukit.pef.format import LIST_RUNNER, section_symbol
 from rdukit.pef.model import Pef
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
             stream.write(library)
         try:
             loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-            section, run_list = getattr(loaded, f"rdukit_section_{digest[:32]}"), loaded.rdukit_run_list
+            section, run_list = getattr(loaded, section_symbol(digest)), getattr(loaded, LIST_RUNNER)
         except (OSError, AttributeError) as cause:
             raise PefCorrupt(f"the native library of kernel {digest[:12]} cannot be loaded: {cause}") from cause
         run_list.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64] + [ctypes.c_void_p] * 2 + [

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -28,6 +29,14 @@ from rdukit_runtime.engine.threads import LeasedThreads, gains_from_threads
 from rdukit_runtime.status_page import EXECUTE, HOST, StatusPage
 
 
+class ReadyPlan(NamedTuple):
+    """A plan as the program runs it: its steps with consecutive native ones joined; whether several threads pay."""
+
+    plan: Plan
+    parts: tuple[Step | NativeRun, ...]
+    gains_from_threads: bool
+
+
 class Program(DeviceTensors):
     """Slots and steps of one PEF.
 
@@ -44,14 +53,10 @@ class Program(DeviceTensors):
     ) -> None:  # fmt: skip
         super().__init__(pef, memory, page, device)
         self._threads = threads
-        #: Plans, by key, that gain from several threads.
-        self._gaining: dict[tuple[str, tuple[int, ...]], bool] = {}
         #: Runs and host seconds of each plan; ``counters`` adds them up.
         self._ran: dict[tuple[str, tuple[int, ...]], list[float]] = {}
         self._kernels = kernels
-        self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
-        #: The steps of each plan, consecutive native ones joined.
-        self._parts: dict[int, tuple[Step | NativeRun, ...]] = {}
+        self._plans: dict[tuple[str, tuple[int, ...]], ReadyPlan] = {}
         self._handles = HandleTable(len(self._slots))
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
@@ -87,10 +92,10 @@ class Program(DeviceTensors):
             InvalidArgument: a section reads what no earlier run has left in memory.
         """
         key = (graph.name, sections)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._plan(graph, sections)
-            self._gaining[key] = gains_from_threads(step.section.cost for step in plan.steps)
+        ready = self._plans.get(key)
+        if ready is None:
+            ready = self._plans[key] = self._plan(graph, sections)
+        plan = ready.plan
         slots = self._slots
         for kind, name, slot in plan.needs:
             if slots[slot] is None:
@@ -99,12 +104,12 @@ class Program(DeviceTensors):
         page.enter(EXECUTE)
         began = time.perf_counter()
         threads = self._threads
-        former = 0 if threads is None else threads.begin(self._gaining[key])
+        former = 0 if threads is None else threads.begin(ready.gains_from_threads)
         try:
             if self.device.type == "cpu":
-                self._run_plan(plan, scalars)
+                self._run_plan(ready, scalars)
             else:
-                self._run_elsewhere(plan, scalars)
+                self._run_elsewhere(ready, scalars)
         except BaseException:
             self._watch = None
             page.enter(HOST)
@@ -120,22 +125,22 @@ class Program(DeviceTensors):
         if self._watch is not None:
             self._watch.check(graph, sections, (t for t in slots if t is not None and not self._is_persistent(t)))
 
-    def _run_elsewhere(self, plan: Plan, scalars: Mapping[str, float]) -> None:
+    def _run_elsewhere(self, ready: ReadyPlan, scalars: Mapping[str, float]) -> None:
         """``_run_plan`` on a GPU."""
         try:
             with device_numbers(self.device):
-                self._run_plan(plan, scalars)
+                self._run_plan(ready, scalars)
         except torch.OutOfMemoryError as cause:
             raise out_of_memory(0, self.device) from cause
 
-    def _run_plan(self, plan: Plan, scalars: Mapping[str, float]) -> None:
-        slots = self._slots
+    def _run_plan(self, ready: ReadyPlan, scalars: Mapping[str, float]) -> None:
+        plan, slots = ready.plan, self._slots
         for slot in plan.replaced:
             slots[slot] = None
         with torch.no_grad():
             if self._rates and scalars is not self._held:
                 self._hold(scalars)
-            for part in self._parts[id(plan)]:
+            for part in ready.parts:
                 if isinstance(part, NativeRun):
                     part.run(slots, self._handles.handles, self.section_seconds)
                 elif self.section_seconds is None:
@@ -194,14 +199,14 @@ class Program(DeviceTensors):
             kept[position] = held.copy_(made[position])
         return kept
 
-    def _plan(self, graph: Graph, sections: tuple[int, ...]) -> Plan:
+    def _plan(self, graph: Graph, sections: tuple[int, ...]) -> ReadyPlan:
         plan = make_plan(self.pef, graph, sections, self._kernels, self._slot_of, self._made_slots, self._home)
         persistent = {slot for name, slot in self._slot_of.items() if self.pef.symbols[name].kind in PERSISTENT}
-        parts = self._parts[id(plan)] = group_steps(plan.steps, persistent)
+        parts = group_steps(plan.steps, persistent)
         for part in parts:
             if isinstance(part, NativeRun):
                 self._handles.keep(part.persistent, self._slots)
-        return plan
+        return ReadyPlan(plan, parts, gains_from_threads(step.section.cost for step in plan.steps))
 
     def _home(self, name: str) -> torch.Tensor | None:
         """Where an output that outlives the run is kept; None for one that does not."""
@@ -212,4 +217,4 @@ class Program(DeviceTensors):
     @property
     def counters(self) -> Counters:
         """What has run so far."""
-        return count_plans((self._plans[key], int(runs), seconds) for key, (runs, seconds) in self._ran.items())
+        return count_plans((self._plans[key].plan, int(runs), seconds) for key, (runs, seconds) in self._ran.items())

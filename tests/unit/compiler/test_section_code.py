@@ -2,7 +2,8 @@
 
 import pytest
 
-from rdukit_compiler.backend.section_code import UnusualCode, library_source, section_namespace, symbol_of
+from rdukit.pef.format import section_symbol
+from rdukit_compiler.backend.section_code import UnusualCode, library_source, section_namespace
 
 _WRAPPER = """
 #include <torch/csrc/inductor/aoti_include/cpu.h>
@@ -69,8 +70,8 @@ def test_code_that_needs_more_than_tensors_is_refused_by_name(old: str, new: str
 
 def test_sections_of_one_library_source_do_not_meet() -> None:
     code = section_namespace("section", _WRAPPER, _KERNELS)
-    source = library_source({symbol_of("a" * 64): code, symbol_of("b" * 64): code})
+    source = library_source({section_symbol("a" * 64): code, section_symbol("b" * 64): code})
     assert source.count("namespace section0 {") == source.count("namespace section1 {") == 1
-    assert f"RDUKIT_SECTION({symbol_of('b' * 64)}, section1::run)" in source
+    assert f"RDUKIT_SECTION({section_symbol('b' * 64)}, section1::run)" in source
     assert "products.h" not in source
     assert "products.h" in library_source({"x": code + "aoti_torch_cpu_rdukit_product(a, b)"})
