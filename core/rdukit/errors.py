@@ -85,10 +85,67 @@ class Unavailable(RdukitError):
     code, exit_status, http_status, grpc_status = "unavailable", 7, 503, "UNAVAILABLE"
 
 
+class Overloaded(RdukitError):
+    """More work waits than is allowed; send less, or again later."""
+
+    code, exit_status, http_status, grpc_status = "overloaded", 7, 429, "RESOURCE_EXHAUSTED"
+
+
 class Cancelled(RdukitError):
     """The work was cancelled before it ended."""
 
     code, exit_status, http_status, grpc_status = "cancelled", 130, 409, "CANCELLED"
+
+
+# -- requests and operations of a ModelBox ---------------------------------------------------------------------------
+
+
+class MalformedRequest(InvalidArgument):
+    """The request cannot be read: not JSON, an unknown field, or a value of another type; the detail names each."""
+
+    code, http_status = "malformed-request", 422
+
+
+class RequestTooLarge(InvalidArgument):
+    """The request's body is longer than the setting ``box.max_body_bytes`` allows."""
+
+    code, http_status, grpc_status = "request-too-large", 413, "RESOURCE_EXHAUSTED"
+
+
+class HeadersTooLarge(InvalidArgument):
+    """The request's line and headers are longer than the setting ``box.max_header_bytes`` allows."""
+
+    code, http_status, grpc_status = "headers-too-large", 431, "RESOURCE_EXHAUSTED"
+
+
+class DeadlineExceeded(RdukitError):
+    """The work did not end within the time that its request gave it."""
+
+    code, exit_status, http_status, grpc_status = "deadline-exceeded", 124, 504, "DEADLINE_EXCEEDED"
+
+
+class Interrupted(RdukitError):
+    """The box ended while the operation was queued or running; ask again, or ask with ``resume``."""
+
+    code, exit_status, http_status, grpc_status = "interrupted", 7, 503, "UNAVAILABLE"
+
+
+class ChildDied(RdukitError):
+    """The process of an operation was killed or ended without a word; its log has more."""
+
+    code, exit_status, http_status, grpc_status = "child-died", 8, 500, "INTERNAL"
+
+
+class Stalled(ChildDied):
+    """The process of an operation showed no sign of life for ``box.stall_s`` seconds and was killed."""
+
+    code, http_status, grpc_status = "stalled", 504, "DEADLINE_EXCEEDED"
+
+
+class OutOfMemory(ChildDied):
+    """The process of an operation used more memory than its box allows, or the system killed it for memory."""
+
+    code, http_status, grpc_status = "out-of-memory", 503, "RESOURCE_EXHAUSTED"
 
 
 # -- compiler --------------------------------------------------------------------------------------------------------

@@ -169,6 +169,20 @@ class DeviceTensors:
         tensor = self._homes[name] if name in self._homes else self._tensor(name)
         return self.to_host(tensor, symbol)
 
+    def read_into(self, name: str, destination: torch.Tensor) -> None:
+        """``read`` without a new tensor: copy and convert into ``destination``, which has the tensor's shape.
+
+        Raises:
+            UnknownTensor: no such tensor, or nothing has computed it yet.
+        """
+        tensor = self._homes[name] if name in self._homes else self._tensor(name)
+        former = self.page.enter(self._transfer_phase)
+        try:
+            self.page.count_transfer(0, tensor.nbytes)
+            destination.copy_(tensor)
+        finally:
+            self.page.enter(former)
+
     def to_host(self, tensor: torch.Tensor, symbol: Symbol) -> torch.Tensor:
         """A copy of a device tensor in the program's dtype; counted as having crossed PCIe."""
         former = self.page.enter(self._transfer_phase)

@@ -1,0 +1,210 @@
+"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch. No timer.
+
+A lone request starts at once; under load, batches fill by themselves while the device computes. Belongs to one event
+loop.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit_modelbox.serving.device_link import DeviceLink
+from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Timing
+from rdukit_modelbox.serving.signature import Signature
+from rdukit_modelbox.serving.statistics import ModelStatistics
+
+#: A request that was on the device when its process died is tried once more: the fault may not be its own.
+MOST_ATTEMPTS = 2
+
+
+class Waiting:
+    """A request that has been checked and waits, or is on the device."""
+
+    __slots__ = ("arrived", "attempts", "future", "inputs", "outputs", "rows", "started")
+
+    def __init__(self, request: InferRequest, rows: int, future: "asyncio.Future[InferAnswer]") -> None:
+        self.inputs = request.inputs
+        self.outputs = request.outputs
+        self.rows = rows
+        self.future = future
+        self.arrived = time.perf_counter_ns()
+        self.started = 0
+        self.attempts = 0
+
+
+class Place(NamedTuple):
+    """Where a tensor's batch begins in the shared memory, and the bytes of a row."""
+
+    name: str
+    offset: int
+    row_bytes: int
+
+
+def take_batch(waiting: "deque[Waiting]", most_rows: int) -> list[Waiting]:
+    """Remove the first requests that fit together, in order of arrival, leaving out those nobody waits for any more."""
+    batch: list[Waiting] = []
+    rows = 0
+    while waiting:
+        first = waiting[0]
+        if first.future.done():
+            waiting.popleft()
+            continue
+        if rows + first.rows > most_rows:
+            break
+        rows += first.rows
+        batch.append(waiting.popleft())
+    return batch
+
+
+class Batcher:
+    """The requests of one model version."""
+
+    def __init__(self, statistics: ModelStatistics, max_queue: int) -> None:
+        self._statistics = statistics
+        self._max_queue = max_queue
+        self._waiting: deque[Waiting] = deque()
+        #: On the device now.
+        self._running: list[Waiting] = []
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self._link: DeviceLink | None = None
+        self._ins: Sequence[Place] = ()
+        self._outs: Sequence[Place] = ()
+        self._most_rows = 1
+        #: Set while nothing waits or runs.
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or run."""
+        return len(self._waiting) + len(self._running)
+
+    def attach(self, link: DeviceLink) -> None:
+        """Send batches to this process from now on."""
+        signature = link.signature
+        self._link = link
+        self._most_rows = signature.max_batch
+        self._ins, self._outs = _places(signature)
+        self._schedule()
+
+    def detach(self, ending: str) -> None:
+        """The process is gone: what waits stays, what ran is tried again once, then fails."""
+        self._link = None
+        running, self._running = self._running, []
+        for waiting in reversed(running):
+            if waiting.attempts < MOST_ATTEMPTS and not waiting.future.done():
+                self._waiting.appendleft(waiting)
+            else:
+                _fail(waiting, Unavailable(f"the inference process {ending}"))
+        self._note_idle()
+
+    def refuse(self, error: RdukitError) -> None:
+        """Fail everything that waits: no process will come."""
+        while self._waiting:
+            _fail(self._waiting.popleft(), error)
+        self._note_idle()
+
+    def submit(self, request: InferRequest, rows: int) -> "asyncio.Future[InferAnswer]":
+        """Queue a request of ``rows`` rows that ``check_request`` allowed. Cancel the future to take it back.
+
+        Raises:
+            Overloaded: too many wait.
+        """
+        if len(self._waiting) >= self._max_queue:
+            raise Overloaded(f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later")
+        future: asyncio.Future[InferAnswer] = self._loop.create_future()
+        self._waiting.append(Waiting(request, rows, future))
+        self.idle.clear()
+        if not self._is_scheduled and not self._running:
+            self._schedule()
+        return future
+
+    def _schedule(self) -> None:
+        # After the callbacks that are ready now: requests that came in together go together.
+        self._is_scheduled = True
+        self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_scheduled = False
+        link = self._link
+        if link is None or self._running:
+            return
+        batch = take_batch(self._waiting, self._most_rows)
+        if not batch:
+            self._note_idle()
+            return
+        memory = link.memory
+        row = 0
+        now = time.perf_counter_ns()
+        for waiting in batch:
+            waiting.started = now
+            waiting.attempts += 1
+            if len(self._ins) == 1:
+                _, offset, size = self._ins[0]
+                memory[offset + row * size : offset + (row + waiting.rows) * size] = waiting.inputs[0].data
+            else:
+                given = {tensor.name: tensor.data for tensor in waiting.inputs}
+                for name, offset, size in self._ins:
+                    memory[offset + row * size : offset + (row + waiting.rows) * size] = given[name]
+            row += waiting.rows
+        self._running = batch
+        link.run(row, self._ran)
+
+    def _ran(self, result: tuple[int, int, int] | RdukitError) -> None:
+        batch, self._running = self._running, []
+        link = self._link
+        if isinstance(result, RdukitError) or link is None:
+            error = result if isinstance(result, RdukitError) else Unavailable("the model was unloaded")
+            for waiting in batch:
+                _fail(waiting, error)
+            self._statistics.count_failed(len(batch))
+        else:
+            self._answer(batch, link.memory, result)
+        self._dispatch()
+
+    def _answer(self, batch: list[Waiting], memory: memoryview, result: tuple[int, int, int]) -> None:
+        copy_in, compute, copy_out = (ns // 1000 for ns in result)
+        row = 0
+        rows_of_batch = 0
+        queue_total = 0
+        for waiting in batch:
+            count = waiting.rows
+            places = self._outs
+            if waiting.outputs:
+                by_name = {place.name: place for place in places}
+                places = [by_name[name] for name in waiting.outputs]
+            if not waiting.future.done():
+                queued = (waiting.started - waiting.arrived) // 1000
+                queue_total += queued
+                waiting.future.set_result(
+                    InferAnswer(
+                        count,
+                        [bytes(memory[o + row * size : o + (row + count) * size]) for _, o, size in places],
+                        [place.name for place in places],
+                        Timing(queued, copy_in, compute, copy_out),
+                    )
+                )
+            row += count
+            rows_of_batch += count
+        self._statistics.count_batch(len(batch), rows_of_batch, queue_total, copy_in, compute, copy_out)
+
+    def _note_idle(self) -> None:
+        if not self._waiting and not self._running:
+            self.idle.set()
+
+
+def _places(signature: Signature) -> tuple[list[Place], list[Place]]:
+    offsets = signature.offsets
+    return (
+        [Place(spec.name, offsets[spec.name], spec.row_bytes) for spec in signature.inputs],
+        [Place(spec.name, offsets[f"output/{spec.name}"], spec.row_bytes) for spec in signature.outputs],
+    )
+
+
+def _fail(waiting: Waiting, error: RdukitError) -> None:
+    if not waiting.future.done():
+        waiting.future.set_exception(error)

@@ -1,0 +1,82 @@
+"""Which symbols of a PEF are served, under which names: from the box's ``serving`` block, else from the PEF. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef.model import Graph, Pef, SectionType, Symbol
+from rdukit_modelbox.serving.datatypes import BY_TORCH_NAME
+from rdukit_modelbox.serving.signature import Signature, TensorSpec
+
+
+def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
+    """Ids of the graph's ``fwd`` sections, in schedule order."""
+    kinds = {section.id: section.type for section in pef.sections}
+    return tuple(number for number in graph.schedule if kinds[number] is SectionType.FWD)
+
+
+def choose_signature(
+    pef: Pef, graph: Graph, serving: Mapping[str, Any], properties: Mapping[str, str], labels: Sequence[str] = ()
+) -> Signature:
+    """The signature of ``graph``.
+
+    ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
+    graph's list. Without it all inputs are served, and all outputs that have a batch dimension.
+
+    Raises:
+        InvalidArgument: ``serving`` names a symbol that is not there.
+        PefMismatch: the served tensors have no batch dimension in common, or a dtype that the protocol lacks.
+    """
+    inputs = _choose(pef, graph.inputs, serving.get("inputs"), "inputs")
+    if not inputs:
+        raise PefMismatch(f"graph {graph.name!r} of {pef.name} has no input to serve")
+    batch = inputs[0][1].shape[0] if inputs[0][1].shape else 0
+    listed = serving.get("outputs")
+    outputs = _choose(pef, graph.outputs, listed, "outputs")
+    if not listed:
+        outputs = [(name, symbol) for name, symbol in outputs if symbol.shape and symbol.shape[0] == batch]
+    if not outputs:
+        raise PefMismatch(f"graph {graph.name!r} of {pef.name} has no output with the batch dimension {batch}")
+    for name, symbol in (*inputs, *outputs):
+        if not symbol.shape or symbol.shape[0] != batch:
+            raise PefMismatch(
+                f"tensor {name!r} has shape {list(symbol.shape)}; served tensors must begin with the same batch "
+                f"dimension, here {batch}: list others as not served in the box's serving block"
+            )
+    limit = serving.get("max_batch_size")
+    if limit is not None and not 0 < limit <= batch:
+        raise InvalidArgument(f"serving.max_batch_size {limit} is not legal; legal: 1 to {batch}, the PEF's batch")
+    return Signature(_specs(inputs), _specs(outputs), batch, limit or batch, tuple(labels), dict(properties))
+
+
+def _choose(
+    pef: Pef, names: Sequence[str], listed: Sequence[Mapping[str, Any]] | None, what: str
+) -> list[tuple[str, Symbol]]:
+    if not listed:
+        return [(name, pef.symbols[name]) for name in names]
+    chosen = []
+    for entry in listed:
+        symbol = entry.get("symbol")
+        if symbol is None:
+            symbol = entry["name"]
+        if isinstance(symbol, int) and 0 <= symbol < len(names):
+            symbol = names[symbol]
+        if symbol not in names:
+            raise InvalidArgument(
+                f"serving.{what}: {symbol!r} is no {what[:-1]} of the PEF; legal: {', '.join(names)}, or 0 to {len(names) - 1}"
+            )
+        chosen.append((entry["name"], pef.symbols[symbol]))
+    return chosen
+
+
+def _specs(tensors: Sequence[tuple[str, Symbol]]) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name, symbol in tensors:
+        datatype = BY_TORCH_NAME.get(symbol.host_dtype)
+        if datatype is None:
+            raise PefMismatch(
+                f"tensor {name!r} is {symbol.host_dtype}, which the Open Inference Protocol lacks; "
+                f"legal: {', '.join(BY_TORCH_NAME)}"
+            )
+        specs.append(TensorSpec(name, datatype.name, symbol.shape[1:], symbol.name))
+    return tuple(specs)

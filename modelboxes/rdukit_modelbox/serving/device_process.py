@@ -1,0 +1,74 @@
+"""The process that holds one loaded model: ``python -m rdukit_modelbox.serving.device_process --socket FD --parent PID``.
+
+Says ``{"kind": "ready", …}`` with its shared memory, then answers every run. A process of its own, so that whatever
+happens to the device, the native kernels or their memory ends this process and not the box.
+"""
+
+import contextlib
+import mmap
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from rdukit_modelbox.lifeline import die_with_parent
+from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
+
+
+def main(arguments: list[str]) -> int:
+    """Load what the first message says and serve until the box closes its end."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    die_with_parent(int(options["--parent"]))
+    box = socket.socket(fileno=int(options["--socket"]))
+    # After the lifeline: importing torch takes a second, and the box may end meanwhile.
+    from rdukit.errors import RdukitError
+    from rdukit.logs import configure_logging
+
+    configure_logging()
+    first = decode(box.recv(MOST_BYTES))
+    try:
+        from rdukit_modelbox.serving.loaded_model import LoadedModel
+
+        checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
+        model = LoadedModel(first["name"], Path(first["pef"]), checkpoint, first["serving"])
+    except RdukitError as error:
+        box.send(encode(kind="error", **error.body()))
+        return error.exit_status
+    except Exception as error:  # noqa: BLE001 the process's border
+        traceback.print_exc()
+        box.send(encode(kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"}))
+        return 1
+    with contextlib.closing(model):
+        _serve(box, model)
+    return 0
+
+
+def _serve(box: socket.socket, model: Any) -> None:
+    from rdukit.errors import RdukitError
+
+    size = model.signature.shared_bytes
+    descriptor = os.memfd_create("rdukit-batch", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size)
+    shared = mmap.mmap(descriptor, size)
+    model.bind(memoryview(shared))
+    model.run(0)  # allocates, plans and touches everything before the first caller waits
+    socket.send_fds(box, [encode(kind="ready", signature=model.signature.to_json())], [descriptor])
+    os.close(descriptor)
+    while packet := box.recv(MOST_BYTES):
+        if is_json(packet):
+            break
+        sequence, rows = RUN.unpack(packet)
+        try:
+            box.send(RAN.pack(sequence, *(min(ns, 0xFFFFFFFF) for ns in model.run(rows))))
+        except RdukitError as error:
+            box.send(encode(kind="failed", sequence=sequence, **error.body()))
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is released; taking torch's modules apart would only cost a second.
+    os._exit(status)

@@ -1,0 +1,109 @@
+"""Inference requests and answers as the protocol's gRPC messages. Pure.
+
+Source: Open Inference Protocol v2, "gRPC": contents are typed or raw, for all tensors alike, never mixed.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.proto import inference_pb2 as pb
+from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
+from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
+from rdukit_modelbox.serving.signature import Signature
+
+#: Datatype -> field of the typed contents.
+_CONTENTS: Final[Mapping[str, str]] = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+}  # fmt: skip
+
+
+def parse_infer(message: Any) -> tuple[InferRequest, bool]:
+    """The request, and whether its contents are raw.
+
+    Raises:
+        InvalidArgument: raw and typed contents together, another number of raw contents than of inputs, or typed
+            contents in another field than the datatype's.
+    """
+    raw = message.raw_input_contents
+    outputs = [output.name for output in message.outputs] if message.outputs else ()
+    if raw:
+        inputs = message.inputs
+        if len(raw) != len(inputs):
+            raise InvalidArgument(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; legal: one each")
+        tensors = []
+        for tensor, data in zip(inputs, raw, strict=True):
+            if tensor.HasField("contents"):
+                raise InvalidArgument(f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them")
+            tensors.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, data))
+        return InferRequest(tensors, outputs, message.id), True
+    tensors = [GivenTensor(t.name, t.datatype, t.shape, _typed(t)) for t in message.inputs]
+    return InferRequest(tensors, outputs, message.id), False
+
+
+def render_infer(
+    name: str, version: str, signature: Signature, request: InferRequest, answer: InferAnswer, is_raw: bool
+) -> Any:
+    """The answer, in the caller's form; queue and compute times are parameters, in microseconds."""
+    response = pb.ModelInferResponse(model_name=name, model_version=version, id=request.id)
+    specs = signature.output_of
+    for output, data in zip(answer.names, answer.outputs, strict=True):
+        spec = specs[output]
+        tensor = response.outputs.add(name=output, datatype=spec.datatype, shape=(answer.rows, *spec.row_shape))
+        if is_raw or spec.datatype not in _CONTENTS:
+            response.raw_output_contents.append(data)
+        else:
+            code = spec.type.array_code
+            assert code is not None
+            getattr(tensor.contents, _CONTENTS[spec.datatype]).extend(array(code, data))
+    timing = answer.timing
+    parameters = response.parameters
+    parameters["queue_us"].int64_param = timing.queue
+    parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
+    return response
+
+
+def check_forms(signature: Signature, request: InferRequest, is_raw: bool) -> None:
+    """Raises ``InvalidArgument`` where typed contents are wanted of outputs that have no such form."""
+    if is_raw:
+        return
+    names = request.outputs or list(signature.output_of)
+    without = [name for name in names if name in signature.output_of and signature.output_of[name].datatype not in _CONTENTS]
+    if without and len(without) != len(names):
+        raise InvalidArgument(f"output {without[0]!r} has no typed contents: send raw_input_contents to get raw outputs")
+
+
+def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
+    """Plain values of a map of parameters."""
+    values: dict[str, object] = {}
+    for name, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        if kind is None:
+            raise InvalidArgument(f"parameter {name!r} has no value")
+        values[name] = getattr(parameter, kind)
+    return values
+
+
+def _typed(tensor: Any) -> bytes:
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        if tensor.datatype in DATATYPES:
+            raise InvalidArgument(f"input {tensor.name!r}: {tensor.datatype} has no typed contents; send it raw")
+        known = ", which is not served" if tensor.datatype in KNOWN else ""
+        raise InvalidArgument(f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; legal: {', '.join(DATATYPES)}")
+    contents = tensor.contents
+    values: Sequence[Any] = getattr(contents, field)
+    if not values:
+        given = [other.name for other, _ in contents.ListFields()]
+        if given:
+            raise InvalidArgument(f"input {tensor.name!r} is {tensor.datatype} but has {given[0]}; legal: {field}")
+    code = DATATYPES[tensor.datatype].array_code
+    assert code is not None
+    try:
+        return array(code, values).tobytes()
+    except OverflowError as cause:
+        raise InvalidArgument(
+            f"input {tensor.name!r}: contents have a value that {tensor.datatype} cannot hold"
+        ) from cause

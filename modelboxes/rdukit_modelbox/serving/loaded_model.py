@@ -1,0 +1,142 @@
+"""A model in a device process: a PEF with a checkpoint's tensors, run on whole batches in shared memory.
+
+Needs the runtime only: neither the program that was compiled nor the SDK. Axes: B the PEF's batch, then the row's.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.pef.model import SymbolKind
+from rdukit_modelbox.serving.choose_tensors import choose_signature, forward_sections
+from rdukit_modelbox.serving.match_parameters import match_parameters
+from rdukit_modelbox.serving.signature import Signature, TensorSpec
+from rdukit_runtime.application import Application, open_application
+
+
+class LoadedModel:
+    """A PEF on leased tiles, ready to run."""
+
+    def __init__(self, name: str, pef: Path, checkpoint: Path | None, serving: Mapping[str, Any]) -> None:
+        """Lease, load, upload.
+
+        Args:
+            checkpoint: a safetensors file, or a folder that train made; None leaves the parameters zero and is legal
+                for a PEF without any.
+        Raises:
+            PefError, NoResources: the PEF cannot be used here. InvalidArgument: the checkpoint is of another model.
+        """
+        began = time.perf_counter()
+        self._application: Application = open_application(pef, name)
+        try:
+            found = self._application.pef
+            self._program = self._application.program
+            self._graph = self._program.find_graph(serving.get("graph"))
+            self._sections = forward_sections(found, self._graph)
+            self._upload(checkpoint)
+            self.signature = choose_signature(
+                found, self._graph, serving, self._properties(time.perf_counter() - began), serving.get("labels") or ()
+            )
+        except BaseException:
+            self._application.close()
+            raise
+        self._scalars = dict(found.hyperparameters)
+        self._memory: memoryview | None = None
+        self._inputs: list[tuple[str, torch.Tensor]] = []
+        self._outputs: list[tuple[TensorSpec, torch.Tensor]] = []
+        #: Rows of the last run: what lies behind them in shared memory is zero.
+        self._filled = 0
+
+    def bind(self, memory: memoryview) -> None:
+        """Take inputs from and put outputs into ``memory``, laid out as ``Signature.offsets`` says."""
+        self._memory = memory
+        offsets, signature = self.signature.offsets, self.signature
+        for spec in signature.inputs:
+            self._inputs.append((spec.symbol, _view(memory, offsets[spec.name], spec, signature.batch)))
+        for spec in signature.outputs:
+            self._outputs.append((spec, _view(memory, offsets[f"output/{spec.name}"], spec, signature.batch)))
+
+    def run(self, rows: int) -> tuple[int, int, int]:
+        """One batch whose first ``rows`` rows count; the others are zero. Nanoseconds of copying in, computing, out.
+
+        Raises:
+            RuntimeFault: the device failed.
+        """
+        began = time.perf_counter_ns()
+        if rows < self._filled:
+            for _, view in self._inputs:
+                view[rows : self._filled].zero_()
+        self._filled = rows
+        self._program.write_all(self._inputs)
+        copied = time.perf_counter_ns()
+        self._application.run(self._graph.name, self._sections, self._scalars)
+        computed = time.perf_counter_ns()
+        for spec, view in self._outputs:
+            self._program.read_into(spec.symbol, view)
+        return copied - began, computed - copied, time.perf_counter_ns() - computed
+
+    def close(self) -> None:
+        """Release the lease."""
+        self._application.close()
+
+    def _upload(self, checkpoint: Path | None) -> None:
+        pef = self._application.pef
+        if checkpoint is None:
+            parameters = [s.name for s in pef.symbols.values() if s.kind is SymbolKind.PARAMETER]
+            if parameters:
+                raise InvalidArgument(f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with")
+            return
+        file = find_checkpoint_file(checkpoint)
+        try:
+            with safe_open(file, framework="pt") as stream:
+                keys = list(stream.keys())
+                prefix = "parameter/" if any(key.startswith("parameter/") for key in keys) else ""
+                names = {key.removeprefix(prefix): key for key in keys if key.startswith(prefix)}
+                symbols = match_parameters(pef, names)
+                # One after another: a checkpoint need not fit into memory twice.
+                for name, symbol in symbols.items():
+                    self._program.write(symbol, stream.get_tensor(names[name]))
+        except SafetensorError as cause:
+            raise InvalidArgument(f"{file} is not a safetensors file: {cause}") from cause
+
+    def _properties(self, seconds: float) -> dict[str, str]:
+        application = self._application
+        pef = application.pef
+        metadata = pef.metadata.get("compile_seconds", "")
+        return {
+            "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
+            "native_kernels": str(application.native_kernels), "threads": str(application.threads),
+            "tiles": ",".join(application.lease.tiles), "device": str(self._program.device),
+            "load_seconds": f"{seconds:.3f}", "compile_seconds": str(metadata),
+        }  # fmt: skip
+
+
+def find_checkpoint_file(checkpoint: Path) -> Path:
+    """The safetensors file that a path names: itself, or the one that ``latest.json`` in the folder points at.
+
+    Raises:
+        NotFound: nothing there. InvalidArgument: a damaged ``latest.json``.
+    """
+    if checkpoint.is_file():
+        return checkpoint
+    try:
+        latest = json.loads((checkpoint / "latest.json").read_text())
+        return checkpoint / Path(str(latest["file"])).name
+    except FileNotFoundError as cause:
+        raise NotFound(f"{checkpoint} is neither a safetensors file nor a folder with latest.json") from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{checkpoint / 'latest.json'} is damaged: {cause!r}") from cause
+
+
+def _view(memory: memoryview, offset: int, spec: TensorSpec, rows: int) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.type.torch_name)
+    count = rows * spec.row_elements
+    if not count:
+        return torch.empty((rows, *spec.row_shape), dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(rows, *spec.row_shape)

@@ -1,0 +1,186 @@
+"""One version of a served model: its device process, kept alive, and the requests that wait for it."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from enum import StrEnum
+from pathlib import Path
+
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable
+from rdukit.settings import resolve
+from rdukit_modelbox.serving.batcher import Batcher
+from rdukit_modelbox.serving.checks import check_request
+from rdukit_modelbox.serving.device_link import DeviceLink, ModelFiles
+from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
+from rdukit_modelbox.serving.settings import INFER_TIMEOUT_S, LOAD_TIMEOUT_S, MAX_QUEUE, RESTART_BACKOFF_S
+from rdukit_modelbox.serving.signature import Signature
+from rdukit_modelbox.serving.statistics import ModelStatistics
+
+logger = logging.getLogger(__name__)
+
+
+class VersionState(StrEnum):
+    """Where a version is. Source: the states of Triton's repository index."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class ModelVersion:
+    """A version: loaded once, restarted when its process dies, drained before it goes."""
+
+    def __init__(self, version: str, files: ModelFiles, log_file: Path) -> None:
+        self.version = version
+        self.files = files
+        self.state = VersionState.LOADING
+        #: Why it is unavailable.
+        self.reason = ""
+        self.statistics = ModelStatistics()
+        self.loaded_at = 0.0
+        self.load_seconds = 0.0
+        self.compile_seconds = 0.0
+        self.restarts = 0
+        self._log_file = log_file
+        self._batcher = Batcher(self.statistics, files.serving.get("max_queue") or resolve(MAX_QUEUE))
+        self._link: DeviceLink | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._signature: Signature | None = None
+        #: Runs that have succeeded when readiness was asked for last.
+        self._seen = 0
+
+    async def load(self) -> None:
+        """Start the device process.
+
+        Raises:
+            RdukitError: it cannot be loaded; the version is unavailable from now on.
+        """
+        began = time.perf_counter()
+        try:
+            await self._start()
+        except RdukitError as error:
+            self.state, self.reason = VersionState.UNAVAILABLE, error.message
+            raise
+        self.load_seconds = time.perf_counter() - began
+        self.loaded_at = time.time()
+        self.state = VersionState.READY
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs; known once it was loaded."""
+        if self._signature is None:
+            raise Unavailable(f"version {self.version} is not loaded: {self.reason or self.state}")
+        return self._signature
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the device process, while there is one."""
+        return self._link.pid if self._link is not None else None
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or run."""
+        return self._batcher.pending
+
+    def submit(self, request: InferRequest) -> "asyncio.Future[InferAnswer]":
+        """Check and queue a request. Cancel the future to take it back.
+
+        Raises:
+            InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
+            Unavailable: the version is not loaded.
+        """
+        if self.state is not VersionState.READY:
+            raise Unavailable(f"version {self.version} is {self.state.lower()}{': ' if self.reason else ''}{self.reason}")
+        try:
+            rows = check_request(self.signature, request)
+        except InvalidArgument:
+            self.statistics.count_failed(1)
+            raise
+        return self._batcher.submit(request, rows)
+
+    async def is_ready(self, timeout_s: float) -> str:
+        """Empty if an inference has gone through the device since the last call, or goes now; else why not."""
+        if self.state is not VersionState.READY:
+            return self.reason or f"version {self.version} is {self.state.lower()}"
+        if self._link is None:
+            return f"the inference process is being restarted: {self.reason}"
+        done = self.statistics.executions
+        if done > self._seen:
+            self._seen = done
+            return ""
+        rows = [
+            GivenTensor(spec.name, spec.datatype, (1, *spec.row_shape), bytes(spec.row_bytes))
+            for spec in self.signature.inputs
+        ]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._batcher.submit(InferRequest(rows), 1)
+        except TimeoutError:
+            return f"an inference has not come back within {timeout_s:g} s"
+        except RdukitError as error:
+            return error.message
+        self._seen = self.statistics.executions
+        return ""
+
+    async def unload(self, drain_s: float) -> None:
+        """Take nothing more, let what waits finish, end the process."""
+        self.state = VersionState.UNLOADING
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._batcher.idle.wait()
+        except TimeoutError:
+            logger.warning("not drained version=%s pending=%s", self.version, self._batcher.pending)
+        for task in (self._watching, self._restarting):
+            if task is not None:
+                task.cancel()
+        self.state, self.reason = VersionState.UNAVAILABLE, "unloaded"
+        self._batcher.refuse(Unavailable(f"version {self.version} was unloaded"))
+        link, self._link = self._link, None
+        if link is not None:
+            await link.stop()
+
+    async def _start(self) -> None:
+        link = await DeviceLink.start(self.files, self._log_file, resolve(LOAD_TIMEOUT_S))
+        link.on_end = self._on_end
+        self._link, self._signature = link, link.signature
+        with contextlib.suppress(ValueError):
+            self.compile_seconds = float(link.signature.properties.get("compile_seconds") or 0)
+        self._batcher.attach(link)
+
+    def _on_end(self, ending: str) -> None:
+        if self._link is None:
+            return
+        logger.warning("inference process ended version=%s how=%s", self.version, ending)
+        self._link, self.reason = None, f"the inference process {ending}"
+        self._batcher.detach(ending)
+        self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        """Start it again, with growing pauses; what waits meanwhile is answered afterwards."""
+        pause = 0.0
+        while True:
+            await asyncio.sleep(pause)
+            self.restarts += 1
+            try:
+                await self._start()
+            except RdukitError as error:
+                self.reason = error.message
+                self._batcher.refuse(Unavailable(f"the model cannot be loaded again: {error.message}"))
+                pause = min(30.0, max(pause * 2, resolve(RESTART_BACKOFF_S)))
+                continue
+            self.reason = ""
+            return
+
+    async def _watch(self) -> None:
+        """Kill a process whose run takes too long; it is then started again."""
+        limit = resolve(INFER_TIMEOUT_S)
+        while True:
+            await asyncio.sleep(min(1.0, limit / 4))
+            link = self._link
+            if link is not None and link.busy_since is not None and time.monotonic() - link.busy_since > limit:
+                logger.error("inference hangs version=%s pid=%s seconds=%s", self.version, link.pid, limit)
+                link.kill()

@@ -1,0 +1,126 @@
+"""The versions of a box's model: which are loaded, which answers by default, and swapping without a failed request."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit.settings import resolve
+from rdukit_modelbox.serving.device_link import ModelFiles
+from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
+from rdukit_modelbox.serving.settings import DRAIN_S
+
+logger = logging.getLogger(__name__)
+
+
+class Repository:
+    """Versions of one model, numbered from 1. Belongs to one event loop."""
+
+    def __init__(self, name: str, serving: Mapping[str, Any], logs: Path) -> None:
+        self.name = name
+        self._serving = serving
+        self._logs = logs
+        #: Every version of this process that was not forgotten, by its number as text.
+        self.versions: dict[str, ModelVersion] = {}
+        #: The version that answers requests that name none.
+        self._current = ""
+        self._next = 1
+        self._swapping = asyncio.Lock()
+        self._draining: set[asyncio.Task[None]] = set()
+
+    def find(self, name: str, version: str = "") -> ModelVersion:
+        """The version that a request means.
+
+        Raises:
+            NotFound: no such model or version is loaded; lists those that are.
+        """
+        if name != self.name:
+            raise NotFound(f"there is no model {name!r}; legal: {self.name}")
+        found = self.versions.get(version or self._current)
+        if found is None or (found.state is not VersionState.READY and version):
+            ready = [v for v, each in self.versions.items() if each.state is VersionState.READY]
+            what = f"version {version!r}" if version else "version that is loaded"
+            raise NotFound(f"model {name!r} has no {what}; loaded: {', '.join(ready) or 'none'}")
+        return found
+
+    @property
+    def current(self) -> ModelVersion | None:
+        """The version that answers requests that name none."""
+        return self.versions.get(self._current)
+
+    def ready_versions(self) -> list[str]:
+        """Versions that answer."""
+        return [version for version, each in self.versions.items() if each.state is VersionState.READY]
+
+    async def load(self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False) -> ModelVersion:
+        """Load files as a version, probe it, switch to it, and drain the former one unless ``keep``.
+
+        Without ``version`` the next number is taken; one that is loaded already is replaced in the same way.
+
+        Raises:
+            RdukitError: it cannot be loaded or does not answer; whatever answered before goes on.
+        """
+        if version and not (version.isdigit() and int(version) > 0):
+            raise InvalidArgument(f"version {version!r} is not legal; legal: a number from 1, or none for the next")
+        async with self._swapping:
+            number = version or str(self._next)
+            files = ModelFiles(self.name, pef, checkpoint, self._serving)
+            fresh = ModelVersion(number, files, self._logs / f"model-{number}.log")
+            former = self.versions.get(number)
+            if former is None:
+                self.versions[number] = fresh
+            try:
+                await fresh.load()
+                reason = await fresh.is_ready(30.0)
+                if reason:
+                    raise InvalidArgument(f"version {number} was loaded but does not answer: {reason}")
+            except RdukitError:
+                if former is None and fresh.state is not VersionState.UNAVAILABLE:
+                    await fresh.unload(0)
+                raise
+            self._next = max(self._next, int(number) + 1)
+            before = former or self.current
+            self.versions[number] = fresh
+            self._current = number
+            logger.info("version switched model=%s version=%s pef=%s", self.name, number, pef)
+            if before is not None and before is not fresh and (before is former or not keep):
+                self._drain(before)
+            return fresh
+
+    async def unload(self, version: str = "") -> None:
+        """Drain and end ``version``, or all.
+
+        Raises:
+            NotFound: no such version is loaded.
+        """
+        targets = [self.find(self.name, version)] if version else list(self.versions.values())
+        if version == self._current or not version:
+            self._current = max(
+                (v for v in self.ready_versions() if v != version and version), key=int, default=""
+            )
+        await asyncio.gather(*(each.unload(resolve(DRAIN_S)) for each in targets if each.state is VersionState.READY))
+
+    def index(self) -> list[dict[str, str]]:
+        """The repository extension's index."""
+        return [
+            {"name": self.name, "version": version, "state": str(each.state), "reason": each.reason}
+            for version, each in sorted(self.versions.items(), key=lambda item: int(item[0]))
+        ] or [{"name": self.name, "version": "", "state": str(VersionState.UNAVAILABLE), "reason": "nothing is loaded"}]
+
+    async def why_not_ready(self, timeout_s: float) -> str:
+        """Empty when the current version has done an inference since the last call, or does one now."""
+        current = self.current
+        return "no model is loaded" if current is None else await current.is_ready(timeout_s)
+
+    async def close(self) -> None:
+        """End everything, waiting for nothing but the processes."""
+        for task in self._draining:
+            task.cancel()
+        await asyncio.gather(*(each.unload(0) for each in self.versions.values()))
+
+    def _drain(self, version: ModelVersion) -> None:
+        task = asyncio.create_task(version.unload(resolve(DRAIN_S)))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)

@@ -1,0 +1,42 @@
+"""An inference request and its answer, as the wires hand them over: names, shapes and raw bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class GivenTensor(NamedTuple):
+    """A tensor as a caller sent it: little-endian, row-major."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: bytes | memoryview
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One request. ``outputs`` restricts the answer; empty means all."""
+
+    inputs: Sequence[GivenTensor]
+    outputs: Sequence[str] = ()
+    id: str = ""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+class Timing(NamedTuple):
+    """Where a request's time went, in microseconds."""
+
+    queue: int
+    copy_in: int
+    compute: int
+    copy_out: int
+
+
+class InferAnswer(NamedTuple):
+    """Outputs in the order asked for, as bytes of ``rows`` rows each."""
+
+    rows: int
+    outputs: Sequence[bytes]
+    names: Sequence[str]
+    timing: Timing

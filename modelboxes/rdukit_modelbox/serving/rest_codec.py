@@ -1,0 +1,229 @@
+"""Inference requests and answers as the protocol's REST bodies: JSON, and JSON with binary tensors behind it. Pure.
+
+Source: Open Inference Protocol v2, "HTTP/REST"; Triton's binary tensor data extension.
+"""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import orjson
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
+from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
+from rdukit_modelbox.serving.signature import Signature
+
+_NUMPY: Final[Mapping[str, str]] = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4",
+    "FP64": "<f8",
+}  # fmt: skip
+
+
+_NO_DATA: Final = msgspec.Raw(b"")
+
+
+class _Input(msgspec.Struct, gc=False):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw = _NO_DATA
+    parameters: dict[str, Any] | None = None
+
+
+class _Output(msgspec.Struct, gc=False):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Request(msgspec.Struct, gc=False):
+    inputs: list[_Input]
+    id: str = ""
+    outputs: list[_Output] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+_decode_request: Final[Callable[[bytes | memoryview], _Request]] = msgspec.json.Decoder(_Request).decode
+_decode_floats: Final = msgspec.json.Decoder(list[float]).decode
+_decode_ints: Final = msgspec.json.Decoder(list[int]).decode
+_decode_bools: Final = msgspec.json.Decoder(list[bool]).decode
+
+
+class RestRequest(InferRequest):
+    """A request and which of its outputs are wanted as binary."""
+
+    __slots__ = ("binary",)
+
+    def __init__(self, inputs: Sequence[GivenTensor], outputs: Sequence[str], id: str, binary: frozenset[str] | bool):
+        super().__init__(inputs, outputs, id)
+        #: Names of outputs that go out as binary; True: all.
+        self.binary = binary
+
+
+def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
+    """Read a request; with ``header_length``, the JSON is only so long and binary tensors follow.
+
+    Raises:
+        InvalidArgument: not JSON, a field that is missing or of another type, data that does not fit its datatype, or
+            binary data that does not add up.
+    """
+    json_part: bytes | memoryview = body
+    rest = memoryview(b"")
+    if header_length is not None:
+        if not 0 <= header_length <= len(body):
+            raise InvalidArgument(
+                f"Inference-Header-Content-Length {header_length} is not legal; legal: 0 to {len(body)}, the body's length"
+            )
+        json_part, rest = memoryview(body)[:header_length], memoryview(body)[header_length:]
+    try:
+        request = _decode_request(json_part)
+    except msgspec.ValidationError as cause:
+        raise InvalidArgument(f"the request is malformed: {cause}") from cause
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"the request is not JSON: {cause}") from cause
+    inputs, at = [], 0
+    for given in request.inputs:
+        size = given.parameters.get("binary_data_size") if given.parameters else None
+        if size is None:
+            data: bytes | memoryview = _from_json(given)
+        else:
+            data = _from_binary(given, size, rest, at)
+            at += len(data)
+        inputs.append(GivenTensor(given.name, given.datatype, given.shape, data))
+    if at != len(rest):
+        raise InvalidArgument(f"{len(rest)} bytes follow the JSON, the inputs' binary_data_size add up to {at}")
+    if request.outputs is None and request.parameters is None:
+        return RestRequest(inputs, (), request.id, False)
+    return RestRequest(inputs, [o.name for o in request.outputs or ()], request.id, _wanted_as_binary(request))
+
+
+def render_infer(
+    name: str, version: str, signature: Signature, request: RestRequest, answer: InferAnswer
+) -> tuple[bytes, int | None]:
+    """The body, and the length of its JSON part when binary tensors follow.
+
+    Raises:
+        InvalidArgument: an output of FP16 or BF16 was asked for as JSON, which has no form for it.
+    """
+    binary = request.binary
+    outputs: list[dict[str, object]] = []
+    blobs: list[bytes] = []
+    specs = signature.output_of
+    for output, data in zip(answer.names, answer.outputs, strict=True):
+        spec = specs[output]
+        value: dict[str, object] = {
+            "name": output, "datatype": spec.datatype, "shape": [answer.rows, *spec.row_shape],
+        }  # fmt: skip
+        if binary is True or (binary and output in binary):
+            value["parameters"] = {"binary_data_size": len(data)}
+            blobs.append(data)
+        else:
+            value["data"] = np.frombuffer(data, _NUMPY[spec.datatype])
+        outputs.append(value)
+    body: dict[str, object] = {"model_name": name, "model_version": version}
+    if request.id:
+        body["id"] = request.id
+    body["outputs"] = outputs
+    text = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (b"".join((text, *blobs)), len(text)) if blobs else (text, None)
+
+
+def check_forms(signature: Signature, request: RestRequest) -> None:
+    """Before the work: can every output go out in the form that was asked for?
+
+    Raises:
+        InvalidArgument: FP16 and BF16 have no JSON form.
+    """
+    if request.binary is True:
+        return
+    for spec in signature.outputs:
+        is_wanted = not request.outputs or spec.name in request.outputs
+        if is_wanted and spec.datatype not in _NUMPY and not (request.binary and spec.name in request.binary):
+            raise InvalidArgument(f'output {spec.name!r} is {spec.datatype}, which JSON lacks: ask for "binary_data": true')
+
+
+def needs_form_check(signature: Signature) -> bool:
+    """Whether an output has no JSON form, so that ``check_forms`` may refuse."""
+    return any(spec.datatype not in _NUMPY for spec in signature.outputs)
+
+
+def _wanted_as_binary(request: _Request) -> frozenset[str] | bool:
+    every = _flag(request.parameters, "binary_data_output", "parameters")
+    named = set()
+    for output in request.outputs or ():
+        if output.parameters and output.parameters.get("classification"):
+            raise InvalidArgument(f"output {output.name!r}: the classification extension is not served; ask for scores")
+        if _flag(output.parameters, "binary_data", f"output {output.name!r}", default=every):
+            named.add(output.name)
+    if not request.outputs:
+        return every
+    return frozenset(named)
+
+
+def _flag(parameters: Mapping[str, Any] | None, name: str, where: str, default: bool = False) -> bool:
+    value = default if parameters is None else parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{where}: {name} {value!r} is not legal; legal: true or false")
+    return value
+
+
+def _from_binary(given: _Input, size: object, rest: memoryview, at: int) -> memoryview:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise InvalidArgument(f"input {given.name!r}: binary_data_size {size!r} is not legal; legal: a number of bytes")
+    if given.data is not _NO_DATA:
+        raise InvalidArgument(f"input {given.name!r} has both data and binary_data_size; legal: one of them")
+    if at + size > len(rest):
+        raise InvalidArgument(
+            f"input {given.name!r}: binary_data_size is {size}, but {len(rest) - at} bytes are left in the body"
+        )
+    return rest[at : at + size]
+
+
+def _from_json(given: _Input) -> bytes:
+    if given.data is _NO_DATA:
+        raise InvalidArgument(f"input {given.name!r} has neither data nor the parameter binary_data_size")
+    datatype = DATATYPES.get(given.datatype)
+    if datatype is None:
+        known = ", which is not served" if given.datatype in KNOWN else ""
+        raise InvalidArgument(f"input {given.name!r}: datatype {given.datatype!r}{known}; legal: {', '.join(DATATYPES)}")
+    if datatype.array_code is None:
+        raise InvalidArgument(f"input {given.name!r}: JSON has no form for {given.datatype}; send it as binary data")
+    values = _read_values(given, datatype.name)
+    try:
+        packed = array(datatype.array_code, values)
+    except OverflowError as cause:
+        raise InvalidArgument(f"input {given.name!r}: data has a value that {given.datatype} cannot hold") from cause
+    if datatype.array_code == "f" and not isfinite(sum(packed)):
+        raise InvalidArgument(f"input {given.name!r}: data has a value that {given.datatype} cannot hold")
+    return packed.tobytes()
+
+
+def _read_values(given: _Input, datatype: str) -> list[Any]:
+    decode: Callable[[Any], list[Any]] = _decode_floats if datatype[0] == "F" else _decode_ints
+    if datatype == "BOOL":
+        decode = _decode_bools
+    try:
+        return decode(given.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as flat:
+        try:
+            values = _flatten(msgspec.json.decode(given.data), given.shape)
+            return decode(msgspec.json.encode(values))
+        except (msgspec.DecodeError, _NotNested):
+            raise InvalidArgument(f"input {given.name!r}: data must be {datatype} numbers: {flat}") from flat
+
+
+class _NotNested(Exception):
+    """Data is neither flat nor nested as its shape says."""
+
+
+def _flatten(value: object, shape: Sequence[int]) -> list[Any]:
+    """Nested lists as their shape says -> one list."""
+    if not shape:
+        return [value]
+    if not isinstance(value, list) or len(value) != shape[0]:
+        raise _NotNested
+    return [item for part in value for item in _flatten(part, shape[1:])]
+

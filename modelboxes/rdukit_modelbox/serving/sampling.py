@@ -1,0 +1,81 @@
+"""From logits to the next token: greedy, temperature, top-k, top-p. Pure but for the sampler's seeded random numbers.
+
+Axes: V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How to choose. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave every token; no seed: by chance.
+
+    Raises:
+        InvalidArgument: a value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 2.0:
+            raise InvalidArgument(f"temperature is {self.temperature}; legal: 0 <= x <= 2")
+        if not 0.0 < self.top_p <= 1.0:
+            raise InvalidArgument(f"top_p is {self.top_p}; legal: 0 < x <= 1")
+        if self.top_k < 0:
+            raise InvalidArgument(f"top_k is {self.top_k}; legal: 0 <= x, 0 for all tokens")
+        if self.seed is not None and self.seed < 0:
+            raise InvalidArgument(f"seed is {self.seed}; legal: 0 <= x")
+
+
+class Sampler:
+    """Chooses token after token; the same seed and logits give the same tokens."""
+
+    def __init__(self, options: SamplingOptions) -> None:
+        self._options = options
+        self._random = np.random.default_rng(options.seed)
+
+    def choose(self, logits_V: NDArray[np.float32]) -> int:
+        """The next token."""
+        options = self._options
+        if options.temperature == 0.0:
+            return int(logits_V.argmax())
+        shares_V = probabilities(logits_V, options.temperature, options.top_k, options.top_p)
+        place = np.searchsorted(shares_V.cumsum(), self._random.random(), side="right")
+        # Rounding may leave the sum below 1: the last token that has a share is meant then.
+        return int(min(place, np.flatnonzero(shares_V)[-1]))
+
+
+def probabilities(
+    logits_V: NDArray[np.float32], temperature: float, top_k: int = 0, top_p: float = 1.0
+) -> NDArray[np.float64]:
+    """Probabilities [V] that sum to 1: of the ``top_k`` likeliest, and of these the fewest that reach ``top_p``.
+
+    The likeliest token always stays. Of equal logits the smaller token comes first.
+    """
+    scaled_V = logits_V.astype(np.float64) / temperature
+    shares_V = np.exp(scaled_V - scaled_V.max())
+    order_V = np.argsort(-shares_V, kind="stable")
+    if 0 < top_k < len(order_V):
+        shares_V[order_V[top_k:]] = 0.0
+    shares_V /= shares_V.sum()
+    if top_p < 1.0:
+        before_V = shares_V[order_V].cumsum() - shares_V[order_V]
+        shares_V[order_V[before_V >= top_p]] = 0.0
+        shares_V /= shares_V.sum()
+    found: NDArray[np.float64] = shares_V
+    return found
+
+
+def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Natural logarithms [V] of the model's own probabilities: temperature 1, all tokens."""
+    shifted_V = logits_V.astype(np.float64) - float(logits_V.max())
+    found: NDArray[np.float64] = shifted_V - np.log(np.exp(shifted_V).sum())
+    return found

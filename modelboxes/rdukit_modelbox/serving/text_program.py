@@ -1,0 +1,161 @@
+"""A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
+
+The PEF has the graphs ``prefill`` and ``decode`` (see ``rdukit_modelbox.text_graphs``) and its caches in device memory:
+one text at a time. Axes: V vocabulary.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
+from rdukit_runtime.application import open_application
+
+#: Beside a checkpoint: the tokenizer, and which tokens end a text.
+TOKENIZER_FILE: Final = "tokenizer.json"
+GENERATION_FILE: Final = "generation_config.json"
+#: Most unknown names that a message lists.
+NAMES_SHOWN: Final = 5
+
+
+class TextProgram:
+    """Reads prompts and steps from token to token; ``start`` begins another text."""
+
+    def __init__(self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text") -> None:
+        """Load the PEF onto tiles and put the checkpoint's parameters there.
+
+        ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools.
+
+        Raises:
+            PefError: it cannot be used, or was not compiled by a box with purpose=serve from a language model.
+            NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model.
+            NoResources: no tiles or memory are free.
+        """
+        found = load_checkpoint(checkpoint, which)
+        self._application = open_application(pef, name)
+        try:
+            shape = shape_of(self._application.pef, str(pef))
+            if shape.text is None or shape.purpose != SERVE:
+                raise PefMismatch(
+                    f"{pef} is of purpose={shape.purpose}, task {shape.task}; compile a language model with "
+                    "purpose=serve"
+                )
+            self.sizes: TextSizes = shape.text
+            #: Steps of the training that the parameters come from.
+            self.checkpoint_step = found.step
+            self._program = self._application.program
+            self._write_parameters(shape.symbols, found.parameters)
+            self._sections = {
+                graph: self._program.choose_sections(self._program.find_graph(graph)) for graph in ("prefill", "decode")
+            }
+            self._outputs = {graph: self._program.find_graph(graph).outputs[0] for graph in self._sections}
+            self._scalars = dict(self._application.pef.hyperparameters)
+        except BaseException:
+            self._application.close()
+            raise
+
+    def start(self, prompt: Sequence[int]) -> NDArray[np.float32]:
+        """Read a prompt from position 0 and return the logits [V] after it.
+
+        What is longer than the compiled prompt is read token by token.
+
+        Raises:
+            InvalidArgument: it is empty, leaves no room in the context, or has a token that the model does not have.
+        """
+        sizes = self.sizes
+        if not 1 <= len(prompt) < sizes.context:
+            raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {sizes.context - 1}")
+        self._check_tokens(prompt)
+        head = prompt[: sizes.prompt]
+        tokens = torch.zeros(1, sizes.prompt, dtype=torch.int64)
+        tokens[0, : len(head)] = torch.tensor(head, dtype=torch.int64)
+        logits_V = self._run("prefill", {"tokens": tokens, "last": torch.tensor([len(head) - 1])})
+        for position in range(len(head), len(prompt)):
+            logits_V = self._decode(prompt[position], position)
+        return logits_V
+
+    def step(self, token: int, position: int) -> NDArray[np.float32]:
+        """Logits [V] after ``token`` at ``position``; positions before it hold the text so far.
+
+        Raises:
+            InvalidArgument: the context is full, or the model has no such token.
+        """
+        if not 0 <= position < self.sizes.context:
+            raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
+        self._check_tokens([token])
+        return self._decode(token, position)
+
+    def stop(self) -> None:
+        """Tear down and release the lease. Calling again does nothing."""
+        self._application.close()
+
+    def figures(self) -> dict[str, Any]:
+        """Emulated and host figures since the load."""
+        return self._application.figures()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _decode(self, token: int, position: int) -> NDArray[np.float32]:
+        return self._run("decode", {"token": torch.tensor([[token]]), "position": torch.tensor([position])})
+
+    def _run(self, graph: str, values: dict[str, torch.Tensor]) -> NDArray[np.float32]:
+        self._program.write_all(list(values.items()))
+        self._application.run(graph, self._sections[graph], self._scalars)
+        found: NDArray[np.float32] = self._program.read(self._outputs[graph]).float().reshape(-1).numpy()
+        return found
+
+    def _check_tokens(self, tokens: Sequence[int]) -> None:
+        wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
+        if wrong is not None:
+            raise InvalidArgument(f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}")
+
+    def _write_parameters(self, symbols: Any, parameters: Any) -> None:
+        """Put the checkpoint's tensors on the device; those that no graph reads are passed over."""
+        missing = sorted(set(symbols) - set(parameters))
+        if missing:
+            raise InvalidArgument(
+                f"the checkpoint is of another model: it lacks {', '.join(missing[:NAMES_SHOWN])}"
+                + (f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else "")
+            )
+        known = self._application.pef.symbols
+        wrong = [
+            f"{name} is {list(parameters[name].shape)}, the PEF's {list(known[symbol].shape)}"
+            for name, symbol in symbols.items()
+            if symbol in known and tuple(parameters[name].shape) != tuple(known[symbol].shape)
+        ]
+        if wrong:
+            raise InvalidArgument(f"the checkpoint is of other sizes: {'; '.join(wrong[:NAMES_SHOWN])}")
+        with self._program.checkpointing():
+            self._program.write_all(
+                [(symbol, parameters[name]) for name, symbol in symbols.items() if symbol in known]
+            )  # fmt: skip
+
+
+def end_tokens(checkpoint: Path) -> frozenset[int]:
+    """The tokens that end a text, as the training kept them beside the checkpoint; none if it did not.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
+    path = checkpoint / GENERATION_FILE
+    if not path.is_file():
+        return frozenset()
+    try:
+        value = json.loads(path.read_text())["eos_token_id"]
+        return frozenset(int(token) for token in (value if isinstance(value, list) else [value]))
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
