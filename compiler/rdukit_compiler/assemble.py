@@ -23,6 +23,7 @@ from rdukit_compiler.optimizer import (
     build_reduce,
 )
 from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.add_up_gradients import add_up_gradients, has_own_memory
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
@@ -40,9 +41,6 @@ _SYMBOL_KINDS: Final = {
 
 
 _NOTHING: Final[Mapping[str, int]] = {}
-
-#: Bytes from which on a gradient's contributions are added up in place: one more tensor costs more than clearing one.
-LARGE_GRADIENT: Final = 1 << 18
 
 #: Which kind a tensor gets that several graphs of a PEF make or take: the highest.
 _MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolKind.INPUT: 3}
@@ -82,6 +80,10 @@ class _GraphAssembler:
         self._operators = {operator.name: operator for operator in graph.operators}
         #: Value → symbols of the gradients that flow into it.
         self._gradients: dict[str, list[str]] = {}
+        #: Parameter → symbol of the gradient that later sections made, to which earlier ones add theirs.
+        self._totals: dict[str, str] = {}
+        #: Section plan → parameters whose gradients it adds to those.
+        self._added: dict[str, tuple[str, ...]] = {}
         self._scheduled: list[int] = []
         #: What each name of this graph stands for.
         self._kinds: dict[str, SymbolKind] = {}
@@ -103,8 +105,7 @@ class _GraphAssembler:
                 precision,
                 {name: len(symbols) for name, symbols in self._gradients.items()},
             )
-            self._record_gradients(kernels, plan.name)
-            built.append(kernels)
+            built.append(self._record_gradients(kernels, plan.name))
         backward_inputs = [
             self._backward_bindings(plan.name, k) for plan, k in zip(reversed(plans), built, strict=True)
         ]
@@ -166,15 +167,27 @@ class _GraphAssembler:
                 self._gradients[name] = [seeds[name]]
         return seeds
 
-    def _record_gradients(self, kernels: SectionKernels, plan: str) -> None:
+    def _record_gradients(self, kernels: SectionKernels, plan: str) -> SectionKernels:
+        """Note which gradients a section makes.
+
+        Returns:
+            Its kernels, which add to gradients that sections after it have made, where those are large.
+        """
+        values = self._graph.values
+        added = [name for name in kernels.gradients if name in self._totals]
         for name in kernels.gradients:
-            value = self._graph.values[name]
-            symbol = self._gradient_symbol(name, plan)
-            self._symbol(symbol, SymbolKind.GRADIENT, value.dtype, value.shape)
+            if name in added:
+                continue
+            symbol = f"{name}__grad_from_{plan}"
+            self._symbol(symbol, SymbolKind.GRADIENT, values[name].dtype, values[name].shape)
             self._gradients.setdefault(name, []).append(symbol)
+            if values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
+                self._totals[name] = symbol
+        self._added[plan] = tuple(added)
+        return add_up_gradients(kernels, added, values)
 
     def _gradient_symbol(self, name: str, plan: str) -> str:
-        return f"{name}__grad_from_{plan}"
+        return self._totals[name] if name in self._added[plan] else f"{name}__grad_from_{plan}"
 
     def _saved_symbol(self, plan: str, index: int) -> str:
         return f"{plan}__saved_{index}"
@@ -182,7 +195,7 @@ class _GraphAssembler:
     def _backward_bindings(self, plan: str, kernels: SectionKernels) -> tuple[str, ...]:
         saved = [s.value if s.value is not None else self._saved_symbol(plan, s.index) for s in kernels.saved]
         incoming = [symbol for name in kernels.tangents for symbol in self._gradients[name]]
-        return (*saved, *incoming)
+        return (*saved, *incoming, *(self._totals[name] for name in self._added[plan]))
 
     # -- sections ----------------------------------------------------------------------------------------------------
 
@@ -322,26 +335,8 @@ class _GraphAssembler:
                 self._gradients[parameter.name] = [symbol]
             self._add_optimizer_section(together[0], SectionType.GRADNORM, clipped)
         for group in groups:
-            kernel = build_optimizer(
-                group, parameters, self._as_tuples(), self._options.is_exact, self._unshared_gradients()
-            )
+            kernel = build_optimizer(group, parameters, self._as_tuples(), self._options.is_exact)
             self._add_optimizer_section(group, SectionType.OPT, kernel)
-
-    def _unshared_gradients(self) -> frozenset[str]:
-        """Large gradients that surely have memory of their own: no view, and no output of the same size beside them,
-        as a native library may make two outputs that are always equal only once.
-        """
-        symbols = self._assembly.symbols
-        sections = [section for section in self._assembly.sections if section.graph == self._graph.name]
-        shared = {name for section in sections for pair in section.shares.items() for name in pair}
-        found: set[str] = set()
-        for section in sections:
-            sizes = [symbols[name].bytes for name in section.outputs]
-            for name, size in zip(section.outputs, sizes, strict=True):
-                is_alone = sizes.count(size) == 1 and name not in shared
-                if symbols[name].kind is SymbolKind.GRADIENT and size >= LARGE_GRADIENT and is_alone:
-                    found.add(name)
-        return frozenset(found)
 
     def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:
         """The section that adds gradients up over backwards until opt runs; returns the kernel that ends a sum.

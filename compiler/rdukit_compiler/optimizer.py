@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rdukit.errors import CompileError
-from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, TensorSpec
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, TensorSpec, packed_spec
 from rdukit_compiler.ir import Value
 
 #: Optimizer kind → names of its state tensors per parameter; ``step`` is a scalar, the rest have the parameter's shape.
@@ -138,7 +138,7 @@ def build_reduce(
 
 def build_optimizer(
     group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
-    exact: bool = False, unshared: frozenset[str] = frozenset(),
+    exact: bool = False,
 ) -> OptimizerKernel:  # fmt: skip
     """Update the parameters and states of ``group`` in place from the gradients' contributions.
 
@@ -146,9 +146,8 @@ def build_optimizer(
 
     Args:
         exact: round as torch's default update does, rather than be fast.
-        unshared: large contributions with memory of their own, which are summed in place.
     """
-    builder = _Builder(unshared)
+    builder = _Builder()
     present = [name for name in group.parameters if gradients.get(name)]
     refs: list[Argument] = [builder.input(parameters[name]) for name in present]
     summed = [builder.summed(parameters[name], gradients[name]) for name in present]
@@ -168,39 +167,26 @@ def build_optimizer(
 
 
 class _Builder:
-    """Collects a kernel's inputs and nodes. ``unshared``: gradients that may be summed in place."""
+    """Collects a kernel's inputs and nodes."""
 
-    def __init__(self, unshared: frozenset[str] = frozenset()) -> None:
-        self._unshared = unshared
+    def __init__(self) -> None:
         self.bound: list[str] = []
         self._inputs: list[TensorSpec] = []
         self._nodes: list[KernelNode] = []
 
     def input(self, value: Value) -> Ref:
-        strides: list[int] = []
-        step = 1
-        for size in reversed(value.shape):
-            strides.append(step)
-            step *= size
         name = f"i{len(self._inputs)}"
-        self._inputs.append(TensorSpec(name, value.dtype, value.shape, tuple(reversed(strides))))
+        self._inputs.append(packed_spec(name, value.dtype, value.shape))
         self.bound.append(value.name)
         return Ref(name)
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
-        """The sum of contributions.
-
-        Of large ones, which nothing else lies in, it is made in the first one's memory, and the others become zero:
-        the gradient, all of them together, stays what it was, and no further tensor is needed.
-        """
+        """The sum of contributions; of large ones there is mostly one, see ``passes.add_up_gradients``."""
         total = self.input(replace(parameter, name=contributions[0]))
-        is_in_place = self._unshared.issuperset(contributions)
         for name in contributions[1:]:
             part = self.input(replace(parameter, name=name))
             added = f"s{len(self._nodes)}"
-            self.node(added, "aten.add_.Tensor" if is_in_place else "aten.add.Tensor", [total, part])
-            if is_in_place:
-                self.node(f"z{len(self._nodes)}", "aten.zero_.default", [part])
+            self.node(added, "aten.add.Tensor", [total, part])
             total = Ref(added)
         return total
 

@@ -1,113 +1,107 @@
 """A ModelBox as a value: what its ``modelbox.yaml`` says, checked.
 
-A box is one model of the zoo and one compiler version behind four verbs, with named parameters and their legal values.
+A box is one model and one compiler version behind four verbs, with named parameters and their legal values. Its parts
+are in ``contract/``; ``contract/modelbox.schema.json`` is the same as a JSON schema.
 """
 
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, field_validator, model_validator
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.legal import Legal, ParameterType, ParameterValue, find_objection
+from rdukit_modelbox.contract.agreement import Draft, find_disagreements
+from rdukit_modelbox.contract.draft import find_files_amiss, read_draft
+from rdukit_modelbox.contract.faults import faults_of
+from rdukit_modelbox.contract.parameter import Parameter
+from rdukit_modelbox.contract.part import Count, Name, Part, Sentence, Verb
+from rdukit_modelbox.contract.parts import Label, RelativeFile, Resources, Serving, Slot, Slots
+from rdukit_modelbox.contract.yaml_marks import Fault, read_yaml
+from rdukit_modelbox.legal import ParameterValue, Word
+
+__all__ = [
+    "API_VERSION", "BOXES_FOLDER", "FILE_NAME", "Box", "Parameter", "Resources", "Serving", "Slot", "Slots", "Verb",
+    "box_names", "check_compiler_version", "find_box_file", "load_box",
+]  # fmt: skip
 
 API_VERSION: Final = "rdukit.dev/v1"
 BOXES_FOLDER: Final = Path(__file__).with_name("boxes")
 FILE_NAME: Final = "modelbox.yaml"
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-Word = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
-Sentence = Annotated[str, StringConstraints(min_length=1, max_length=2000, strip_whitespace=True)]
+OwnModule = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*\.py:[A-Za-z_]\w*$")]
 
 
-class Verb(StrEnum):
-    """What a box can be asked to do."""
-
-    PREPROCESS = "preprocess"
-    COMPILE = "compile"
-    TRAIN = "train"
-    INFER = "infer"
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Parameter(_Part):
-    """One named parameter: its type, default, legal values and the verbs that take it."""
-
-    name: Word
-    type: ParameterType
-    default: bool | int | float | str
-    legal: Legal = Legal()
-    verbs: tuple[Verb, ...] = Field(min_length=1)
-    help: Sentence
-    #: The value is also a size of the model: it is passed to the zoo entry's builder under the same name.
-    size: bool = False
-
-    @model_validator(mode="after")
-    def _default_is_legal(self) -> "Parameter":
-        objection = find_objection(self.type, self.legal, self.default)
-        if objection is not None:
-            raise ValueError(f"default of parameter {self.name!r}: {objection}")
-        if self.size and self.verbs != (Verb.COMPILE,):
-            raise ValueError(f"parameter {self.name!r} is a size of the model; its verbs must be [compile]")
-        return self
-
-
-class Slot(_Part):
-    """An artifact that a verb takes or makes."""
-
-    name: Word
-    kind: Literal["file", "folder"]
-    required: bool = True
-    help: Sentence
-
-
-class Slots(_Part):
-    """Artifacts of one verb."""
-
-    inputs: tuple[Slot, ...] = ()
-    outputs: tuple[Slot, ...] = ()
-
-
-class Box(_Part):
+class Box(Part):
     """Everything a ``modelbox.yaml`` says."""
 
     api_version: Literal["rdukit.dev/v1"] = Field(alias="apiVersion")
     kind: Literal["ModelBox"] = "ModelBox"
-    name: Name
-    title: Sentence
-    description: Sentence
-    #: Entry of the zoo's registry.
-    model: Word
-    #: Sizes of the model that no parameter changes.
-    sizes: Mapping[Word, int] = Field(default_factory=dict)
-    #: Version of the compiler: ``0.1`` takes every 0.1.x.
-    compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(alias="compilerVersion")
-    mode: Literal["o0", "o1", "o3"]
-    target: Literal["sn10", "sn30"]
-    verbs: tuple[Verb, ...] = Field(min_length=1)
-    parameters: tuple[Parameter, ...] = ()
-    artifacts: Mapping[Verb, Slots] = Field(default_factory=dict)
+    name: Name = Field(description="Name of the box: small letters, digits, - and _.")
+    title: Sentence = Field(description="One line for lists.")
+    description: Sentence = Field(description="What the model takes and gives.")
+    model: Word = Field(description="Entry of the zoo; with module a name to show, by default the box's.")
+    module: OwnModule | None = Field(
+        default=None,
+        description="Own model instead of one of the zoo: FILE.py:FUNCTION, the file inside the box's folder; the "
+        "function takes nothing and returns a rdukit_zoo.registry.ModelEntry.",
+    )
+    sizes: Mapping[Word, Count] = Field(
+        default_factory=dict, description="Sizes of the model that no parameter changes."
+    )
+    compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(
+        alias="compilerVersion", description='Version of the compiler, in quotes: "0.1" takes every 0.1.x.'
+    )
+    mode: Literal["o0", "o1", "o3"] = Field(description="How much is fused: o0 nothing, o1 by rules, o3 all.")
+    target: Literal["sn10", "sn30"] = Field(description="Chip generation.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
+    parameters: tuple[Parameter, ...] = Field(default=(), description="Named parameters with their legal values.")
+    artifacts: Mapping[Verb, Slots] = Field(
+        default_factory=dict, description="Files and folders that each verb takes and makes."
+    )
+    resources: Resources = Field(default=Resources(), description="What one replica needs.")
+    serving: Serving = Field(default=Serving(), description="What is served over the Open Inference Protocol.")
+    labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
+        default_factory=dict, description="Words to find the box by."
+    )
+    licence: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        default=None, description="Licence of the model as an SPDX expression: Apache-2.0."
+    )
+    model_card: RelativeFile | None = Field(
+        default=None, alias="modelCard", description="A text file inside the box's folder that describes the model."
+    )
+    _folder: Path = PrivateAttr(default_factory=Path)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the YAML; ``module`` and ``modelCard`` are inside it."""
+        return self._folder
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_is_a_word(cls, value: object) -> object:
+        if isinstance(value, dict):
+            raise ValueError("a model is a name; an own module goes under the key module: FILE.py:FUNCTION")  # noqa: TRY004 pydantic's
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_module_needs_no_model(cls, value: object) -> object:
+        if isinstance(value, dict) and "module" in value and "model" not in value:
+            name = value.get("name")
+            return {**value, "model": name.replace("-", "_") if isinstance(name, str) else name}
+        return value
 
     @model_validator(mode="after")
-    def _names_agree(self) -> "Box":
-        if len(set(self.verbs)) != len(self.verbs):
-            raise ValueError("verbs: a verb is listed twice")
-        for verb in self.verbs:
-            names = [p.name for p in self.parameters if verb in p.verbs]
-            twice = sorted({n for n in names if names.count(n) > 1})
-            if twice:
-                raise ValueError(f"parameters: verb {verb} has more than one parameter named {twice}")
-        used = {verb for p in self.parameters for verb in p.verbs} | set(self.artifacts)
-        extra = sorted(used - set(self.verbs))
-        if extra:
-            raise ValueError(f"{', '.join(extra)} is used but not under verbs; there: {', '.join(self.verbs)}")
+    def _parts_agree(self) -> "Box":
+        draft = Draft(
+            self.verbs, dict(enumerate(self.parameters)), frozenset(p.name for p in self.parameters), self.artifacts,
+            self.serving,
+        )  # fmt: skip
+        found = find_disagreements(draft)
+        if found:
+            raise ValueError("; ".join(f"{'.'.join(map(str, path))}: {words}" for path, words in found))
         return self
 
     def parameters_of(self, verb: Verb) -> tuple[Parameter, ...]:
@@ -119,7 +113,7 @@ class Box(_Part):
         return self.artifacts.get(verb, Slots())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, int]:
-        """All sizes for the zoo entry's builder, those from ``parameters`` of compile included."""
+        """All sizes for the model's builder, those from ``parameters`` of compile included."""
         chosen = {p.name: int(parameters[p.name]) for p in self.parameters if p.size}
         return {**self.sizes, **chosen}
 
@@ -150,21 +144,32 @@ def load_box(path: Path) -> Box:
 
     Raises:
         NotFound: there is no file.
-        InvalidArgument: not YAML, or a key is missing, unknown or illegal; names file, key and what is legal.
+        InvalidArgument: something is wrong; the message has every fault with file, line, key and what is legal.
     """
     try:
-        value = yaml.safe_load(path.read_text())
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as cause:
         raise NotFound(f"no ModelBox file at {path}") from cause
-    except (yaml.YAMLError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"{path} is not valid YAML: {cause}") from cause
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{path}: a ModelBox file is a mapping with the keys {_KEYS}")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"{path} is not readable text: {cause}") from cause
+    marked = read_yaml(text)
+    faults = marked.faults
+    if not isinstance(marked.value, dict):
+        words = f"a ModelBox file is a mapping with the keys {_KEYS}"
+        raise _refusal(path, faults or [Fault(marked.mark_of(()), (), words)])
+    box: Box | None = None
     try:
-        return Box.model_validate(value)
+        box = Box.model_validate(marked.value)
     except ValidationError as cause:
-        faults = [f"{_key_of(error['loc'])}: {_words_of(error)}" for error in cause.errors()]
-        raise InvalidArgument(f"{path}: " + "; ".join(faults), file=str(path), faults=faults) from cause
+        # The whole's own complaints come from the draft, with their keys.
+        faults += [f for f in faults_of(cause, marked, Box.model_json_schema()) if f.path]
+    amiss = [*find_disagreements(read_draft(marked.value)), *find_files_amiss(marked.value, path.parent)]
+    told = {fault.path for fault in faults}
+    faults += [Fault(marked.mark_of(key), key, words) for key, words in amiss if key not in told]
+    if faults or box is None:
+        raise _refusal(path, faults)
+    box._folder = path.parent.resolve()
+    return box
 
 
 def check_compiler_version(box: Box, installed: str = __version__) -> None:
@@ -183,12 +188,10 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
 _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields.items())
 
 
-def _key_of(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in location) or "file"
-
-
-def _words_of(error: object) -> str:
-    assert isinstance(error, dict)
-    if error["type"] == "extra_forbidden":
-        return "unknown key" + (f"; legal at the top: {_KEYS}" if len(error["loc"]) == 1 else "")
-    return str(error["msg"]).removeprefix("Value error, ")
+def _refusal(path: Path, faults: Sequence[Fault]) -> InvalidArgument:
+    """One error for all faults, the file's first line first."""
+    in_order = sorted(faults, key=lambda fault: fault.mark)
+    lines = [f"{path}:{f.mark.line}:{f.mark.column}: {f.key}: {f.message}" for f in in_order]
+    message = lines[0] if len(lines) == 1 else "\n  ".join([f"{path} has {len(lines)} faults:", *lines])
+    told = [{"line": f.mark.line, "column": f.mark.column, "key": f.key, "message": f.message} for f in in_order]
+    return InvalidArgument(message, file=str(path), faults=told)

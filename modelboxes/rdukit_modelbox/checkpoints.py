@@ -2,10 +2,12 @@
 
 A file holds parameters, optimizer state, torch's random state and, in its header, how far the training was. The file
 is written first and ``latest.json`` last, both atomically, so a crash at any point leaves a checkpoint that can be
-resumed. No pickle.
+resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``, named by ``best.json``. No pickle.
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,9 +19,11 @@ from safetensors.torch import save
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit_modelbox.training.stopping import Judged
 
 FORMAT: Final = 1
 LATEST: Final = "latest.json"
+BEST: Final = "best.json"
 #: Newest files that stay; older ones go once ``latest.json`` names a newer one.
 KEPT: Final = 2
 
@@ -35,6 +39,7 @@ class Identity:
     batch_size: int
     dataset: str
     seed: int
+    optimizer: str = "sgd"
 
     def find_difference(self, other: "Identity") -> str | None:
         """The first field that differs, in words."""
@@ -54,6 +59,9 @@ class Totals:
     emulated_cycles: int = 0
     epoch_loss: float = 0.0
     epoch_steps: int = 0
+    #: Seconds of training, evaluations and checkpoints included.
+    train_seconds: float = 0.0
+    judged: Judged = Judged()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,11 @@ class Checkpoint:
     totals: Totals
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write it, point ``latest.json`` at it, and remove what is older than the newest two. Returns the file."""
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
+    """Write it, point ``latest.json`` at it, and remove what is older than the newest two. Returns the file.
+
+    ``is_best``: point ``best.json`` at it too, before ``latest.json``: an attempt that resumes knows its best.
+    """
     tensors = {f"parameter/{name}": tensor for name, tensor in checkpoint.parameters.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in _flatten(checkpoint.optimizer["state"]).items()}
     tensors["random/torch"] = checkpoint.random
@@ -85,10 +96,17 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     data = save(copies, metadata={"format": str(FORMAT), "rdukit": json.dumps(header)})
     path = folder / f"step-{checkpoint.step}.safetensors"
     write_atomic(path, data)
-    write_json_atomic(
-        folder / LATEST,
-        {"format": FORMAT, "file": path.name, "step": checkpoint.step, "sha256": sha256_of(data)},
-    )
+    named = {"format": FORMAT, "step": checkpoint.step, "sha256": sha256_of(data)}
+    if is_best:
+        best = folder / f"best-{checkpoint.step}.safetensors"
+        best.unlink(missing_ok=True)
+        _link_or_write(path, best, data)
+        write_json_atomic(folder / BEST, {**named, "file": best.name})
+    write_json_atomic(folder / LATEST, {**named, "file": path.name})
+    if is_best:
+        for old in folder.glob("best-*.safetensors"):
+            if old != best:
+                old.unlink(missing_ok=True)
     for old in sorted(folder.glob("step-*.safetensors"), key=_step_of)[:-KEPT]:
         if old != path:
             old.unlink(missing_ok=True)
@@ -100,23 +118,27 @@ def has_checkpoint(folder: Path) -> bool:
     return (folder / LATEST).is_file()
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint that ``latest.json`` in ``folder`` names.
+def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
+    """The checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
 
     Raises:
-        NotFound: no ``latest.json``.
+        NotFound: there is no such file; a training without evaluations on its way keeps no best.
         InvalidArgument: it, or the file that it names, is damaged.
     """
+    if which not in {"newest", "best"}:
+        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, best")
+    pointer = LATEST if which == "newest" else BEST
     try:
-        latest = json.loads((folder / LATEST).read_text())
+        latest = json.loads((folder / pointer).read_text())
         path = folder / Path(str(latest["file"])).name
         digest = str(latest["sha256"])
     except FileNotFoundError as cause:
-        raise NotFound(f"{folder} has no {LATEST}; it is not a checkpoint folder that train made") from cause
+        why = "it is not a checkpoint folder that train made" if which == "newest" else "train with evaluate_every"
+        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
     except (ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{folder / LATEST} is damaged: {cause!r}") from cause
+        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
     if not path.is_file() or sha256_of_file(path) != digest:
-        raise InvalidArgument(f"{path} is missing or does not match {LATEST}; train again")
+        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train again")
     try:
         with safe_open(path, framework="pt") as stream:
             header = json.loads(stream.metadata()["rdukit"])
@@ -127,10 +149,21 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             optimizer={"state": _unflatten(_under("optimizer/", tensors)), "param_groups": header["param_groups"]},
             random=tensors["random/torch"],
             identity=Identity(**header["identity"]),
-            totals=Totals(**header["totals"]),
+            totals=_totals(header["totals"]),
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+
+
+def _totals(value: Mapping[str, Any]) -> Totals:
+    return Totals(**{**value, "judged": Judged(**value.get("judged", {}))})
+
+
+def _link_or_write(path: Path, link: Path, data: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.link(path, link)
+        return
+    write_atomic(link, data)
 
 
 def _flatten(state: Mapping[Any, Mapping[str, Any]]) -> dict[str, torch.Tensor]:

@@ -9,11 +9,9 @@ import click
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import home_folder
-from rdukit_modelbox.box import Box, Verb, box_names, check_compiler_version, find_box_file, load_box
-from rdukit_modelbox.describe import describe as describe_box
-
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-BOX_OPTION = click.option("--box", "box_name", required=True, help="Name of an installed box, or a modelbox.yaml.")
+from rdukit_modelbox.box import Verb, find_box_file, load_box
+from rdukit_modelbox.cli_contract import BOX_OPTION, COMMANDS, JSON_OPTION
+from rdukit_modelbox.image.cli import IMAGE_COMMANDS
 
 
 @click.group()
@@ -24,60 +22,8 @@ def box() -> None:
     """
 
 
-@box.command("list")
-@JSON_OPTION
-def list_boxes(as_json: bool) -> None:
-    """List the installed boxes.
-
-    Example: rdukit box list
-    """
-    boxes = [load_box(find_box_file(name)) for name in box_names()]
-    if as_json:
-        click.echo(json.dumps([describe_box(b) for b in boxes], indent=2))
-        return
-    rows = [("NAME", "MODEL", "MODE", "TARGET", "VERBS", "TITLE")]
-    rows += [(b.name, b.model, b.mode, b.target, ",".join(b.verbs), b.title) for b in boxes]
-    _print_table(rows)
-
-
-@box.command()
-@BOX_OPTION
-@JSON_OPTION
-def describe(box_name: str, as_json: bool) -> None:
-    """Show a box's verbs, parameters and their legal values.
-
-    Example: rdukit box describe --box ffn
-    """
-    found = load_box(find_box_file(box_name))
-    if as_json:
-        click.echo(json.dumps(describe_box(found), indent=2))
-        return
-    _print_box(found)
-
-
-@box.command()
-@click.option("--file", "file", required=True, type=click.Path(path_type=Path), help="The modelbox.yaml to check.")
-@JSON_OPTION
-def validate(file: Path, as_json: bool) -> None:
-    """Check a modelbox.yaml; exit status 2 and every fault if it is wrong.
-
-    Example: rdukit box validate --file my/modelbox.yaml
-    """
-    found = load_box(file / "modelbox.yaml" if file.is_dir() else file)
-    check_compiler_version(found)
-    from rdukit_zoo.registry import get_model, model_names
-
-    if found.model not in model_names():
-        raise InvalidArgument(f"{file}: model: {found.model!r} is not in the zoo; legal: {', '.join(model_names())}")
-    sizes = {*found.sizes, *(p.name for p in found.parameters if p.size)}
-    legal = get_model(found.model).sizes
-    if not sizes <= set(legal):
-        raise InvalidArgument(
-            f"{file}: sizes {sorted(sizes - set(legal))} are not sizes of {found.model}; legal: {sorted(legal)}"
-        )
-    click.echo(
-        json.dumps({"valid": True, "name": found.name}) if as_json else f"{file} is a valid ModelBox: {found.name}"
-    )
+for command in (*COMMANDS, *IMAGE_COMMANDS):
+    box.add_command(command)
 
 
 @box.command()
@@ -158,24 +104,3 @@ def _value(text: str) -> object:
     except ValueError:
         return text
     return value if isinstance(value, (bool, int, float)) else text
-
-
-def _print_box(found: Box) -> None:
-    value = describe_box(found)
-    click.echo(f"{found.name}: {found.title}\n{found.description}")
-    click.echo(f"model {found.model}, compiler {found.compiler_version}, mode {found.mode}, target {found.target}")
-    verbs = value["verbs"]
-    assert isinstance(verbs, list)
-    for verb in verbs:
-        inputs = [slot["name"] + ("" if slot["required"] else "?") for slot in verb["inputs"]]
-        outputs = [slot["name"] for slot in verb["outputs"]]
-        click.echo(f"\n{verb['name']}: {', '.join(inputs) or 'nothing'} -> {', '.join(outputs)}")
-        rows = [("  PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP")]
-        rows += [(f"  {p['name']}", p["type"], str(p["default"]), p["legal"], p["help"]) for p in verb["parameters"]]
-        _print_table(rows)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,27 +1,86 @@
 """Between the box's values and the messages of ``modelbox.proto``. Pure."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from google.protobuf.json_format import MessageToDict, ParseDict
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct, Value
 
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
-from rdukit_modelbox.operations import Operation, OperationEvent
-from rdukit_modelbox.service import VerbCall
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.context import Progress
+from rdukit_modelbox.finite import as_words
+from rdukit_modelbox.grpc_errors import status_code_of
+from rdukit_modelbox.inference import InferAnswer, InferCall, Tensor
+from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCall
+from rdukit_modelbox.operations.webhooks import check_webhook
+from rdukit_modelbox.states import OperationState
 
 
 def to_struct(values: Mapping[str, object]) -> Struct:
     """JSON-able values as a ``Struct``; all numbers become doubles."""
     struct = Struct()
-    struct.update(dict(values))
+    struct.update(values)
     return struct
 
 
+def from_struct(struct: Struct) -> dict[str, object]:
+    """Plain values; numbers are floats, also those that JSON does not have."""
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
 def call_from(request: pb.VerbRequest) -> VerbCall:
-    """A verb's request; whole doubles count as ints when the parameters are checked."""
-    parameters: dict[str, Any] = MessageToDict(request.parameters)
-    return VerbCall(parameters, dict(request.inputs), request.output, request.idempotency_key)
+    """A verb's request; whole doubles count as ints when the parameters are checked.
+
+    Raises:
+        InvalidArgument: the webhook is none.
+    """
+    webhook = None
+    if request.HasField("webhook"):
+        webhook = check_webhook(request.webhook.url, list(request.webhook.events))
+    return VerbCall(
+        from_struct(request.parameters), dict(request.inputs), request.output, request.idempotency_key,
+        request.timeout_s, request.resume, webhook,
+    )  # fmt: skip
+
+
+def infer_call_from(request: pb.InferRequest) -> InferCall:
+    """Rows or tensors to infer at once.
+
+    Raises:
+        InvalidArgument: it has neither.
+    """
+    match request.WhichOneof("what"):
+        case "rows":
+            rows = [list(row.values) for row in request.rows.rows]
+            return InferCall(rows=rows, inputs=dict(request.inputs), outputs=list(request.outputs))
+        case "tensors":
+            tensors = [Tensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
+            return InferCall(tensors=tensors, inputs=dict(request.inputs), outputs=list(request.outputs))
+        case "dataset":
+            message = "a data set is not legal in a stream; call Infer, which answers with an operation"
+            raise InvalidArgument(message, field="dataset")
+    raise InvalidArgument("the request has nothing to infer; legal: rows, tensors or dataset", field="rows")
+
+
+def filter_from(request: pb.ListOperationsRequest) -> tuple[OperationState | None, Verb | None, int]:
+    """State, verb and size of the page.
+
+    Raises:
+        InvalidArgument: one of them is not legal.
+    """
+    states, verbs = [str(s) for s in OperationState], [str(v) for v in Verb]
+    if request.state and request.state not in states:
+        raise InvalidArgument(f"state {request.state[:80]!r} is not legal; legal: {', '.join(states)}", field="state")
+    if request.verb and request.verb not in verbs:
+        raise InvalidArgument(f"verb {request.verb[:80]!r} is not legal; legal: {', '.join(verbs)}", field="verb")
+    if not 0 <= request.page_size <= 1000:
+        raise InvalidArgument(f"page_size {request.page_size} is not legal; legal: 0 to 1000", field="page_size")
+    return (
+        OperationState(request.state) if request.state else None,
+        Verb(request.verb) if request.verb else None,
+        request.page_size or 100,
+    )
 
 
 def description_message(description: Mapping[str, object]) -> pb.Description:
@@ -31,6 +90,24 @@ def description_message(description: Mapping[str, object]) -> pb.Description:
     return message
 
 
+def answer_message(answer: InferAnswer) -> pb.Answer:
+    """What was inferred."""
+    return pb.Answer(
+        outputs=[pb.Row(values=row) for row in answer.rows],
+        labels=answer.labels,
+        tensors=[pb.Tensor(name=t.name, datatype=t.datatype, shape=t.shape, data=t.data) for t in answer.tensors],
+        timing_us=answer.timing_us,
+    )
+
+
+def error_message(error: RdukitError) -> pb.Error:
+    """An error inside a stream."""
+    detail = as_words(error.detail)
+    assert isinstance(detail, dict)
+    status = status_code_of(error).value[0]
+    return pb.Error(code=error.code, message=error.message, detail=to_struct(detail), status=status)
+
+
 def operation_message(operation: Operation) -> pb.Operation:
     """An operation; what is not set stays empty."""
     message = pb.Operation(
@@ -38,14 +115,20 @@ def operation_message(operation: Operation) -> pb.Operation:
         verb=str(operation.verb),
         state=str(operation.state),
         created_at=operation.created_at,
+        started_at=operation.started_at or 0.0,
         ended_at=operation.ended_at or 0.0,
+        runs=operation.runs,
+        peak_memory_bytes=operation.peak_memory_bytes or 0,
         outputs=dict(operation.outputs or {}),
+        deliveries=[ParseDict(delivery.to_json(), pb.Delivery()) for delivery in operation.deliveries],
     )
     if operation.failure is not None:
         message.error_code, message.error_message = operation.failure.code, operation.failure.message
         message.error_detail.CopyFrom(to_struct(operation.failure.detail))
     if operation.result is not None:
         message.result.CopyFrom(to_struct(operation.result))
+    if operation.progress is not None:
+        message.progress.CopyFrom(progress_message(operation.progress))
     return message
 
 
@@ -55,15 +138,28 @@ def event_message(event: OperationEvent) -> pb.OperationEvent:
     if event.operation is not None:
         message.operation.CopyFrom(operation_message(event.operation))
     if event.progress is not None:
-        told = event.progress
-        message.progress.CopyFrom(
-            pb.Progress(
-                stage=told.stage,
-                step=told.step,
-                total=told.total,
-                loss=told.loss or 0.0,
-                throughput=told.throughput or 0.0,
-                eta_s=told.eta_s or 0.0,
-            )
-        )
+        message.progress.CopyFrom(progress_message(event.progress))
     return message
+
+
+def progress_message(told: Progress) -> pb.Progress:
+    """How far a verb is; what is unknown stays unset."""
+    return pb.Progress(
+        stage=told.stage, step=max(told.step, 0), total=max(told.total, 0), loss=told.loss, throughput=told.throughput,
+        eta_s=told.eta_s,
+    )  # fmt: skip
+
+
+def _plain(value: Value) -> object:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            return value.number_value
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return from_struct(value.struct_value)
+        case "list_value":
+            return [_plain(item) for item in value.list_value.values]
+    return None

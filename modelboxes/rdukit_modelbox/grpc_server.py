@@ -1,38 +1,53 @@
 """The gRPC wire of a box: ``rdukit.modelbox.v1.ModelBox``, health and reflection.
 
-A refused request ends with the error's own gRPC status; its REST body is in the trailing metadata
-``rdukit-error-bin``. A client that goes away leaves its operation running: ``Watch`` attaches again, ``Cancel`` ends
-it.
+A client that goes away leaves its operation running: ``Watch`` attaches again, ``Cancel`` ends it. What ``Infer`` and
+``InferStream`` answer at once is cancelled with the call.
 """
 
-import json
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rdukit.errors import RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.grpc_messages import call_from, description_message, event_message, operation_message
+from rdukit_modelbox.grpc_health import BoxHealth
+from rdukit_modelbox.grpc_messages import (
+    answer_message,
+    call_from,
+    description_message,
+    error_message,
+    event_message,
+    filter_from,
+    infer_call_from,
+    operation_message,
+)
+from rdukit_modelbox.grpc_strict import Undecodable, add_strictly
+from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.service import BoxService
 
 logger = logging.getLogger(__name__)
 
-ERROR_METADATA: Final = "rdukit-error-bin"
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ModelBox"].full_name
 #: Rows of 4096 requests of 784 floats fit.
 MAX_MESSAGE_BYTES: Final = 64 << 20
+#: Requests of one ``InferStream`` that are worked on side by side, so that they can share a batch.
+STREAM_AT_ONCE: Final = 64
+#: The released name of reflection; its messages are those of v1alpha, byte for byte.
+REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 Context = Any
+#: Adds a service to a server and gives its full name.
+AddService = Callable[[Any], str]
 
 
 class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc]
-    """Each method turns messages into calls of ``BoxService``."""
+    """Each method turns messages into calls of ``BoxService``. Register it with ``add_strictly``."""
 
     def __init__(self, service: BoxService) -> None:
         self._service = service
@@ -41,91 +56,99 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
         """Verbs, parameters and their legal values."""
         return description_message(self._service.describe())
 
-    async def Compile(self, request: pb.VerbRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
+    async def Compile(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
         """The model to a PEF."""
-        async for message in self._submit(Verb.COMPILE, request, context):
-            yield message
+        return self._submit(Verb.COMPILE, request)
 
-    async def Train(self, request: pb.VerbRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
+    async def Train(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
         """A PEF and a data set to checkpoints."""
-        async for message in self._submit(Verb.TRAIN, request, context):
-            yield message
+        return self._submit(Verb.TRAIN, request)
 
-    async def Infer(self, request: pb.VerbRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
-        """Classify a data set."""
-        async for message in self._submit(Verb.INFER, request, context):
-            yield message
+    async def Preprocess(self, request: pb.VerbRequest, context: Context) -> pb.Operation:
+        """Raw data to a data set."""
+        return self._submit(Verb.PREPROCESS, request)
 
-    async def Preprocess(self, request: pb.VerbRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
-        """Images to a data set."""
-        async for message in self._submit(Verb.PREPROCESS, request, context):
-            yield message
+    async def Infer(self, request: pb.InferRequest, context: Context) -> pb.InferResponse:
+        """Rows or tensors at once, or an operation on a data set."""
+        if request.WhichOneof("what") == "dataset":
+            return pb.InferResponse(id=request.id, operation=self._submit(Verb.INFER, request.dataset))
+        answer = await self._service.inferencer.infer(infer_call_from(request))
+        return pb.InferResponse(id=request.id, answer=answer_message(answer))
 
-    async def InferTensors(self, request: pb.InferTensorsRequest, context: Context) -> pb.InferTensorsResponse:
-        """Classify rows at once."""
+    async def InferStream(
+        self, requests: AsyncIterator[pb.InferRequest | Undecodable], context: Context
+    ) -> AsyncIterator[pb.InferStreamResponse]:
+        """Rows or tensors in, answers out in the same order."""
+        answers = answer_in_order(requests, self._answer, STREAM_AT_ONCE)
         try:
-            rows = [list(row.values) for row in request.rows]
-            outputs, labels = await self._service.infer_rows(rows, dict(request.inputs))
-        except RdukitError as error:
-            await _refuse(context, error)
-        return pb.InferTensorsResponse(outputs=[pb.Row(values=row) for row in outputs], labels=labels)
-
-    async def Watch(self, request: pb.OperationRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
-        """All events of an operation, the past ones first."""
-        async for message in self._watch(request.id, context):
-            yield message
+            async for answer in answers:
+                yield answer
+        finally:
+            await answers.aclose()
 
     async def Cancel(self, request: pb.OperationRequest, context: Context) -> pb.Operation:
         """Cancel and wait for the end."""
-        try:
-            return operation_message(await self._service.cancel(request.id))
-        except RdukitError as error:
-            await _refuse(context, error)
+        return operation_message(await self._service.cancel(request.id))
 
     async def GetOperation(self, request: pb.OperationRequest, context: Context) -> pb.Operation:
         """One operation."""
-        try:
-            return operation_message(self._service.operations.get(request.id))
-        except RdukitError as error:
-            await _refuse(context, error)
+        return operation_message(self._service.operations.get(request.id))
 
     async def ListOperations(self, request: pb.ListOperationsRequest, context: Context) -> pb.ListOperationsResponse:
-        """All operations of this process."""
-        return pb.ListOperationsResponse(operations=[operation_message(o) for o in self._service.operations.all()])
+        """Operations, newest first."""
+        page = self._service.operations.page(*filter_from(request), request.page_token)
+        operations = [operation_message(operation) for operation in page.operations]
+        return pb.ListOperationsResponse(operations=operations, next_page_token=page.cursor)
 
-    async def _submit(self, verb: Verb, request: pb.VerbRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
+    async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.OperationEvent]:
+        """Events of an operation after a number, the past ones first."""
+        async for event in self._service.watch(request.id, request.after):
+            yield event_message(event)
+
+    def _submit(self, verb: Verb, request: pb.VerbRequest) -> pb.Operation:
+        return operation_message(self._service.submit(verb, call_from(request)))
+
+    async def _answer(self, request: pb.InferRequest | Undecodable) -> pb.InferStreamResponse:
+        if isinstance(request, Undecodable):
+            return pb.InferStreamResponse(error=error_message(request.error))
         try:
-            operation = self._service.submit(verb, call_from(request))
+            answer = await self._service.inferencer.infer(infer_call_from(request))
         except RdukitError as error:
-            await _refuse(context, error)
-        async for message in self._watch(operation.id, context):
-            yield message
-
-    async def _watch(self, operation_id: str, context: Context) -> AsyncIterator[pb.OperationEvent]:
-        try:
-            async for event in self._service.watch(operation_id):
-                yield event_message(event)
-        except RdukitError as error:
-            await _refuse(context, error)
+            return pb.InferStreamResponse(id=request.id, error=error_message(error))
+        except Exception as error:
+            logger.exception("inference broke id=%s", request.id)
+            broken = RdukitError(f"the box failed: {type(error).__name__}; its log has more")
+            return pb.InferStreamResponse(id=request.id, error=error_message(broken))
+        return pb.InferStreamResponse(id=request.id, answer=answer_message(answer))
 
 
-class BoxHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """The standard health service; the box's own readiness each time it is asked."""
-
-    def __init__(self, service: BoxService) -> None:
-        self._service = service
-
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
-        """Readiness of the server (empty name) or of the ModelBox service."""
-        if request.service not in {"", SERVICE_NAME}:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service!r}; legal: {SERVICE_NAME}")
-        status = health_pb2.HealthCheckResponse.ServingStatus
-        is_ready = self._service.health().is_ready
-        return health_pb2.HealthCheckResponse(status=status.SERVING if is_ready else status.NOT_SERVING)
+def add_model_box(service: BoxService, server: Any) -> str:
+    """Add ``rdukit.modelbox.v1.ModelBox``; returns the service's name."""
+    add_strictly(modelbox_pb2_grpc.add_ModelBoxServicer_to_server, ModelBoxServicer(service), server)
+    return SERVICE_NAME
 
 
-async def start_grpc(service: BoxService, host: str, port: int) -> tuple[Any, int]:
-    """Start serving; returns the server and the port it got."""
+def add_health(service: BoxService, names: Sequence[str], server: Any) -> str:
+    """Add ``grpc.health.v1``, which knows the services ``names``; returns its name."""
+    add_strictly(health_pb2_grpc.add_HealthServicer_to_server, BoxHealth(service, names), server)
+    return str(health.SERVICE_NAME)
+
+
+def add_reflection(names: Sequence[str], server: Any) -> None:
+    """Add reflection, as v1 and as v1alpha, of the services ``names``."""
+    every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
+    reflection.enable_server_reflection(every, server)
+    method = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(every).ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    handler = grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": method})
+    server.add_generic_rpc_handlers((handler,))
+
+
+async def start_grpc(service: BoxService, host: str, port: int, more: Sequence[AddService] = ()) -> tuple[Any, int]:
+    """Start serving, with ``more`` services; returns the server and the port it got."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -133,15 +156,9 @@ async def start_grpc(service: BoxService, host: str, port: int) -> tuple[Any, in
             ("grpc.so_reuseport", 0),
         ]
     )
-    modelbox_pb2_grpc.add_ModelBoxServicer_to_server(ModelBoxServicer(service), server)
-    health_pb2_grpc.add_HealthServicer_to_server(BoxHealth(service), server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    names = [add_model_box(service, server), *(add(server) for add in more)]
+    names.append(add_health(service, names, server))
+    add_reflection(names, server)
     bound = server.add_insecure_port(f"{host}:{port}")
     await server.start()
     return server, bound
-
-
-async def _refuse(context: Context, error: RdukitError) -> NoReturn:
-    body = json.dumps(error.body()).encode()
-    await context.abort(getattr(grpc.StatusCode, error.grpc_status), error.message, ((ERROR_METADATA, body),))
-    raise AssertionError("abort does not return")

@@ -65,7 +65,7 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
         path = mounts.resolve(text, f"input {name!r}")
         if not path.exists():
             raise NotFound(f"input {name!r}: there is nothing at {path}")
-        if path.is_dir() != (slots[name].kind == "folder"):
+        if slots[name].kind != "any" and path.is_dir() != (slots[name].kind == "folder"):
             raise InvalidArgument(f"input {name!r}: {path} must be a {slots[name].kind}")
         paths[name] = path
     return paths

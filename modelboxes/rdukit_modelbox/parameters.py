@@ -4,15 +4,17 @@ from collections.abc import Mapping
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
 from rdukit_modelbox.box import Box, Parameter, Verb
-from rdukit_modelbox.legal import ParameterValue, find_objection, legal_in_words, normalise
+from rdukit_modelbox.contract.agreement import in_order
+from rdukit_modelbox.contract.parameter import holds, in_words
+from rdukit_modelbox.legal import ParameterValue, Values, find_objection, legal_in_words, normalise
 
 
 def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[str, ParameterValue]:
-    """Every parameter of ``verb``: the given value, or the box's default.
+    """Every parameter of ``verb``: the given value, or the box's default for the other values.
 
     Raises:
         UnknownParameter: a name that this verb does not have; lists those it has.
-        IllegalValue: a value outside its legal values; lists them.
+        IllegalValue: a value outside its legal values, which may depend on other values; lists them.
     """
     if verb not in box.verbs:
         raise InvalidArgument(f"box {box.name} has no verb {verb}; legal: {', '.join(box.verbs)}")
@@ -24,19 +26,41 @@ def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[
                 parameter=name,
                 legal=list(parameters),
             )
-    return {name: _value_of(box, verb, p, given.get(name, p.default)) for name, p in parameters.items()}
+    values: dict[str, ParameterValue] = {}
+    for parameter in in_order(tuple(parameters.values())):
+        values[parameter.name] = _value_of(f"{box.name} {verb}", parameter, given, values)
+    return {name: values[name] for name in parameters}
 
 
-def _value_of(box: Box, verb: Verb, parameter: Parameter, value: object) -> ParameterValue:
-    objection = find_objection(parameter.type, parameter.legal, value)
-    if objection is not None:
-        legal = parameter.legal.enum or legal_in_words(parameter.type, parameter.legal)
-        raise IllegalValue(
-            f"{box.name} {verb}: parameter {parameter.name!r}: {objection}",
-            parameter=parameter.name,
-            value=value if isinstance(value, (bool, int, float, str)) else repr(value),
-            legal=list(legal) if isinstance(legal, tuple) else legal,
-        )
+def _value_of(where: str, parameter: Parameter, given: Mapping[str, object], values: Values) -> ParameterValue:
+    """The value while the parameters that this one depends on have ``values``."""
+    default = parameter.default_for(values)
+    is_given = parameter.name in given
+    value = given.get(parameter.name, default)
     normal = normalise(parameter.type, value)
+    if not holds(parameter.when, values):
+        if is_given and normal != default:
+            now = ", ".join(f"{name} is {values[name]}" for name in parameter.when)
+            words = f"legal only when {in_words(parameter.when)}; {now}: leave it out"
+            raise _refusal(where, parameter, value, f"{value!r} is not legal; {words}", words)
+        value, normal = default, normalise(parameter.type, default)
+    else:
+        legal = parameter.legal_for(values)
+        objection = find_objection(parameter.type, legal, value, values)
+        if objection is not None:
+            case = parameter.case_for(values)
+            words = f" (since {in_words(case.when)})" if case is not None else ""
+            words += "" if is_given else "; this is the default, so pass another value"
+            told = list(legal.enum) if legal.enum else legal_in_words(parameter.type, legal, values)
+            raise _refusal(where, parameter, value, objection + words, told)
     assert normal is not None
     return normal
+
+
+def _refusal(where: str, parameter: Parameter, value: object, words: str, legal: object) -> IllegalValue:
+    return IllegalValue(
+        f"{where}: parameter {parameter.name!r}: {words}",
+        parameter=parameter.name,
+        value=value if isinstance(value, (bool, int, float, str)) else repr(value),
+        legal=legal,
+    )

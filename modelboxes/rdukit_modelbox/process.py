@@ -28,6 +28,7 @@ class Child:
         self._reader = reader
         self.log_file = log_file
         self._copying = asyncio.create_task(self._copy_output(on_line))
+        self._reaping = asyncio.create_task(self._reap())
 
     @classmethod
     async def start(
@@ -119,6 +120,12 @@ class Child:
         if self.is_running:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _reap(self) -> None:
+        """Kill what it started once it has ended: workers of its own would hold its end of the pipes open."""
+        await self._process.wait()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _copy_output(self, on_line: Callable[[str], object] | None) -> None:
         assert self._process.stdout is not None

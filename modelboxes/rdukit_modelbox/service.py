@@ -1,48 +1,48 @@
-"""The box itself, shared by both wires: takes requests, runs them one after another in children, tells how it goes.
+"""The box itself, shared by both wires: takes requests, has them run, tells how it goes.
 
 All methods belong to one event loop, in the main thread.
 """
 
-import asyncio
-import json
+import fcntl
 import logging
+import math
 import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.describe import describe
+from rdukit_modelbox.inference import Inferencer, RowsInferencer
 from rdukit_modelbox.metrics import Metrics
 from rdukit_modelbox.mounts import Mounts, resolve_inputs
-from rdukit_modelbox.operations import Failure, Operation, OperationEvent, OperationTable
+from rdukit_modelbox.operations.announcer import Announcer
+from rdukit_modelbox.operations.journal import Journal
+from rdukit_modelbox.operations.table import OperationTable
+from rdukit_modelbox.operations.values import Failure, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.parameters import check_parameters
 from rdukit_modelbox.rows_worker import Answer, RowsWorker
-from rdukit_modelbox.settings import CANCEL_GRACE_S, MAX_ROWS
+from rdukit_modelbox.runner import Runner, Work
+from rdukit_modelbox.settings import MAX_ROWS
 from rdukit_modelbox.states import Event
-from rdukit_modelbox.supervisor import Listener, Outcome, run_child
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class VerbCall:
-    """A request for a verb, as a caller wrote it."""
-
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    output: str = ""
-    idempotency_key: str = ""
-
-    def asked(self, verb: Verb) -> str:
-        """Equal for equal requests, whatever their key."""
-        return json.dumps([verb, self.parameters, self.inputs, self.output], sort_keys=True, default=repr)
+#: File in the state folder with the operations.
+JOURNAL: Final = "operations.sqlite"
+#: Longest an operation may ask to be given; a year.
+MAX_TIMEOUT_S: Final = 366 * 86400.0
+_MAX_KEY: Final = 256
+#: Seconds to wait for another box to let go of the state folder: one that was killed may still be ending.
+_LOCK_WAIT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +59,33 @@ class BoxService:
     def __init__(self, box_file: Path, state: Path, mounts: Sequence[Path] = (), clock: Clock | None = None) -> None:
         """``state`` is created; requests may name paths under it and under ``mounts``.
 
+        Call from the event loop: what an earlier process of the box left to be resumed begins at once.
+
         Raises:
             InvalidArgument: the YAML is wrong or for another compiler, or a mount is not a folder.
+            Conflict: another box has this state folder.
         """
         self.box: Box = load_box(box_file)
         check_compiler_version(self.box)
         state.mkdir(parents=True, exist_ok=True)
         self._box_file = box_file
         self._state = state.resolve()
+        self._lock = _lock_folder(self._state)
         self._mounts = Mounts([state, *mounts])
-        self.operations = OperationTable(clock or SystemClock())
+        clock = clock or SystemClock()
         self.metrics = Metrics(self.box.name)
         self._rows = RowsWorker(box_file, self._state / "logs" / "rows.log")
-        #: Operations that have not ended: what cancels them, and the task that ends when they have.
-        self._cancels: dict[str, asyncio.Event] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: Preprocess needs no device, so it need not wait for the others.
-        self._device_lane = asyncio.Semaphore(1)
-        self._host_lane = asyncio.Semaphore(1)
+        #: What answers ``Infer`` and ``InferStream`` on both wires.
+        self.inferencer: Inferencer = RowsInferencer(self.infer_rows)
+        self._announcer = Announcer(lambda: self.operations, self.box.name, clock)
+        self.operations = OperationTable(clock, Journal(self._state / JOURNAL), self._announcer.look)
+        self._runner = Runner(
+            self.operations, clock, self._state / "logs", memory_bytes_of(self.box), self._make_room, self._ended
+        )
         self._is_closing = False
-        #: Why the last child did not even start; empty once one has.
-        self._broken = ""
         #: PEF and checkpoint of the newest training or inference that succeeded.
         self._latest: dict[str, Path] = {}
+        self._recover()
 
     def describe(self) -> dict[str, object]:
         """Verbs, parameters and their legal values."""
@@ -91,8 +95,8 @@ class BoxService:
         """Ready means: a request that comes now would be worked on."""
         if self._is_closing:
             return Health(False, "the box is stopping")
-        if self._broken:
-            return Health(False, f"operations cannot be started: {self._broken}")
+        if self._runner.broken:
+            return Health(False, f"operations cannot be started: {self._runner.broken}")
         if not os.access(self._state, os.W_OK):
             return Health(False, f"the state folder {self._state} is not writable")
         if shutil.disk_usage(self._state).free < 16 << 20:
@@ -103,27 +107,21 @@ class BoxService:
         """Check a request and queue it; the same idempotency key gives the same operation.
 
         Raises:
-            UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong.
+            UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
             Conflict: the key stands for another request.
-            Unavailable: the box is stopping.
+            Unavailable: the box is stopping, or cannot write the operation down.
         """
         if self._is_closing:
             raise Unavailable("the box is stopping; send the request to another one")
-        key, asked = call.idempotency_key, call.asked(verb)
-        known = self.operations.find_by_key(key, asked) if key else None
+        _check_call(call)
+        key = call.idempotency_key
+        known = self.operations.find_by_key(key, call.asked(verb)) if key else None
         if known is not None:
             return known
-        parameters = check_parameters(self.box, verb, call.parameters)
-        inputs = resolve_inputs(self._mounts, self.box, verb, call.inputs)
         operation_id = f"op-{secrets.token_hex(8)}"
-        output = self._output_folder(call.output, operation_id)
-        request = {
-            "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
-            "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
-        }  # fmt: skip
-        operation = self.operations.add(operation_id, verb, key, asked)
-        self._cancels[operation.id] = asyncio.Event()
-        self._tasks[operation.id] = asyncio.create_task(self._run(operation.id, verb, request, inputs))
+        work = self._work(verb, call, operation_id)
+        operation = self.operations.add(operation_id, verb, call)
+        self._runner.start(operation, work)
         logger.info("operation queued operation=%s verb=%s", operation.id, verb)
         return operation
 
@@ -134,10 +132,7 @@ class BoxService:
             NotFound: no such operation.
         """
         self.operations.get(operation_id)
-        task = self._tasks.get(operation_id)
-        if task is not None:
-            self._cancels[operation_id].set()
-            await asyncio.wait({task})
+        await self._runner.cancel(operation_id)
         return self.operations.get(operation_id)
 
     async def watch(self, operation_id: str, after: int = 0) -> AsyncIterator[OperationEvent]:
@@ -146,7 +141,7 @@ class BoxService:
         Raises:
             NotFound: no such operation.
         """
-        async for event in self.operations.log_of(operation_id).follow(after):
+        async for event in self.operations.follow(operation_id, after):
             yield event
 
     async def infer_rows(self, rows: Sequence[Sequence[float]], inputs: Mapping[str, str]) -> Answer:
@@ -169,13 +164,64 @@ class BoxService:
         return answer
 
     async def close(self) -> None:
-        """Take nothing more, cancel everything, and wait until no child runs."""
+        """Take nothing more, end what runs, and wait until no child does.
+
+        Operations are cancelled, but those that asked to be resumed: the next process of the box goes on with them.
+        """
         self._is_closing = True
-        for cancel in self._cancels.values():
-            cancel.set()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()))
+        await self._runner.close()
         await self._rows.stop()
+        await self._announcer.close()
+        self.operations.close()
+        os.close(self._lock)
+
+    def _recover(self) -> None:
+        for operation, call in self.operations.recover():
+            try:
+                work = self._work(operation.verb, call, operation.id)
+            except RdukitError as error:
+                failure = Failure(error.code, f"it cannot be resumed: {error.message}", error.detail)
+                self.operations.apply(operation.id, Event.FAIL, failure=failure)
+                continue
+            self._runner.start(operation, work)
+            logger.info("operation resumed operation=%s verb=%s runs=%d", operation.id, operation.verb, operation.runs)
+        for operation in self.operations.all():
+            self._announcer.look(operation)
+            self._remember_again(operation)
+
+    def _remember_again(self, operation: Operation) -> None:
+        """What an earlier process of the box trained or served answers again, if its files are still there."""
+        if operation.outputs is None or operation.verb not in {Verb.TRAIN, Verb.INFER}:
+            return
+        try:
+            asked = self.operations.call_of(operation.id).inputs
+            inputs = resolve_inputs(self._mounts, self.box, operation.verb, asked)
+        except RdukitError:
+            return
+        self._remember(operation.verb, inputs, operation.outputs)
+
+    def _work(self, verb: Verb, call: VerbCall, operation_id: str) -> Work:
+        with _fields("parameters", "parameter"):
+            parameters = check_parameters(self.box, verb, call.parameters)
+        with _fields("inputs", "input"):
+            inputs = resolve_inputs(self._mounts, self.box, verb, call.inputs)
+        with _fields("output"):
+            output = self._output_folder(call.output, operation_id)
+        request = {
+            "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
+            "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
+        }  # fmt: skip
+        return Work(verb, request, inputs, call.timeout_s)
+
+    async def _make_room(self, verb: Verb) -> None:
+        if verb in {Verb.TRAIN, Verb.INFER}:
+            # Synchronous inference holds tiles; the operation asked for needs them.
+            await self._rows.stop()
+
+    def _ended(self, operation: Operation, work: Work) -> None:
+        if operation.outputs is not None:
+            self._remember(work.verb, work.inputs, operation.outputs)
+        self.metrics.count_ended(operation)
 
     def _rows_inputs(self, inputs: Mapping[str, str]) -> dict[str, Path]:
         known = {"pef", "checkpoint"}
@@ -200,56 +246,6 @@ class BoxService:
             raise InvalidArgument(f"output: {folder} cannot be made a folder: {cause.strerror}") from cause
         return folder
 
-    async def _run(
-        self, operation_id: str, verb: Verb, request: Mapping[str, object], inputs: Mapping[str, Path]
-    ) -> None:
-        cancel = self._cancels[operation_id]
-        try:
-            outcome = await self._queue_and_run(operation_id, verb, request, cancel)
-        except Exception as error:
-            logger.exception("operation broke operation=%s", operation_id)
-            outcome = Outcome(failed=Failure("internal", f"{type(error).__name__}: {error}"))
-        ended = self._end(operation_id, outcome)
-        if ended.outputs is not None:
-            self._remember(verb, inputs, ended.outputs)
-        self.metrics.count_ended(ended)
-        logger.info("operation ended operation=%s verb=%s state=%s", operation_id, verb, ended.state)
-        del self._tasks[operation_id], self._cancels[operation_id]
-
-    async def _queue_and_run(
-        self, operation_id: str, verb: Verb, request: Mapping[str, object], cancel: asyncio.Event
-    ) -> Outcome:
-        lane = self._host_lane if verb is Verb.PREPROCESS else self._device_lane
-        if not await _acquire_unless(lane, cancel):
-            return Outcome(is_cancelled=True)
-        try:
-            self.operations.apply(operation_id, Event.START)
-            if verb in {Verb.TRAIN, Verb.INFER}:
-                # Synchronous inference holds tiles; the operation asked for needs them.
-                await self._rows.stop()
-            log = self.operations.log_of(operation_id)
-            listener = Listener(
-                progress=lambda progress: log.add("progress", progress=progress),
-                log=lambda line: log.is_closed or log.add("log", log=line),
-            )
-            log_file = self._state / "logs" / f"{operation_id}.log"
-            outcome = await run_child(request, log_file, listener, cancel, resolve(CANCEL_GRACE_S))
-        finally:
-            lane.release()
-        if outcome.has_started:
-            self._broken = ""
-        elif outcome.failed is not None:
-            self._broken = outcome.failed.message
-        return outcome
-
-    def _end(self, operation_id: str, outcome: Outcome) -> Operation:
-        if outcome.succeeded is not None:
-            result, outputs = outcome.succeeded
-            return self.operations.apply(operation_id, Event.SUCCEED, result=result, outputs=outputs)
-        if outcome.failed is not None:
-            return self.operations.apply(operation_id, Event.FAIL, failure=outcome.failed)
-        return self.operations.apply(operation_id, Event.CANCEL)
-
     def _remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
         match verb:
             case Verb.TRAIN:
@@ -260,16 +256,48 @@ class BoxService:
                 pass
 
 
-async def _acquire_unless(lane: asyncio.Semaphore, cancel: asyncio.Event) -> bool:
-    """Wait for the lane; False if ``cancel`` is set first."""
-    acquiring = asyncio.create_task(lane.acquire())
-    cancelling = asyncio.create_task(cancel.wait())
-    await asyncio.wait({acquiring, cancelling}, return_when=asyncio.FIRST_COMPLETED)
-    cancelling.cancel()
-    if not cancel.is_set():
-        return True
-    if acquiring.done():
-        lane.release()
-    else:
-        acquiring.cancel()
-    return False
+def memory_bytes_of(box: Box) -> int:
+    """Resident memory that the box's YAML allows a child; 0: no limit."""
+    return box.resources.memory or 0
+
+
+def _check_call(call: VerbCall) -> None:
+    if len(call.idempotency_key) > _MAX_KEY:
+        message = f"idempotency_key has {len(call.idempotency_key)} characters; legal: at most {_MAX_KEY}"
+        raise InvalidArgument(message, field="idempotency_key")
+    if not (math.isfinite(call.timeout_s) and 0 <= call.timeout_s <= MAX_TIMEOUT_S):
+        message = f"timeout_s: {call.timeout_s} is not legal; legal: 0 (no limit) <= x <= {MAX_TIMEOUT_S:.0f}"
+        raise InvalidArgument(message, field="timeout_s")
+
+
+@contextmanager
+def _fields(place: str, detail: str = "") -> Iterator[None]:
+    """Errors in the block name the field of the request that is wrong, the one in their ``detail`` if they say."""
+    try:
+        yield
+    except RdukitError as error:
+        name = error.detail.get(detail) if detail else None
+        error.detail.setdefault("field", f"{place}.{name}" if isinstance(name, str) else place)
+        raise
+
+
+def _lock_folder(folder: Path) -> int:
+    """Be the only box of a state folder until the descriptor is closed or the process ends.
+
+    Raises:
+        Conflict: another box has it.
+    """
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    end = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError as cause:
+            if time.monotonic() > end:
+                os.close(descriptor)
+                raise Conflict(f"another box has the state folder {folder}; give this one another --state") from cause
+            time.sleep(0.05)
+        except OSError as cause:
+            logger.warning("state folder without locks folder=%s reason=%s", folder, cause)
+            return descriptor

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdukit.settings import Setting
+from rdukit.settings import Setting, parse_bool
 
 CANCEL_GRACE_S: Final = Setting(
     "box.cancel_grace_s", 5.0, "Seconds a cancelled operation has to end by itself before it is killed.", float
@@ -18,4 +18,42 @@ ROWS_IDLE_S: Final = Setting(
 )
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
 
-MODELBOX_SETTINGS: Final = (CANCEL_GRACE_S, CHILD_START_S, ROWS_TIMEOUT_S, ROWS_IDLE_S, MAX_ROWS)
+STALL_S: Final = Setting(
+    "box.stall_s", 0.0,
+    "Seconds without progress, log line or output after which an operation's process is killed; 0: never.", float,
+)  # fmt: skip
+CHILD_MEMORY_BYTES: Final = Setting(
+    "box.child_memory_bytes", 0,
+    "Resident memory above which an operation's process is killed; 0: what the box's YAML says.", int,
+)  # fmt: skip
+MAX_BODY_BYTES: Final = Setting(
+    "box.max_body_bytes", 64 << 20, "Longest body of a request to the control routes; a longer one gets 413.", int
+)
+MAX_HEADER_BYTES: Final = Setting(
+    "box.max_header_bytes", 32 << 10, "Longest request line and headers; longer ones get 431.", int
+)
+WEBHOOK_SECRET: Final = Setting(
+    "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); without one they are not.", str
+)
+WEBHOOK_ATTEMPTS: Final = Setting("box.webhook_attempts", 6, "How often a webhook is tried before it is given up.", int)
+WEBHOOK_BACKOFF_S: Final = Setting(
+    "box.webhook_backoff_s",
+    1.0,
+    "Seconds before a webhook is tried the second time; doubled each time, up to 300.",
+    float,
+)
+WEBHOOK_TIMEOUT_S: Final = Setting("box.webhook_timeout_s", 10.0, "Seconds a webhook's receiver has to answer.", float)
+WEBHOOK_PRIVATE: Final = Setting(
+    "box.webhook_private", False, "Let webhooks go to loopback, private and link-local addresses.", parse_bool
+)
+
+REGISTRY_CONFIG: Final = Setting(
+    "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
+)
+
+MODELBOX_SETTINGS: Final = (
+    REGISTRY_CONFIG,
+    CANCEL_GRACE_S, CHILD_START_S, ROWS_TIMEOUT_S, ROWS_IDLE_S, MAX_ROWS,
+    STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS, WEBHOOK_BACKOFF_S,
+    WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
+)  # fmt: skip

@@ -13,6 +13,11 @@ def frame_event(kind: str, sequence: int, value: Mapping[str, object]) -> bytes:
     return f"event: {kind}\nid: {sequence}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
 
 
+def frame_retry(milliseconds: int) -> bytes:
+    """What a reader shall wait before it attaches again."""
+    return f"retry: {milliseconds}\n\n".encode()
+
+
 def read_events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Kind and value of each event in a stream of lines; comments and unknown fields are passed over.
 

@@ -23,12 +23,13 @@ class OperationState(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to an operation."""
+    """What happens to an operation. ``resume``: its box was killed, is back, and queues it once more."""
 
     START = "start"
     SUCCEED = "succeed"
     FAIL = "fail"
     CANCEL = "cancel"
+    RESUME = "resume"
 
 
 FINAL_STATES: Final = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
@@ -37,9 +38,11 @@ TRANSITIONS: Final[Mapping[tuple[OperationState, Event], OperationState]] = {
     (OperationState.QUEUED, Event.START): OperationState.RUNNING,
     (OperationState.QUEUED, Event.FAIL): OperationState.FAILED,
     (OperationState.QUEUED, Event.CANCEL): OperationState.CANCELLED,
+    (OperationState.QUEUED, Event.RESUME): OperationState.QUEUED,
     (OperationState.RUNNING, Event.SUCCEED): OperationState.SUCCEEDED,
     (OperationState.RUNNING, Event.FAIL): OperationState.FAILED,
     (OperationState.RUNNING, Event.CANCEL): OperationState.CANCELLED,
+    (OperationState.RUNNING, Event.RESUME): OperationState.QUEUED,
 }
 
 

@@ -2,16 +2,38 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from rdukit.errors import Cancelled, ChildDied, DeadlineExceeded, OutOfMemory, Stalled, Unavailable
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.operations import Failure
+from rdukit_modelbox.finite import as_finite, as_words
+from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
+from rdukit_modelbox.operations.values import Failure
 from rdukit_modelbox.process import Child, describe_exit
 
 logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at a child's memory and signs of life.
+LOOK_EVERY_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may take; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
+
+    ``timeout_s`` is what is left of the operation's time, ``given_s`` all of it, for the message.
+    """
+
+    grace_s: float = 5.0
+    timeout_s: float = 0.0
+    given_s: float = 0.0
+    stall_s: float = 0.0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +44,7 @@ class Outcome:
     failed: Failure | None = None
     is_cancelled: bool = False
     has_started: bool = True
+    peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,52 +55,165 @@ class Listener:
     log: Callable[[str], object]
 
 
+class Reason(StrEnum):
+    """Why the supervisor ended a child."""
+
+    CANCEL = "cancel"
+    DEADLINE = "deadline"
+    STALL = "stall"
+    MEMORY = "memory"
+
+
+class Watch:
+    """What was seen of a running child: its memory, and when it last gave a sign of life."""
+
+    def __init__(self) -> None:
+        self.heard_at = time.monotonic()
+        self.peak_bytes = 0
+        #: Set once the supervisor has decided to end it.
+        self.reason: Reason | None = None
+
+    def hear(self) -> None:
+        """It said something."""
+        self.heard_at = time.monotonic()
+
+
 async def run_child(
-    request: Mapping[str, object], log_file: Path, listener: Listener, cancel: asyncio.Event, grace_s: float
+    request: Mapping[str, object], log_file: Path, listener: Listener, cancel: asyncio.Event, limits: Limits
 ) -> Outcome:
-    """Start a child for ``request``, pass its talk on, stop it when ``cancel`` is set, and say how it ended."""
+    """Start a child for ``request``, pass its talk on, keep it within ``limits``, and say how it ended.
+
+    It is stopped when ``cancel`` is set.
+    """
+    watch = Watch()
+    kills_before = kills_for_memory()
+
+    def on_line(line: str) -> None:
+        watch.hear()
+        listener.log(line)
+
     try:
-        child = await Child.start(request, log_file, listener.log)
+        child = await Child.start(request, log_file, on_line)
     except OSError as cause:
-        return Outcome(failed=Failure("unavailable", f"no process could be started: {cause}"), has_started=False)
+        failure = Failure(Unavailable.code, f"no process could be started: {cause}")
+        return Outcome(failed=failure, has_started=False)
     logger.info("child started pid=%s verb=%s", child.pid, request.get("verb"))
-    stopper = asyncio.create_task(_stop_on_cancel(child, cancel, grace_s))
+    keeper = asyncio.create_task(_keep(child, watch, cancel, limits))
     last: dict[str, Any] = {}
     has_started = False
     try:
         async for message in child.messages():
+            watch.hear()
             match message["kind"]:
                 case "started":
                     has_started = True
                 case "progress":
-                    listener.progress(Progress(**message["progress"]))
+                    listener.progress(_progress_of(message["progress"]))
                 case "log":
                     listener.log(str(message["log"]))
                 case _:
                     last = message
+        watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
         status = await child.wait()
     finally:
-        stopper.cancel()
+        keeper.cancel()
         child.kill()
-    logger.info("child ended pid=%s status=%s", child.pid, status)
-    return _judge(last, status, cancel.is_set(), has_started, child)
+    logger.info("child ended pid=%s status=%s reason=%s", child.pid, status, watch.reason)
+    was_short = status == -9 and kills_for_memory() > kills_before
+    outcome = judge(last, status, watch, limits, child.last_words(), was_short_of_memory=was_short)
+    return replace(outcome, has_started=has_started, peak_memory_bytes=watch.peak_bytes or None)
 
 
-def _judge(last: Mapping[str, Any], status: int, is_cancelled: bool, has_started: bool, child: Child) -> Outcome:
+def judge(
+    last: Mapping[str, Any], status: int, watch: Watch, limits: Limits, words: str, *, was_short_of_memory: bool
+) -> Outcome:
+    """How a child ended, from its last message, its exit status (negative: a signal) and why it was stopped.
+
+    ``was_short_of_memory``: SIGKILL ended it, and the kernel killed something for memory meanwhile.
+    """
     if last.get("kind") == "result":
-        return Outcome(succeeded=(last["result"], last["outputs"]))
-    if is_cancelled:
-        return Outcome(is_cancelled=True)
+        result = as_finite(last["result"])
+        assert isinstance(result, dict)
+        return Outcome(succeeded=(result, last["outputs"]))
+    detail: dict[str, object] = {"exit": describe_exit(status), "peak_memory_bytes": watch.peak_bytes}
+    if words:
+        detail["last_words"] = words
+    match watch.reason:
+        case Reason.CANCEL:
+            return Outcome(is_cancelled=True)
+        case Reason.DEADLINE:
+            message = f"the operation did not end within timeout_s = {limits.given_s:g} s and was stopped"
+            return Outcome(failed=Failure(DeadlineExceeded.code, message, {"timeout_s": limits.given_s}))
+        case Reason.STALL:
+            message = (
+                f"the process of this operation gave no progress, log line or output for {limits.stall_s:g} s "
+                "(box.stall_s) and was killed"
+            )
+            return Outcome(failed=Failure(Stalled.code, message + _with(words), detail))
+        case Reason.MEMORY:
+            message = (
+                f"the process of this operation used {watch.peak_bytes >> 20} MiB; its box allows "
+                f"{limits.memory_bytes >> 20} MiB: it was killed"
+            )
+            return Outcome(failed=Failure(OutOfMemory.code, message, {**detail, "limit_bytes": limits.memory_bytes}))
+        case None:
+            pass
     if last.get("kind") == "error":
         error = last["error"]
-        if error["code"] == "cancelled":
+        if error["code"] == Cancelled.code:
             return Outcome(is_cancelled=True)
-        return Outcome(failed=Failure(str(error["code"]), str(error["message"]), error.get("detail") or {}))
-    words = child.last_words()
-    reason = f"the process of this operation {describe_exit(status)}" + (f"; its last words: {words}" if words else "")
-    return Outcome(failed=Failure("child-died", reason), has_started=has_started)
+        return Outcome(failed=Failure(str(error["code"]), str(error["message"]), _detail_of(error)))
+    reason = f"the process of this operation {describe_exit(status)}"
+    if was_short_of_memory:
+        reason += f" while the machine ran out of memory; it had used {watch.peak_bytes >> 20} MiB"
+    return Outcome(
+        failed=Failure((OutOfMemory if was_short_of_memory else ChildDied).code, reason + _with(words), detail)
+    )
 
 
-async def _stop_on_cancel(child: Child, cancel: asyncio.Event, grace_s: float) -> None:
-    await cancel.wait()
-    await child.stop(grace_s)
+def _progress_of(told: dict[str, Any]) -> Progress:
+    finite = as_finite(told)
+    assert isinstance(finite, dict)
+    return Progress(**finite)
+
+
+def _detail_of(error: Mapping[str, Any]) -> dict[str, object]:
+    detail = as_words(error.get("detail") or {})
+    assert isinstance(detail, dict)
+    return detail
+
+
+def _with(words: str) -> str:
+    return f"; its last words: {words}" if words else ""
+
+
+async def _keep(child: Child, watch: Watch, cancel: asyncio.Event, limits: Limits) -> None:
+    """End the child when it is to end, and note why."""
+    cancelling = asyncio.create_task(cancel.wait())
+    looking = asyncio.create_task(_look(child, watch, limits))
+    tasks: set[asyncio.Task[Any]] = {cancelling, looking}
+    try:
+        await asyncio.wait(tasks, timeout=limits.timeout_s or None, return_when=asyncio.FIRST_COMPLETED)
+        if looking.done():
+            watch.reason = looking.result()
+            child.kill()
+            return
+        watch.reason = Reason.CANCEL if cancelling.done() else Reason.DEADLINE
+        await child.stop(limits.grace_s)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _look(child: Child, watch: Watch, limits: Limits) -> Reason:
+    """Returns when the child is out of its limits."""
+    while True:
+        watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
+        if limits.memory_bytes:
+            used = resident_bytes(child.pid)
+            watch.peak_bytes = max(watch.peak_bytes, used)
+            if used > limits.memory_bytes:
+                return Reason.MEMORY
+        if limits.stall_s and time.monotonic() - watch.heard_at > limits.stall_s:
+            return Reason.STALL
+        await asyncio.sleep(LOOK_EVERY_S)

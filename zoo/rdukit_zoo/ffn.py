@@ -43,7 +43,7 @@ def make_inputs(
 class ResFFNLogReg(nn.Module):
     """Feed-forward network with two activations and a residual connection.
 
-    (inputs [B, F], targets [B]) → (loss [], logits [B, C]).
+    (inputs [B, F], targets [B]) → (loss [], logits [B, C]); inputs alone → logits.
     """
 
     def __init__(self, num_features: int = 784, hidden_size: int = 128, num_classes: int = 10) -> None:
@@ -57,8 +57,10 @@ class ResFFNLogReg(nn.Module):
         self.sigmoid1 = nn.Sigmoid()
         self.criterion = nn.CrossEntropyLoss()
 
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        out = self.gemm1(inputs)
+    def forward(
+        self, inputs: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        out: torch.Tensor = self.gemm1(inputs)
         out = self.norm1(out)
         out = self.tanh1(out)
         residual = out
@@ -67,6 +69,8 @@ class ResFFNLogReg(nn.Module):
         out = out + residual
         out = self.sigmoid1(out)
         out = self.gemm3(out)
+        if targets is None:
+            return out
         loss = self.criterion(out, targets)
         return loss, out
 

@@ -37,15 +37,19 @@ def make_inputs(batch_size: int, num_features: int = 784, num_classes: int = 10)
     make_inputs=make_inputs,
 )
 class LogReg(nn.Module):
-    """Logistic regression with its loss inside: (inputs [B, F], targets [B]) → (loss [], logits [B, C])."""
+    """Logistic regression with its loss inside: (inputs [B, F], targets [B]) → (loss [], logits [B, C]); inputs alone → logits."""
 
     def __init__(self, num_features: int = 784, num_classes: int = 10) -> None:
         super().__init__()
         self.lin_layer = nn.Linear(num_features, num_classes)
         self.criterion = nn.CrossEntropyLoss()
 
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        out = self.lin_layer(inputs)
+    def forward(
+        self, inputs: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        out: torch.Tensor = self.lin_layer(inputs)
+        if targets is None:
+            return out
         loss = self.criterion(out, targets)
         return loss, out
 

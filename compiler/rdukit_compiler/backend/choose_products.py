@@ -13,7 +13,7 @@ from torch import fx
 from rdukit_compiler.backend.operators import aten_names
 from rdukit_compiler.backend.products import operator_named, product
 from rdukit_compiler.backend.quantized import operator_int8_linear
-from rdukit_compiler.backend.routes import FEW_ROWS, Routes, choose_route
+from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, Routes, choose_route
 
 aten = torch.ops.aten
 
@@ -44,7 +44,8 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
         return bool(names & (set(_PRODUCTS) | wide) or any(name.startswith(("conv", "_conv")) for name in names))
     if not names & set(_PRODUCTS):
         return False
-    return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= FEW_ROWS for tensor in inputs)
+    most = BATCH_ROWS if routes.few == "own" else FEW_ROWS
+    return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= most for tensor in inputs)
 
 
 def _rows(tensor: torch.Tensor) -> int:
@@ -79,8 +80,8 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
 def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None, routes: Routes) -> None:
     left, right = a.meta["val"], b.meta["val"]
     (m, k), n = left.shape, right.shape[1]
-    in_rows = right.stride() == (1, k)
-    route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows)
+    in_rows, is_row_major = right.stride() == (1, k), right.stride() == (n, 1)
+    route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows, is_row_major)
     if route is None or left.dtype != right.dtype:
         return
     _replace(node, *product(a, b, bias, route))

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from rdukit.cpu import splittable_threads, usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
+from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.operators import GETITEM
 from rdukit_compiler.backend.quantized import INT8_LINEAR
@@ -33,15 +33,10 @@ _BATCH_OPERATORS: Final = 400
 _KERNEL_OPERATORS: Final = 5
 
 #: Counts up when kernels are built in another way, so that older libraries are not used.
-BUILD: Final = 4
+BUILD: Final = 5
 
 #: How the names of operators begin that can be compiled.
 _COMPILED = ("aten.", "prims.", INT8_LINEAR)
-
-
-def find_cpp_compiler() -> str | None:
-    """Path of the C++ compiler that torch would use, or None."""
-    return shutil.which(os.environ.get("CXX") or "g++")
 
 
 def build_variant() -> str:

@@ -1,7 +1,8 @@
 """Which way a matrix product goes on this machine: measured once, kept, chosen by dtype and shape.
 
 A processor without bf16 instructions computes torch's bf16 products an order of magnitude slower than f32 ones, and
-oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Source: ours.
+oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Both pack their operands
+as for many rows; where a dimension is as few as a small batch's, our own product may be faster. Source: ours.
 """
 
 import json
@@ -20,19 +21,26 @@ from rdukit.cpu import cpu_signature
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic
 from rdukit.settings import home_folder, resolve
+from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
+from rdukit_compiler.backend.few_row_probe import Multiply, build_few_row_product
 from rdukit_compiler.settings import ROUTES
 
 logger = logging.getLogger(__name__)
 
 #: Rows up to which a product reads its weights once, in a sweep.
 FEW_ROWS: Final = 8
+#: Rows, or terms of a sum, up to which our own f32 product may be used.
+BATCH_ROWS: Final = 64
 #: Products of fewer multiplications than this stay with ATen.
 _LEAST_WEIGHTS: Final = 4096
 #: How much faster another route than ATen's must be to be taken.
 _MARGIN: Final = 1.15
+#: The same for our own product, which is measured for each of its forms.
+_FEW_MARGIN: Final = 1.02
 
 BF16_WAYS: Final = ("native", "f32")
 F32_WAYS: Final = ("blas", "onednn")
+FEW_WAYS: Final = ("f32", "own")
 
 
 class Route(IntEnum):
@@ -41,29 +49,37 @@ class Route(IntEnum):
     ROWS = 0
     FLOAT = 1
     ONEDNN = 2
+    FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """How products of each dtype go: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN."""
+    """How products of each dtype go: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN.
+
+    ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own.
+    """
 
     bf16: str = "native"
     f32: str = "blas"
+    few: str = "f32"
 
     def text(self) -> str:
         """As ``parse_routes`` takes it."""
-        return f"bf16={self.bf16},f32={self.f32}"
+        return f"bf16={self.bf16},f32={self.f32},few={self.few}"
 
     def word(self) -> str:
         """In a word that is part of a path."""
-        return f"bf16-{self.bf16}-f32-{self.f32}"
+        return f"bf16-{self.bf16}-f32-{self.f32}-few-{self.few}"
 
 
-def choose_route(routes: Routes, dtype: str, m: int, n: int, k: int, in_rows: bool) -> Route | None:
+def choose_route(
+    routes: Routes, dtype: str, m: int, n: int, k: int, in_rows: bool, is_row_major: bool = False
+) -> Route | None:  # fmt: skip
     """The route of a product [m, k] x [k, n]; None is ATen's.
 
     Args:
         in_rows: the second operand is a weight matrix whose columns, of k elements, lie one after another.
+        is_row_major: the elements of each of its rows lie side by side.
     """
     if dtype not in {"float32", "bfloat16"} or n * k < _LEAST_WEIGHTS or m < 1:
         return None
@@ -71,7 +87,14 @@ def choose_route(routes: Routes, dtype: str, m: int, n: int, k: int, in_rows: bo
         return Route.ROWS
     if dtype == "bfloat16":
         return Route.FLOAT if routes.bf16 == "f32" else None
+    if routes.few == "own" and _is_few(m, k, in_rows, is_row_major):
+        return Route.FEW
     return Route.ONEDNN if routes.f32 == "onednn" and m > FEW_ROWS else None
+
+
+def _is_few(m: int, k: int, in_rows: bool, is_row_major: bool) -> bool:
+    few = range(FEW_ROWS + 1, BATCH_ROWS + 1)
+    return (m in few and (in_rows or is_row_major)) or (k in few and m > BATCH_ROWS and is_row_major)
 
 
 def load_routes() -> Routes:
@@ -90,7 +113,10 @@ def load_routes() -> Routes:
         kept = _read(path) or measured  # another process may have measured meanwhile: all take one answer
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(asdict(kept)).encode())
+            words = asdict(kept)
+            if find_cpp_compiler() is None:
+                del words["few"]  # not measured
+            write_atomic(path, json.dumps(words).encode())
         except OSError as cause:
             logger.warning("routes are measured again next time path=%s reason=%s", path, cause)
     return kept
@@ -102,7 +128,7 @@ def parse_routes(text: str) -> Routes:
     Raises:
         InvalidArgument: a word that is not legal; the message lists those that are.
     """
-    legal: Mapping[str, tuple[str, ...]] = {"bf16": BF16_WAYS, "f32": F32_WAYS}
+    legal: Mapping[str, tuple[str, ...]] = {"bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS}
     chosen: dict[str, str] = {}
     for part in text.split(","):
         dtype, _, way = part.strip().partition("=")
@@ -114,8 +140,9 @@ def parse_routes(text: str) -> Routes:
 
 
 def measure_routes() -> Routes:
-    """Time the ways of one product of a transformer's size, in turn; takes a fraction of a second."""
+    """Time the ways of a few products, in turn, in one thread; takes a second or two, most of it one compilation."""
     x, w = torch.randn(128, 768), torch.randn(768, 768)
+    multiply = build_few_row_product()
     narrow_x, narrow_w = x.bfloat16(), w.bfloat16()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -128,29 +155,53 @@ def measure_routes() -> Routes:
                     "bf16": lambda: torch.mm(narrow_x, narrow_w.t()),
                 }
             )
+            bf16 = "f32" if min(took["blas"], took["onednn"]) * _MARGIN < took["bf16"] else "native"
+            f32 = "onednn" if took["onednn"] * _MARGIN < took["blas"] else "blas"
+            return Routes(bf16, f32, "own" if multiply is not None and _is_own_faster(multiply, f32) else "f32")
     finally:
         torch.set_num_threads(threads)
-    f32 = "onednn" if took["onednn"] * _MARGIN < took["blas"] else "blas"
-    return Routes("f32" if min(took["blas"], took["onednn"]) * _MARGIN < took["bf16"] else "native", f32)
+
+
+def _is_own_faster(multiply: Multiply, f32: str) -> bool:
+    """Whether our product of few rows is faster than the chosen f32 way, in a training step of one layer."""
+    x, w, dy = torch.randn(32, 784), torch.randn(512, 784), torch.randn(32, 512)
+    forms = [(x, w.t()), (dy, w), (dy.t(), x)]
+    made = [torch.empty(a.shape[0], b.shape[1]) for a, b in forms]
+
+    def own() -> None:
+        for (a, b), y in zip(forms, made, strict=True):
+            multiply(a, b, y)
+
+    def other() -> None:
+        for (a, b), y in zip(forms, made, strict=True):
+            if f32 == "onednn":
+                torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
+            else:
+                torch.mm(a, b, out=y)
+
+    took = _time_in_turn({"own": own, "other": other})
+    return took["own"] * _FEW_MARGIN < took["other"]
 
 
 def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each, of nine calls; a way that this torch lacks takes forever."""
+    """Median processor seconds of each, of nine calls; a way that this torch lacks takes forever."""
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(10):
         for name, run in ways.items():
-            began = time.perf_counter()
+            began = time.thread_time()
             try:
                 run()
             except (RuntimeError, AttributeError):
                 samples[name].append(float("inf"))
-            samples[name].append(time.perf_counter() - began)
+            samples[name].append(time.thread_time() - began)
     return {name: statistics.median(values[1:]) for name, values in samples.items()}
 
 
 def _read(path: Path) -> Routes | None:
     try:
         value = json.loads(path.read_bytes())
-        return parse_routes(f"bf16={value['bf16']},f32={value['f32']}")
-    except (OSError, ValueError, KeyError, TypeError, InvalidArgument):
+        if "few" not in value and find_cpp_compiler() is not None:
+            return None
+        return parse_routes(f"bf16={value['bf16']},f32={value['f32']},few={value.get('few', 'f32')}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidArgument):
         return None

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.pef.kernel import Argument, Special, references
+from rdukit_compiler.backend.fake_mode import FakeMode
 from rdukit_compiler.backend.operators import callable_of, dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.choose_compute import DECLARED
@@ -70,7 +70,7 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     operators = graph.operators
     if precision.name != "f32":
         operators = tuple(_with_device_dtype(_in_range(o), graph) for o in operators)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
+    with FakeMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
         tensors: dict[str, Any] = {}
         calls = RepeatedCalls()
         for value in graph.values.values():

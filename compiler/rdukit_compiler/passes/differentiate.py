@@ -16,11 +16,12 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_aten, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, read_exactly
+from rdukit_compiler.passes.convert_again import convert_again
 from rdukit_compiler.passes.update_in_place import update_in_place
 from rdukit_compiler.run_operator import run_operator
 
@@ -136,6 +137,8 @@ def build_kernels(
         )
     _name_placeholders(joint, len(inputs))
     forward, backward = split_joint(joint, len(outputs))
+    masters = [graph.values[n].kind is ValueKind.PARAMETER and n not in graph.updates for n in inputs]
+    convert_again(forward, backward, masters)
     gradients = tuple(name for name, there in zip(wanted, present, strict=True) if there)
     return _bind(inputs, outputs, tangents, gradients, forward, backward)
 
@@ -159,12 +162,30 @@ class _SectionFunction:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         values: dict[str, Any] = {}
-        for name, tensor in zip(self._inputs, tensors, strict=True):
+        held = dict(zip(self._inputs, tensors, strict=True))
+        for name, tensor in held.items():
             dtype = self._casts.get(name, tensor.dtype)
             values[name] = tensor.to(dtype) if tensor.dtype != dtype else tensor
         for operator in self._operators:
-            run_operator(operator, values)
+            if _looks_up(operator) and operator.inputs[0] in self._casts:
+                self._look_up(operator, values, held[operator.inputs[0]])
+            else:
+                run_operator(operator, values)
         return [values[name] for name in self._outputs]
+
+    def _look_up(self, operator: Operator, values: dict[str, Any], table: torch.Tensor) -> None:
+        """Round the rows that are read, not the table: the same rows, and a gradient as wide as the table."""
+        rounded = values[operator.inputs[0]]
+        seen = {**values, operator.inputs[0]: table}
+        run_operator(operator, seen)
+        (made,) = operator.outputs
+        values[made] = seen[made].to(rounded.dtype)
+
+
+def _looks_up(operator: Operator) -> bool:
+    """Whether it is a lookup of rows, of a table that is its first input, with a dense gradient."""
+    is_lookup = operator.op == "aten.embedding.default" and bool(references([*operator.args[:1]]))
+    return is_lookup and not operator.compute and True not in operator.args[4:]
 
 
 def _joint_function(

@@ -7,6 +7,7 @@ are ATen names (``aten.linear.default``) or our own (``rdukit.sgd``).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Final
 
 from rdukit.errors import PefCorrupt
@@ -45,6 +46,11 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+
+
+def packed_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """The spec of a contiguous tensor."""
+    return TensorSpec(name, dtype, shape, tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Description(_message.Message):
-    __slots__ = ("name", "title", "model", "compiler_version", "mode", "target", "verbs", "description")
+    __slots__ = ("name", "title", "model", "compiler_version", "mode", "target", "verbs", "description", "module", "resources", "serving", "labels", "licence", "model_card")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +28,12 @@ class Description(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     VERBS_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    MODULE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    LICENCE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CARD_FIELD_NUMBER: _ClassVar[int]
     name: str
     title: str
     model: str
@@ -29,7 +42,13 @@ class Description(_message.Message):
     target: str
     verbs: _containers.RepeatedCompositeFieldContainer[Verb]
     description: str
-    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., compiler_version: _Optional[str] = ..., mode: _Optional[str] = ..., target: _Optional[str] = ..., verbs: _Optional[_Iterable[_Union[Verb, _Mapping]]] = ..., description: _Optional[str] = ...) -> None: ...
+    module: str
+    resources: _struct_pb2.Struct
+    serving: _struct_pb2.Struct
+    labels: _containers.ScalarMap[str, str]
+    licence: str
+    model_card: str
+    def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ..., model: _Optional[str] = ..., compiler_version: _Optional[str] = ..., mode: _Optional[str] = ..., target: _Optional[str] = ..., verbs: _Optional[_Iterable[_Union[Verb, _Mapping]]] = ..., description: _Optional[str] = ..., module: _Optional[str] = ..., resources: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., serving: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., licence: _Optional[str] = ..., model_card: _Optional[str] = ...) -> None: ...
 
 class Verb(_message.Message):
     __slots__ = ("name", "parameters", "inputs", "outputs")
@@ -44,31 +63,41 @@ class Verb(_message.Message):
     def __init__(self, name: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[ArtifactSlot, _Mapping]]] = ...) -> None: ...
 
 class Parameter(_message.Message):
-    __slots__ = ("name", "type", "default", "legal", "help")
+    __slots__ = ("name", "type", "default", "legal", "help", "unit", "schema")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     LEGAL_FIELD_NUMBER: _ClassVar[int]
     HELP_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     default: _struct_pb2.Value
     legal: str
     help: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., default: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., legal: _Optional[str] = ..., help: _Optional[str] = ...) -> None: ...
+    unit: str
+    schema: _struct_pb2.Struct
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., default: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., legal: _Optional[str] = ..., help: _Optional[str] = ..., unit: _Optional[str] = ..., schema: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ArtifactSlot(_message.Message):
-    __slots__ = ("name", "kind", "required")
+    __slots__ = ("name", "kind", "required", "help", "mount", "schemes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    HELP_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_FIELD_NUMBER: _ClassVar[int]
+    SCHEMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     required: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ...) -> None: ...
+    help: str
+    mount: str
+    schemes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., required: _Optional[bool] = ..., help: _Optional[str] = ..., mount: _Optional[str] = ..., schemes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerbRequest(_message.Message):
-    __slots__ = ("parameters", "inputs", "output", "idempotency_key")
+    __slots__ = ("parameters", "inputs", "output", "idempotency_key", "timeout_s", "resume", "webhook")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,11 +109,25 @@ class VerbRequest(_message.Message):
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
     parameters: _struct_pb2.Struct
     inputs: _containers.ScalarMap[str, str]
     output: str
     idempotency_key: str
-    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., idempotency_key: _Optional[str] = ...) -> None: ...
+    timeout_s: float
+    resume: bool
+    webhook: Webhook
+    def __init__(self, parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., output: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., timeout_s: _Optional[float] = ..., resume: _Optional[bool] = ..., webhook: _Optional[_Union[Webhook, _Mapping]] = ...) -> None: ...
+
+class Webhook(_message.Message):
+    __slots__ = ("url", "events")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    events: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, url: _Optional[str] = ..., events: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OperationRequest(_message.Message):
     __slots__ = ("id",)
@@ -92,18 +135,36 @@ class OperationRequest(_message.Message):
     id: str
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
+class WatchRequest(_message.Message):
+    __slots__ = ("id", "after")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    after: int
+    def __init__(self, id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
 class ListOperationsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("state", "verb", "page_size", "page_token")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERB_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    verb: str
+    page_size: int
+    page_token: str
+    def __init__(self, state: _Optional[str] = ..., verb: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListOperationsResponse(_message.Message):
-    __slots__ = ("operations",)
+    __slots__ = ("operations", "next_page_token")
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
-    def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at", "error_detail")
+    __slots__ = ("id", "verb", "state", "error_code", "error_message", "result", "outputs", "created_at", "ended_at", "error_detail", "started_at", "runs", "progress", "peak_memory_bytes", "deliveries")
     class OutputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +182,11 @@ class Operation(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     ERROR_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     id: str
     verb: str
     state: str
@@ -131,7 +197,30 @@ class Operation(_message.Message):
     created_at: float
     ended_at: float
     error_detail: _struct_pb2.Struct
-    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., error_detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    started_at: float
+    runs: int
+    progress: Progress
+    peak_memory_bytes: int
+    deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
+    def __init__(self, id: _Optional[str] = ..., verb: _Optional[str] = ..., state: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., outputs: _Optional[_Mapping[str, str]] = ..., created_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., error_detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., started_at: _Optional[float] = ..., runs: _Optional[int] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., peak_memory_bytes: _Optional[int] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("id", "event", "state", "attempts", "status", "error", "at")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    event: str
+    state: str
+    attempts: int
+    status: int
+    error: str
+    at: float
+    def __init__(self, id: _Optional[str] = ..., event: _Optional[str] = ..., state: _Optional[str] = ..., attempts: _Optional[int] = ..., status: _Optional[int] = ..., error: _Optional[str] = ..., at: _Optional[float] = ...) -> None: ...
 
 class OperationEvent(_message.Message):
     __slots__ = ("sequence", "kind", "at", "operation", "progress", "log")
@@ -165,8 +254,8 @@ class Progress(_message.Message):
     eta_s: float
     def __init__(self, stage: _Optional[str] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., loss: _Optional[float] = ..., throughput: _Optional[float] = ..., eta_s: _Optional[float] = ...) -> None: ...
 
-class InferTensorsRequest(_message.Message):
-    __slots__ = ("rows", "inputs")
+class InferRequest(_message.Message):
+    __slots__ = ("id", "rows", "tensors", "dataset", "inputs", "outputs")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -174,11 +263,76 @@ class InferTensorsRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
-    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    rows: Rows
+    tensors: Tensors
+    dataset: VerbRequest
     inputs: _containers.ScalarMap[str, str]
-    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., tensors: _Optional[_Union[Tensors, _Mapping]] = ..., dataset: _Optional[_Union[VerbRequest, _Mapping]] = ..., inputs: _Optional[_Mapping[str, str]] = ..., outputs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class InferResponse(_message.Message):
+    __slots__ = ("id", "answer", "operation")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    answer: Answer
+    operation: Operation
+    def __init__(self, id: _Optional[str] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ...) -> None: ...
+
+class InferStreamResponse(_message.Message):
+    __slots__ = ("id", "answer", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    answer: Answer
+    error: Error
+    def __init__(self, id: _Optional[str] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("outputs", "labels", "tensors", "timing_us")
+    class TimingUsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    TIMING_US_FIELD_NUMBER: _ClassVar[int]
+    outputs: _containers.RepeatedCompositeFieldContainer[Row]
+    labels: _containers.RepeatedScalarFieldContainer[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    timing_us: _containers.ScalarMap[str, int]
+    def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., timing_us: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message", "detail", "status")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    detail: _struct_pb2.Struct
+    status: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., detail: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., status: _Optional[int] = ...) -> None: ...
+
+class Rows(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("values",)
@@ -186,10 +340,20 @@ class Row(_message.Message):
     values: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
-class InferTensorsResponse(_message.Message):
-    __slots__ = ("outputs", "labels")
-    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
-    LABELS_FIELD_NUMBER: _ClassVar[int]
-    outputs: _containers.RepeatedCompositeFieldContainer[Row]
-    labels: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, outputs: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., labels: _Optional[_Iterable[int]] = ...) -> None: ...
+class Tensors(_message.Message):
+    __slots__ = ("tensors",)
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("name", "datatype", "shape", "data")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATATYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    datatype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., datatype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...

@@ -39,35 +39,30 @@ class ModelBoxStub:
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.DescribeRequest.SerializeToString,
                 response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Description.FromString,
                 _registered_method=True)
-        self.Compile = channel.unary_stream(
+        self.Compile = channel.unary_unary(
                 '/rdukit.modelbox.v1.ModelBox/Compile',
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
                 _registered_method=True)
-        self.Train = channel.unary_stream(
+        self.Train = channel.unary_unary(
                 '/rdukit.modelbox.v1.ModelBox/Train',
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
                 _registered_method=True)
-        self.Infer = channel.unary_stream(
-                '/rdukit.modelbox.v1.ModelBox/Infer',
-                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
-                _registered_method=True)
-        self.Preprocess = channel.unary_stream(
+        self.Preprocess = channel.unary_unary(
                 '/rdukit.modelbox.v1.ModelBox/Preprocess',
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
                 _registered_method=True)
-        self.InferTensors = channel.unary_unary(
-                '/rdukit.modelbox.v1.ModelBox/InferTensors',
-                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferTensorsRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferTensorsResponse.FromString,
+        self.Infer = channel.unary_unary(
+                '/rdukit.modelbox.v1.ModelBox/Infer',
+                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferRequest.SerializeToString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferResponse.FromString,
                 _registered_method=True)
-        self.Watch = channel.unary_stream(
-                '/rdukit.modelbox.v1.ModelBox/Watch',
-                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationRequest.SerializeToString,
-                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+        self.InferStream = channel.stream_stream(
+                '/rdukit.modelbox.v1.ModelBox/InferStream',
+                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferRequest.SerializeToString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferStreamResponse.FromString,
                 _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/rdukit.modelbox.v1.ModelBox/Cancel',
@@ -83,6 +78,11 @@ class ModelBoxStub:
                 '/rdukit.modelbox.v1.ModelBox/ListOperations',
                 request_serializer=rdukit_dot_proto_dot_modelbox__pb2.ListOperationsRequest.SerializeToString,
                 response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.ListOperationsResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/rdukit.modelbox.v1.ModelBox/Watch',
+                request_serializer=rdukit_dot_proto_dot_modelbox__pb2.WatchRequest.SerializeToString,
+                response_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
                 _registered_method=True)
 
 
@@ -107,32 +107,28 @@ class ModelBoxServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Infer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Preprocess(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def InferTensors(self, request, context):
+    def Infer(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Watch(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def InferStream(self, request_iterator, context):
+        """Answers come in the order of the requests; a request that fails does not end the stream.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Cancels and waits for the end; an operation that has ended stays as it is.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -149,6 +145,13 @@ class ModelBoxServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """The events of an operation: those that were, then as they come, to the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ModelBoxServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -157,35 +160,30 @@ def add_ModelBoxServicer_to_server(servicer, server):
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.DescribeRequest.FromString,
                     response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Description.SerializeToString,
             ),
-            'Compile': grpc.unary_stream_rpc_method_handler(
+            'Compile': grpc.unary_unary_rpc_method_handler(
                     servicer.Compile,
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.SerializeToString,
             ),
-            'Train': grpc.unary_stream_rpc_method_handler(
+            'Train': grpc.unary_unary_rpc_method_handler(
                     servicer.Train,
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.SerializeToString,
             ),
-            'Infer': grpc.unary_stream_rpc_method_handler(
-                    servicer.Infer,
-                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
-            ),
-            'Preprocess': grpc.unary_stream_rpc_method_handler(
+            'Preprocess': grpc.unary_unary_rpc_method_handler(
                     servicer.Preprocess,
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.Operation.SerializeToString,
             ),
-            'InferTensors': grpc.unary_unary_rpc_method_handler(
-                    servicer.InferTensors,
-                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferTensorsRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferTensorsResponse.SerializeToString,
+            'Infer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Infer,
+                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferRequest.FromString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferResponse.SerializeToString,
             ),
-            'Watch': grpc.unary_stream_rpc_method_handler(
-                    servicer.Watch,
-                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.OperationRequest.FromString,
-                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
+            'InferStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.InferStream,
+                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.InferRequest.FromString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.InferStreamResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -201,6 +199,11 @@ def add_ModelBoxServicer_to_server(servicer, server):
                     servicer.ListOperations,
                     request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.ListOperationsRequest.FromString,
                     response_serializer=rdukit_dot_proto_dot_modelbox__pb2.ListOperationsResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=rdukit_dot_proto_dot_modelbox__pb2.WatchRequest.FromString,
+                    response_serializer=rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -251,12 +254,12 @@ class ModelBox:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/rdukit.modelbox.v1.ModelBox/Compile',
             rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+            rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,
@@ -278,39 +281,12 @@ class ModelBox:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/rdukit.modelbox.v1.ModelBox/Train',
             rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Infer(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/rdukit.modelbox.v1.ModelBox/Infer',
-            rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+            rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,
@@ -332,12 +308,12 @@ class ModelBox:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/rdukit.modelbox.v1.ModelBox/Preprocess',
             rdukit_dot_proto_dot_modelbox__pb2.VerbRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+            rdukit_dot_proto_dot_modelbox__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,
@@ -349,7 +325,7 @@ class ModelBox:
             _registered_method=True)
 
     @staticmethod
-    def InferTensors(request,
+    def Infer(request,
             target,
             options=(),
             channel_credentials=None,
@@ -362,9 +338,9 @@ class ModelBox:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/rdukit.modelbox.v1.ModelBox/InferTensors',
-            rdukit_dot_proto_dot_modelbox__pb2.InferTensorsRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.InferTensorsResponse.FromString,
+            '/rdukit.modelbox.v1.ModelBox/Infer',
+            rdukit_dot_proto_dot_modelbox__pb2.InferRequest.SerializeToString,
+            rdukit_dot_proto_dot_modelbox__pb2.InferResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -376,7 +352,7 @@ class ModelBox:
             _registered_method=True)
 
     @staticmethod
-    def Watch(request,
+    def InferStream(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -386,12 +362,12 @@ class ModelBox:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
-            '/rdukit.modelbox.v1.ModelBox/Watch',
-            rdukit_dot_proto_dot_modelbox__pb2.OperationRequest.SerializeToString,
-            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
+            '/rdukit.modelbox.v1.ModelBox/InferStream',
+            rdukit_dot_proto_dot_modelbox__pb2.InferRequest.SerializeToString,
+            rdukit_dot_proto_dot_modelbox__pb2.InferStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -473,6 +449,33 @@ class ModelBox:
             '/rdukit.modelbox.v1.ModelBox/ListOperations',
             rdukit_dot_proto_dot_modelbox__pb2.ListOperationsRequest.SerializeToString,
             rdukit_dot_proto_dot_modelbox__pb2.ListOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/rdukit.modelbox.v1.ModelBox/Watch',
+            rdukit_dot_proto_dot_modelbox__pb2.WatchRequest.SerializeToString,
+            rdukit_dot_proto_dot_modelbox__pb2.OperationEvent.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,7 +115,9 @@ class Batcher:
             Overloaded: too many wait.
         """
         if len(self._waiting) >= self._max_queue:
-            raise Overloaded(f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later")
+            raise Overloaded(
+                f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later"
+            )
         future: asyncio.Future[InferAnswer] = self._loop.create_future()
         self._waiting.append(Waiting(request, rows, future))
         self.idle.clear()

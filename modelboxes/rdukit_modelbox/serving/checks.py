@@ -24,7 +24,9 @@ def check_request(signature: Signature, request: InferRequest) -> int:
             raise InvalidArgument(f"inputs: there is no input {tensor.name!r}; legal: {_names(signature.inputs)}")
         count = _check_tensor(spec, tensor, signature.max_batch)
         if rows not in (-1, count):
-            raise InvalidArgument(f"input {tensor.name!r} has {count} rows, {inputs[0].name!r} has {rows}; legal: equal")
+            raise InvalidArgument(
+                f"input {tensor.name!r} has {count} rows, {inputs[0].name!r} has {rows}; legal: equal"
+            )
         rows = count
     if len(inputs) != len(specs):
         given = [tensor.name for tensor in inputs]

@@ -59,13 +59,20 @@ def _choose(
         symbol = entry.get("symbol")
         if symbol is None:
             symbol = entry["name"]
-        if isinstance(symbol, int) and 0 <= symbol < len(names):
-            symbol = names[symbol]
+        if str(symbol).isdecimal() and int(symbol) < len(names):
+            symbol = names[int(symbol)]
         if symbol not in names:
             raise InvalidArgument(
-                f"serving.{what}: {symbol!r} is no {what[:-1]} of the PEF; legal: {', '.join(names)}, or 0 to {len(names) - 1}"
+                f"serving.{what}: {symbol!r} is no {what[:-1]} of the PEF; legal: {', '.join(names)}, "
+                f"or 0 to {len(names) - 1}"
             )
-        chosen.append((entry["name"], pef.symbols[symbol]))
+        found = pef.symbols[symbol]
+        own = BY_TORCH_NAME.get(found.host_dtype)
+        if entry.get("datatype") and own is not None and entry["datatype"] != own.name:
+            raise InvalidArgument(
+                f"serving.{what}: {entry['name']!r} is {own.name} in the PEF; {entry['datatype']} is not legal"
+            )
+        chosen.append((entry["name"], found))
     return chosen
 
 

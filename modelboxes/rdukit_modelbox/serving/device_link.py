@@ -1,4 +1,4 @@
-"""A device process seen from the box: started, given batches, watched. Belongs to one event loop, in the main thread."""
+"""A device process seen from the box: started, given batches, watched. One event loop, in the main thread."""
 
 import asyncio
 import contextlib
@@ -84,7 +84,8 @@ class DeviceLink:
                         sys.executable, "-u", "-m", "rdukit_modelbox.serving.device_process",
                         "--socket", str(theirs.fileno()), "--parent", str(os.getpid()),
                     ],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),), start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
                 )  # fmt: skip
             except OSError as cause:
                 ours.close()
@@ -108,7 +109,7 @@ class DeviceLink:
         return self._ending is None and self._process.poll() is None
 
     def run(self, rows: int, on_ran: OnRan) -> None:
-        """Run the batch that lies in ``memory``; at most one at a time. The end calls ``on_ran`` unless it dies first."""
+        """Run the batch that lies in ``memory``; one at a time. The end calls ``on_ran``, unless it dies first."""
         assert self._on_ran is None, "a run is under way"
         self._sequence += 1
         self._on_ran = on_ran

@@ -1,4 +1,4 @@
-"""The process that holds one loaded model: ``python -m rdukit_modelbox.serving.device_process --socket FD --parent PID``.
+"""The process of one loaded model: ``python -m rdukit_modelbox.serving.device_process --socket FD --parent PID``.
 
 Says ``{"kind": "ready", …}`` with its shared memory, then answers every run. A process of its own, so that whatever
 happens to the device, the native kernels or their memory ends this process and not the box.

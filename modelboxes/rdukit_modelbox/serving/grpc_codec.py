@@ -32,11 +32,15 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
     if raw:
         inputs = message.inputs
         if len(raw) != len(inputs):
-            raise InvalidArgument(f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; legal: one each")
+            raise InvalidArgument(
+                f"raw_input_contents has {len(raw)} entries for {len(inputs)} inputs; legal: one each"
+            )
         tensors = []
         for tensor, data in zip(inputs, raw, strict=True):
             if tensor.HasField("contents"):
-                raise InvalidArgument(f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them")
+                raise InvalidArgument(
+                    f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them"
+                )
             tensors.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, data))
         return InferRequest(tensors, outputs, message.id), True
     tensors = [GivenTensor(t.name, t.datatype, t.shape, _typed(t)) for t in message.inputs]
@@ -70,9 +74,13 @@ def check_forms(signature: Signature, request: InferRequest, is_raw: bool) -> No
     if is_raw:
         return
     names = request.outputs or list(signature.output_of)
-    without = [name for name in names if name in signature.output_of and signature.output_of[name].datatype not in _CONTENTS]
+    without = [
+        name for name in names if name in signature.output_of and signature.output_of[name].datatype not in _CONTENTS
+    ]
     if without and len(without) != len(names):
-        raise InvalidArgument(f"output {without[0]!r} has no typed contents: send raw_input_contents to get raw outputs")
+        raise InvalidArgument(
+            f"output {without[0]!r} has no typed contents: send raw_input_contents to get raw outputs"
+        )
 
 
 def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
@@ -92,7 +100,9 @@ def _typed(tensor: Any) -> bytes:
         if tensor.datatype in DATATYPES:
             raise InvalidArgument(f"input {tensor.name!r}: {tensor.datatype} has no typed contents; send it raw")
         known = ", which is not served" if tensor.datatype in KNOWN else ""
-        raise InvalidArgument(f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; legal: {', '.join(DATATYPES)}")
+        raise InvalidArgument(
+            f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; legal: {', '.join(DATATYPES)}"
+        )
     contents = tensor.contents
     values: Sequence[Any] = getattr(contents, field)
     if not values:

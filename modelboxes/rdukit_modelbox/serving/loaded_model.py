@@ -16,7 +16,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.serving.choose_tensors import choose_signature, forward_sections
 from rdukit_modelbox.serving.match_parameters import match_parameters
-from rdukit_modelbox.serving.signature import Signature, TensorSpec
+from rdukit_modelbox.serving.signature import TensorSpec
 from rdukit_runtime.application import Application, open_application
 
 
@@ -90,7 +90,9 @@ class LoadedModel:
         if checkpoint is None:
             parameters = [s.name for s in pef.symbols.values() if s.kind is SymbolKind.PARAMETER]
             if parameters:
-                raise InvalidArgument(f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with")
+                raise InvalidArgument(
+                    f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with"
+                )
             return
         file = find_checkpoint_file(checkpoint)
         try:

@@ -3,7 +3,7 @@
 A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<model>__encoder__0__weight``.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Pef, SymbolKind
@@ -28,8 +28,7 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
     missing = sorted(parameters - set(found.values()))
     if missing:
         raise InvalidArgument(
-            f"the checkpoint has no tensor for {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''} of {pef.name}; "
-            f"it has {', '.join(sorted(flat)[:5])}{' …' if len(flat) > 5 else ''}"
+            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}"
         )
     return found
 
@@ -37,3 +36,7 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 def _find(wanted: Iterable[str], tail: str) -> str | None:
     """The symbol whose name ends with ``tail`` after the model's own name, which has no ``__``."""
     return next((name for name in wanted if name.partition("__")[2] == tail), None)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")

@@ -94,7 +94,9 @@ class ModelVersion:
             Unavailable: the version is not loaded.
         """
         if self.state is not VersionState.READY:
-            raise Unavailable(f"version {self.version} is {self.state.lower()}{': ' if self.reason else ''}{self.reason}")
+            raise Unavailable(
+                f"version {self.version} is {self.state.lower()}{': ' if self.reason else ''}{self.reason}"
+            )
         try:
             rows = check_request(self.signature, request)
         except InvalidArgument:

@@ -7,7 +7,6 @@ away, or whose deadline passes, takes its request back.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -17,9 +16,9 @@ from rdukit.errors import RdukitError
 from rdukit.proto import inference_pb2 as pb
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
+from rdukit_modelbox.serving.box_models import BoxModels
 from rdukit_modelbox.serving.grpc_codec import check_forms, parameter_values, parse_infer, render_infer
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
-from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 
 logger = logging.getLogger(__name__)
@@ -37,14 +36,13 @@ class OpenInferenceServicer:
     """Each method answers one call of the protocol."""
 
     def __init__(
-        self, repository: Repository, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]],
-        resolve_path: Callable[[str, str], Path],
-    ) -> None:  # fmt: skip
-        self._repository = repository
+        self, models: BoxModels, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
+    ) -> None:
+        self._models = models
+        self._repository = models.repository
         self._access = access
         self._log = access_log
         self._why_not_ready = why_not_ready
-        self._resolve_path = resolve_path
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
         """The process answers."""
@@ -91,7 +89,7 @@ class OpenInferenceServicer:
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
         """Load, probe, switch, drain."""
         await load_model(
-            self._repository, request.model_name, parameter_values(request.parameters), self._resolve_path
+            self._repository, request.model_name, parameter_values(request.parameters), self._models.resolve_path
         )  # fmt: skip
         return pb.RepositoryModelLoadResponse()
 
@@ -129,7 +127,7 @@ class OpenInferenceServicer:
 
     async def _infer(self, message: Any) -> Any:
         name = message.model_name
-        found = self._repository.find(name, message.model_version)
+        found = await self._models.ensure(name, message.model_version)
         signature = found.signature
         try:
             request, is_raw = parse_infer(message)
@@ -191,7 +189,7 @@ class OpenInferenceServicer:
 
 
 def protocol_descriptors() -> descriptor_pool.DescriptorPool:
-    """A pool in which the service has the protocol's name, for reflection; other files are taken from the default one."""
+    """A pool in which the service has the protocol's own name, for reflection."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     data = file.SerializeToString()

@@ -14,6 +14,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
+from rdukit_modelbox.serving.box_models import BoxModels
 from rdukit_modelbox.serving.disconnects import Disconnects
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.model_version import ModelVersion
@@ -38,15 +39,13 @@ class OpenInferenceApp:
     """Routes below ``/v2``."""
 
     def __init__(
-        self, repository: Repository, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]],
-        resolve_path: Callable[[str, str], Any],
-    ) -> None:  # fmt: skip
-        """``resolve_path(text, what)`` turns paths of load requests into paths under the mounts."""
-        self._repository = repository
+        self, models: BoxModels, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
+    ) -> None:
+        self._models = models
+        self._repository = models.repository
         self._access = access
         self._log = access_log
         self._why_not_ready = why_not_ready
-        self._resolve_path = resolve_path
         self._most_bytes = resolve(MAX_INFER_BYTES)
         self._disconnects = Disconnects()
         self._infer_paths: dict[str, tuple[str, str]] = {}
@@ -76,10 +75,12 @@ class OpenInferenceApp:
             elif key == b"authorization":
                 authorization = value
             elif key == b"content-encoding":
-                raise InvalidArgument(f"Content-Encoding {value.decode('latin-1')!r} is not served; send the body as it is")
+                raise InvalidArgument(
+                    f"Content-Encoding {value.decode('latin-1')!r} is not served; send the body as it is"
+                )
         self._access.check(authorization)
         body = await self._body(receive)
-        found = self._repository.find(name, version)
+        found = await self._models.ensure(name, version)
         signature = found.signature
         try:
             request = parse_infer(body, header_length)
@@ -134,14 +135,14 @@ class OpenInferenceApp:
             case ["models", name, "infer"] | ["models", name, "versions", _, "infer"]:
                 _require(method, "POST")
                 version = parts[3] if len(parts) == 5 else ""
-                if len(self._infer_paths) < 256 and self._repository.find(name, version):
-                    self._infer_paths[path] = (name, version)
                 await self._infer(scope, receive, send, name, version)
+                if len(self._infer_paths) < 256:
+                    self._infer_paths[path] = (name, version)
                 return
             case ["models", name, "ready"] | ["models", name, "versions", _, "ready"]:
                 _require(method, "GET")
-                status, value = await self._model_ready(name, parts[3] if len(parts) == 5 else "")
-                await _answer(send, status, orjson.dumps(value))
+                status, state = await self._model_ready(name, parts[3] if len(parts) == 5 else "")
+                await _answer(send, status, orjson.dumps(state))
                 return
         body = await self._body(receive) if method == "POST" else b""
         value = await self._value(parts, method, body)
@@ -174,7 +175,7 @@ class OpenInferenceApp:
                 return [entry for entry in repository.index() if not ready or entry["state"] == "READY"]
             case ["repository", "models", name, "load"]:
                 _require(method, "POST")
-                await load_model(repository, name, _object(body).get("parameters") or {}, self._resolve_path)
+                await load_model(repository, name, _object(body).get("parameters") or {}, self._models.resolve_path)
                 return None
             case ["repository", "models", name, "unload"]:
                 _require(method, "POST")
@@ -193,7 +194,9 @@ class OpenInferenceApp:
             value: Mapping[str, object] = {"live": True, "ready": True} if not reason else {"error": reason}
             await _answer(send, 503 if reason else 200, orjson.dumps(value))
         else:
-            raise NotFound(f"GET /v2/{'/'.join(parts)}: there is no such route; legal: /v2/health/live, /v2/health/ready")
+            raise NotFound(
+                f"GET /v2/{'/'.join(parts)}: there is no such route; legal: /v2/health/live, /v2/health/ready"
+            )
 
     async def _model_ready(self, name: str, version: str) -> tuple[int, Mapping[str, object]]:
         found = self._repository.find(name, version)
@@ -241,7 +244,9 @@ class _WrongMethod(InvalidArgument):
 
 def _number(text: bytes) -> int:
     if not text.isdigit() or len(text) > 12:
-        raise InvalidArgument(f"Inference-Header-Content-Length {text.decode('latin-1')!r} is not legal; legal: a number")
+        raise InvalidArgument(
+            f"Inference-Header-Content-Length {text.decode('latin-1')!r} is not legal; legal: a number"
+        )
     return int(text)
 
 
@@ -255,4 +260,3 @@ def _object(body: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("parameters") or {}, dict):
         raise InvalidArgument("the request must be a JSON object, and its parameters one too")
     return value
-

@@ -54,10 +54,13 @@ class Repository:
         """Versions that answer."""
         return [version for version, each in self.versions.items() if each.state is VersionState.READY]
 
-    async def load(self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False) -> ModelVersion:
+    async def load(
+        self, pef: Path, checkpoint: Path | None, version: str = "", keep: bool = False, switch: bool = True
+    ) -> ModelVersion:
         """Load files as a version, probe it, switch to it, and drain the former one unless ``keep``.
 
-        Without ``version`` the next number is taken; one that is loaded already is replaced in the same way.
+        With ``switch`` off it answers only those who name it. Without ``version`` the next number is taken; one that
+        is loaded already is replaced in the same way.
 
         Raises:
             RdukitError: it cannot be loaded or does not answer; whatever answered before goes on.
@@ -83,6 +86,8 @@ class Repository:
             self._next = max(self._next, int(number) + 1)
             before = former or self.current
             self.versions[number] = fresh
+            if not switch:
+                return fresh
             self._current = number
             logger.info("version switched model=%s version=%s pef=%s", self.name, number, pef)
             if before is not None and before is not fresh and (before is former or not keep):
@@ -97,9 +102,7 @@ class Repository:
         """
         targets = [self.find(self.name, version)] if version else list(self.versions.values())
         if version == self._current or not version:
-            self._current = max(
-                (v for v in self.ready_versions() if v != version and version), key=int, default=""
-            )
+            self._current = max((v for v in self.ready_versions() if v != version and version), key=int, default="")
         await asyncio.gather(*(each.unload(resolve(DRAIN_S)) for each in targets if each.state is VersionState.READY))
 
     def index(self) -> list[dict[str, str]]:

@@ -75,7 +75,7 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
     if header_length is not None:
         if not 0 <= header_length <= len(body):
             raise InvalidArgument(
-                f"Inference-Header-Content-Length {header_length} is not legal; legal: 0 to {len(body)}, the body's length"
+                f"Inference-Header-Content-Length {header_length} is not legal; legal: 0 to {len(body)}, the body"
             )
         json_part, rest = memoryview(body)[:header_length], memoryview(body)[header_length:]
     try:
@@ -142,7 +142,9 @@ def check_forms(signature: Signature, request: RestRequest) -> None:
     for spec in signature.outputs:
         is_wanted = not request.outputs or spec.name in request.outputs
         if is_wanted and spec.datatype not in _NUMPY and not (request.binary and spec.name in request.binary):
-            raise InvalidArgument(f'output {spec.name!r} is {spec.datatype}, which JSON lacks: ask for "binary_data": true')
+            raise InvalidArgument(
+                f'output {spec.name!r} is {spec.datatype}, which JSON lacks: ask for "binary_data": true'
+            )
 
 
 def needs_form_check(signature: Signature) -> bool:
@@ -188,7 +190,9 @@ def _from_json(given: _Input) -> bytes:
     datatype = DATATYPES.get(given.datatype)
     if datatype is None:
         known = ", which is not served" if given.datatype in KNOWN else ""
-        raise InvalidArgument(f"input {given.name!r}: datatype {given.datatype!r}{known}; legal: {', '.join(DATATYPES)}")
+        raise InvalidArgument(
+            f"input {given.name!r}: datatype {given.datatype!r}{known}; legal: {', '.join(DATATYPES)}"
+        )
     if datatype.array_code is None:
         raise InvalidArgument(f"input {given.name!r}: JSON has no form for {given.datatype}; send it as binary data")
     values = _read_values(given, datatype.name)
@@ -226,4 +230,3 @@ def _flatten(value: object, shape: Sequence[int]) -> list[Any]:
     if not isinstance(value, list) or len(value) != shape[0]:
         raise _NotNested
     return [item for part in value for item in _flatten(part, shape[1:])]
-

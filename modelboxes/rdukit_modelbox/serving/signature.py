@@ -83,7 +83,8 @@ class Signature:
         return {
             "inputs": [_spec_to_json(spec) for spec in self.inputs],
             "outputs": [_spec_to_json(spec) for spec in self.outputs],
-            "batch": self.batch, "max_batch": self.max_batch, "labels": list(self.labels), "properties": dict(self.properties),
+            "batch": self.batch, "max_batch": self.max_batch, "labels": list(self.labels),
+            "properties": dict(self.properties),
         }  # fmt: skip
 
     @classmethod

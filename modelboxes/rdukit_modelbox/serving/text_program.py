@@ -5,7 +5,7 @@ one text at a time. Axes: V vocabulary.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
 from rdukit_runtime.application import open_application
 
 #: Beside a checkpoint: the tokenizer, and which tokens end a text.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
-#: Most unknown names that a message lists.
-NAMES_SHOWN: Final = 5
 
 
 class TextProgram:
@@ -52,7 +51,7 @@ class TextProgram:
             #: Steps of the training that the parameters come from.
             self.checkpoint_step = found.step
             self._program = self._application.program
-            self._write_parameters(shape.symbols, found.parameters)
+            self._write_parameters(found.parameters)
             self._sections = {
                 graph: self._program.choose_sections(self._program.find_graph(graph)) for graph in ("prefill", "decode")
             }
@@ -123,26 +122,11 @@ class TextProgram:
         if wrong is not None:
             raise InvalidArgument(f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}")
 
-    def _write_parameters(self, symbols: Any, parameters: Any) -> None:
-        """Put the checkpoint's tensors on the device; those that no graph reads are passed over."""
-        missing = sorted(set(symbols) - set(parameters))
-        if missing:
-            raise InvalidArgument(
-                f"the checkpoint is of another model: it lacks {', '.join(missing[:NAMES_SHOWN])}"
-                + (f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else "")
-            )
-        known = self._application.pef.symbols
-        wrong = [
-            f"{name} is {list(parameters[name].shape)}, the PEF's {list(known[symbol].shape)}"
-            for name, symbol in symbols.items()
-            if symbol in known and tuple(parameters[name].shape) != tuple(known[symbol].shape)
-        ]
-        if wrong:
-            raise InvalidArgument(f"the checkpoint is of other sizes: {'; '.join(wrong[:NAMES_SHOWN])}")
+    def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Put the checkpoint's tensors on the device; the caches stay zero."""
+        symbols = match_parameters(self._application.pef, parameters)
         with self._program.checkpointing():
-            self._program.write_all(
-                [(symbol, parameters[name]) for name, symbol in symbols.items() if symbol in known]
-            )  # fmt: skip
+            self._program.write_all([(symbol, parameters[name]) for name, symbol in symbols.items()])
 
 
 def end_tokens(checkpoint: Path) -> frozenset[int]:

@@ -1,12 +1,18 @@
-"""Compile: the box's model → a PEF."""
+"""Compile: the box's model → a PEF, to train or to serve."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from rdukit.errors import InvalidArgument
 from rdukit.pef import Pef, SectionType, read_pef
+from rdukit_modelbox.box import Box
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import Program, Shape
+from rdukit_modelbox.models import entry_of
+from rdukit_modelbox.program import Program
+from rdukit_modelbox.shape import SERVE, TRAIN, Shape, model_name_of
+from rdukit_modelbox.text_graphs import compile_text_serving
+from rdukit_zoo.registry import ModelEntry
 
 
 def run_compile(
@@ -16,25 +22,45 @@ def run_compile(
 
     Raises:
         CompileError: the compiler refuses; the message says why.
+        InvalidArgument: the sizes do not fit together, or the model cannot serve.
     """
     box = context.box
-    shape = Shape(
-        box.model, box.sizes_with(parameters), int(parameters["batch_size"]), str(parameters["precision"])
-    )  # fmt: skip
+    entry = entry_of(box)
+    shape = shape_to_compile(box, entry, parameters)
+    mode, target = str(parameters.get("mode", box.mode)), str(parameters.get("target", box.target))
+    num_tiles = int(parameters.get("num_tiles", 4))
     context.progress(Progress("build", 0, 2))
-    program = Program(shape)
+    is_text = shape.task == "language-modelling" and shape.purpose == SERVE
+    program = None if is_text else Program(shape, entry=entry)
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
-    path = program.compile(
-        box.name, output, mode=str(parameters["mode"]), target=str(parameters["target"]),
-        num_tiles=int(parameters["num_tiles"]),
-    )  # fmt: skip
+    if program is None:
+        path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles)
+    else:
+        path = program.compile(box.name, output, mode, target, num_tiles)
     loaded = read_pef(path)
     context.progress(Progress("compile", 2, 2))
     context.log(
         f"{len(loaded.pef.sections)} sections, {len(loaded.natives)} native kernels, {path.stat().st_size} bytes"
     )
     return VerbResult(figures_of(loaded.pef, len(loaded.natives), shape), {"pef": path})
+
+
+def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, ParameterValue]) -> Shape:
+    """What the parameters say about the graphs; a box leaves out parameters that it has no choice in.
+
+    Raises:
+        InvalidArgument: a size that the model does not have.
+    """
+    purpose = str(parameters.get("purpose", TRAIN))
+    if purpose not in {TRAIN, SERVE}:
+        raise InvalidArgument(f"purpose {purpose!r} is not legal; legal: {TRAIN}, {SERVE}")
+    return Shape(
+        model=model_name_of(box), sizes=entry.check_sizes(box.sizes_with(parameters)),
+        batch_size=int(parameters.get("batch_size", 1)), precision=str(parameters.get("precision", "bf16")),
+        task=entry.task, purpose=purpose, optimizer=str(parameters.get("optimizer", "sgd")),
+        clips_gradients=bool(parameters.get("clip_gradients", False)),
+    )  # fmt: skip
 
 
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
@@ -45,6 +71,7 @@ def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]
         "mode": pef.mode,
         "target": pef.arch,
         "precision": pef.precision,
+        "purpose": shape.purpose,
         "batch_size": shape.batch_size,
         "projected_step_seconds": sum(section.cost.seconds for section in pef.sections),
         "native_kernels": native_kernels,

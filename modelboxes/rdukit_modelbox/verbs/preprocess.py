@@ -1,4 +1,6 @@
-"""Preprocess: images → a data set of normalised float32 rows. Needs no device.
+"""Preprocess: files as people have them → a data set for the other verbs. Needs no device.
+
+A box whose preprocess has ``max_seq_length`` makes sequences of tokens, another normalised float32 rows.
 
 Axes: N samples, F features (28 x 28 grey values, row by row).
 """
@@ -27,8 +29,13 @@ def run_preprocess(
     """Write ``<output>/dataset``.
 
     Raises:
-        NotFound, InvalidArgument: the folder in ``data`` lacks an idx file or one is wrong.
+        NotFound, InvalidArgument: an input is missing or wrong; names file, line or column, and what is legal.
     """
+    if "max_seq_length" in parameters:
+        # Only text needs tokenizers, h5py and pyarrow.
+        from rdukit_modelbox.preprocessing.text import preprocess_text
+
+        return preprocess_text(context, parameters, inputs, output)
     digits = load_folder(inputs["data"]) if "data" in inputs else load_bundled()
     context.progress(Progress("read", 1, 3))
     context.check_cancelled()

@@ -1,154 +1,115 @@
 """Train: a PEF and a data set → checkpoints. An attempt that died is continued by asking for the same again."""
 
-import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from rdukit.errors import Conflict, InvalidArgument, RuntimeFault
-from rdukit_modelbox.checkpoints import (
-    Checkpoint,
-    Identity,
-    Totals,
-    has_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
-from rdukit_modelbox.context import Progress, VerbContext, VerbResult
-from rdukit_modelbox.datasets import check_dataset_fits, load_dataset
-from rdukit_modelbox.evaluation import evaluate
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit.files import write_atomic
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint
+from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import Program, read_shape
+from rdukit_modelbox.models import entry_of
+from rdukit_modelbox.program import Program
+from rdukit_modelbox.shape import TRAIN, read_shape
+from rdukit_modelbox.tasks import task_of
+from rdukit_modelbox.tasks.base import Scores, evaluation_split
+from rdukit_modelbox.training.journal import Journal, read_lines
+from rdukit_modelbox.training.loss_curve import draw_loss_curve
+from rdukit_modelbox.training.options import TrainingOptions, options_from
+from rdukit_modelbox.training.run import TrainingRun
 
 
 def run_train(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
 ) -> VerbResult:
-    """Train by the order that the seed gives and evaluate on the test split.
+    """Train by the order that the seed gives and evaluate on the dev split, or where there is none on the test split.
 
     Resumes from ``<output>/checkpoint`` if an earlier attempt left one, else starts from the input ``checkpoint`` if
     given, else from the seed. Batches are whole: the rest of an epoch that fills no batch is left out of that epoch.
+    Also writes ``<output>/metrics.jsonl`` and the picture ``<output>/report.svg``.
 
     Raises:
         Conflict: ``<output>/checkpoint`` belongs to another training.
         InvalidArgument: the data set does not fit the PEF, is smaller than a batch, or the input checkpoint cannot be
-            resumed with these parameters.
+            resumed with these parameters; the PEF was compiled to serve.
         RuntimeFault: the loss is not a number any more.
         Cancelled: between two steps.
     """
     shape = read_shape(context.box, inputs["pef"])
-    dataset = load_dataset(inputs["dataset"])
-    check_dataset_fits(dataset, shape.features, shape.classes)
-    seed, batch = int(parameters["seed"]), shape.batch_size
-    steps_per_epoch = len(dataset.train) // batch
+    shape.require(TRAIN, "train")
+    options = options_from(parameters)
+    task = task_of(shape.task)
+    data = task.open_data(shape, inputs["dataset"])
+    batch, count = shape.batch_size, data.count("train")
+    steps_per_epoch = count // batch
     if steps_per_epoch == 0:
-        raise InvalidArgument(f"the data set has {len(dataset.train)} training samples, a batch is {batch}")
-    total = steps_per_epoch * int(parameters["epochs"])
-    total = min(total, int(parameters["max_steps"]) or total)
-    identity = Identity(shape.model, dict(shape.sizes), batch, dataset.digest, seed)
+        raise InvalidArgument(f"the data set has {count} training samples, a batch is {batch}")
+    split = evaluation_split(data)
+    if options.evaluate_every and split is None:
+        raise InvalidArgument("evaluate_every needs a dev or test split, which the data set lacks; preprocess again")
+    total = steps_per_epoch * options.epochs
+    total = min(total, options.max_steps or total)
+    identity = Identity(shape.model, dict(shape.sizes), batch, data.digest, options.seed, shape.optimizer)
     folder = output / "checkpoint"
 
-    program = Program(shape, seed)
+    program = Program(shape, options.seed, entry_of(context.box))
     program.load(inputs["pef"])
     try:
-        start = _starting_point(program, folder, inputs.get("checkpoint"), identity, parameters)
+        start = _starting_point(program, folder, inputs.get("checkpoint"), identity, options)
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
-        run = _Run(program, context, identity, start)
-        rates = {name: float(parameters[name]) for name in ("lr", "momentum", "weight_decay")}
-        every = int(parameters["checkpoint_every"])
-        order_N = _order(seed, -1, 0)
-        epoch_of_order = -1
-        for step in range(start.step, total):
-            context.check_cancelled()
-            epoch, index = divmod(step, steps_per_epoch)
-            if epoch != epoch_of_order:
-                order_N, epoch_of_order = _order(seed, epoch, len(dataset.train)), epoch
-            chosen_B = order_N[index * batch : (index + 1) * batch]
-            loss = program.train_step(dataset.train.features_NF[chosen_B], dataset.train.labels_N[chosen_B], rates)
-            run.count(step, total, loss, is_epoch_start=index == 0)
-            if (step + 1) % every == 0 or step + 1 == total:
-                run.save(folder, step + 1)
-        if start.step >= total and not has_checkpoint(folder):
-            run.save(folder, start.step)
-        found = evaluate(program, dataset.test, context)
+        run = TrainingRun(
+            program, task, data, options, context, identity, start, folder, total, steps_per_epoch
+        )  # fmt: skip
+        with Journal(output, start.step) as journal:
+            ended = run.go(journal)
+            if not has_checkpoint(folder):
+                run.save()
+            data.keep_with(folder)
+            scores = run.evaluate(journal)
         totals = run.totals()
     finally:
         program.close()
-    steps = max(start.step, total)
-    context.log(f"trained {steps} steps, accuracy {found.accuracy:.4f} on {len(dataset.test)} test samples")
-    figures = {
-        "steps": steps,
-        "epochs": round(steps / steps_per_epoch, 4),
+    write_atomic(output / "report.svg", _picture(context, output, run.step).encode())
+    context.log(f"trained {run.step} steps{_in_words(scores, split)}; ended by {ended}")
+    figures: dict[str, object] = {
+        "steps": run.step,
+        "epochs": round(run.step / steps_per_epoch, 4),
         "loss": totals.epoch_loss / totals.epoch_steps if totals.epoch_steps else None,
-        "accuracy": found.accuracy,
+        "ended_by": ended,
+        "train_seconds": totals.train_seconds,
         "host_seconds": totals.host_seconds,
         "emulated_seconds": totals.emulated_seconds,
         "emulated_cycles": totals.emulated_cycles,
         "resumed_from_step": start.step,
     }
-    return VerbResult(figures, {"checkpoint": folder})
+    if scores is not None:
+        held = scores.to_json()
+        figures |= {"split": split, "held_out_loss": held.pop("loss"), **held}
+    if totals.judged.best_score is not None:
+        figures |= {"best_step": totals.judged.best_step, f"best_{options.best_by}": totals.judged.best_score}
+    made = {"checkpoint": folder, "metrics": journal.path, "report": output / "report.svg"}
+    slots = {slot.name for slot in context.box.slots_of(Verb.TRAIN).outputs}
+    return VerbResult(figures, {name: path for name, path in made.items() if name in slots})
 
 
-class _Run:
-    """Sums of one attempt, on top of those it started from."""
+def _picture(context: VerbContext, output: Path, steps: int) -> str:
+    return draw_loss_curve(read_lines(output / "metrics.jsonl"), f"{context.box.name}: {steps} steps")
 
-    def __init__(self, program: Program, context: VerbContext, identity: Identity, start: Checkpoint) -> None:
-        self._program = program
-        self._context = context
-        self._identity = identity
-        self._start = start
-        self._began = time.perf_counter()
-        self._epoch_loss = start.totals.epoch_loss
-        self._epoch_steps = start.totals.epoch_steps
 
-    def count(self, step: int, total: int, loss: float, is_epoch_start: bool) -> None:
-        """Record the loss of the step with index ``step`` and tell how far it is."""
-        if not math.isfinite(loss):
-            raise RuntimeFault(f"the loss is {loss} at step {step}; lower lr (or momentum) and train again", step=step)
-        if is_epoch_start:
-            self._epoch_loss, self._epoch_steps = 0.0, 0
-        self._epoch_loss += loss
-        self._epoch_steps += 1
-        elapsed = max(time.perf_counter() - self._began, 1e-9)
-        done = step + 1 - self._start.step
-        self._context.progress(
-            Progress(
-                "train", step + 1, total, loss=loss, throughput=done * self._program.shape.batch_size / elapsed,
-                eta_s=elapsed / done * (total - step - 1),
-            )
-        )  # fmt: skip
-
-    def totals(self) -> Totals:
-        """All attempts so far."""
-        figures, before = self._program.report(), self._start.totals
-        return Totals(
-            host_seconds=before.host_seconds + float(figures["host_seconds"]),
-            emulated_seconds=before.emulated_seconds + float(figures["emulated_seconds"]),
-            emulated_cycles=before.emulated_cycles + int(figures["emulated_cycles"]),
-            epoch_loss=self._epoch_loss,
-            epoch_steps=self._epoch_steps,
-        )
-
-    def save(self, folder: Path, step: int) -> None:
-        """Write a checkpoint after ``step`` whole steps."""
-        path = save_checkpoint(
-            folder,
-            Checkpoint(
-                step=step, parameters=self._program.parameters_to_host(), optimizer=self._program.optimizer_to_host(),
-                random=torch.get_rng_state(), identity=self._identity, totals=self.totals(),
-            ),
-        )  # fmt: skip
-        self._context.log(f"checkpoint {path.name}")
+def _in_words(scores: Scores | None, split: str | None) -> str:
+    if scores is None:
+        return ""
+    words = ", ".join(f"{name} {value:.4f}" for name, value in scores.to_json().items())
+    return f", {words} on {scores.samples} {split} samples"
 
 
 def _starting_point(
-    program: Program, folder: Path, given: Path | None, identity: Identity, parameters: Mapping[str, ParameterValue]
+    program: Program, folder: Path, given: Path | None, identity: Identity, options: TrainingOptions
 ) -> Checkpoint:
     """Put the device where the training continues, and say where that is."""
     if has_checkpoint(folder):
@@ -164,7 +125,7 @@ def _starting_point(
         empty: dict[str, object] = {"state": {}, "param_groups": []}
         return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, Totals())
     found = load_checkpoint(given)
-    if parameters["continue_as"] == "weights":
+    if options.continue_as == "weights":
         program.parameters_to_device(found.parameters)
         return replace(found, step=0, random=torch.get_rng_state(), totals=Totals())
     difference = identity.find_difference(found.identity)
@@ -181,8 +142,3 @@ def _resume(program: Program, found: Checkpoint) -> Checkpoint:
     program.optimizer_to_device(found.optimizer)
     torch.set_rng_state(found.random)
     return found
-
-
-def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """The samples' order in ``epoch``: from seed and epoch alone, so any step can be found again."""
-    return np.random.default_rng([seed, max(epoch, 0)]).permutation(count)

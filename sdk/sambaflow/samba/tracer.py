@@ -42,8 +42,9 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensor
 
+    from rdukit_compiler.backend.fake_mode import FakeMode
     from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import record_forward
     from rdukit_compiler.from_fx import model_graph_from_fx
@@ -69,7 +70,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
     def record() -> torch.fx.GraphModule:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeMode(allow_non_fake_inputs=True):
             values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
         return record_forward(forward, values, origin_of)
 

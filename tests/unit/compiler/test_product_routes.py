@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.backend import routes
@@ -11,6 +12,7 @@ from rdukit_compiler.backend.routes import Route, Routes, choose_route, load_rou
 
 _WIDE = Routes(bf16="f32", f32="onednn")
 _PLAIN = Routes(bf16="native", f32="blas")
+_OWN = Routes(few="own")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,27 @@ def test_the_route_depends_on_dtype_rows_and_machine(
     assert choose_route(chosen, dtype, m, 256, 256, in_rows) == expected
 
 
+@pytest.mark.parametrize(
+    ("dtype", "m", "k", "in_rows", "is_row_major", "expected"),
+    [
+        ("float32", 8, 256, True, False, Route.ROWS),
+        ("float32", 9, 256, True, False, Route.FEW),
+        ("float32", 64, 256, False, True, Route.FEW),
+        ("float32", 32, 256, False, False, None),
+        ("float32", 65, 256, True, False, None),
+        ("float32", 65, 64, False, True, Route.FEW),
+        ("float32", 65, 64, True, False, None),
+        ("float32", 65, 8, False, True, None),
+        ("bfloat16", 32, 256, True, False, None),
+    ],
+)
+def test_our_own_product_is_for_few_rows_or_terms_that_lie_side_by_side(
+    dtype: str, m: int, k: int, in_rows: bool, is_row_major: bool, expected: Route | None
+) -> None:
+    assert choose_route(_OWN, dtype, m, 1024, k, in_rows, is_row_major) == expected
+    assert choose_route(_PLAIN, dtype, m, 1024, k, in_rows, is_row_major) != Route.FEW
+
+
 def test_tiny_and_empty_products_stay_with_aten() -> None:
     assert choose_route(_WIDE, "bfloat16", 128, 8, 8, True) is None
     assert choose_route(_WIDE, "bfloat16", 0, 256, 256, True) is None
@@ -44,7 +67,7 @@ def test_tiny_and_empty_products_stay_with_aten() -> None:
 def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
     assert parse_routes(_WIDE.text()) == _WIDE
     assert parse_routes("f32=onednn") == Routes("native", "onednn")
-    with pytest.raises(InvalidArgument, match="bf16=native or bf16=f32 or f32=blas or f32=onednn"):
+    with pytest.raises(InvalidArgument, match="or f32=blas or f32=onednn or few=f32 or few=own"):
         parse_routes("bf16=fast")
 
 
@@ -60,13 +83,29 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
     monkeypatch.setattr(routes, "measure_routes", measure)
+    monkeypatch.setattr(routes, "find_cpp_compiler", lambda: "g++")
     assert load_routes() == load_routes() == _WIDE
     assert len(measured) == 1
     (path,) = (tmp_path / "machine").glob("routes-*.json")
-    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn"}
+    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn", "few": "f32"}
     path.write_text('{"bf16": "f3')
     assert load_routes() == _WIDE
     assert len(measured) == 2
+
+
+def test_without_a_compiler_our_own_product_is_measured_once_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compilers: list[str | None] = [None]
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
+    monkeypatch.setattr(routes, "find_cpp_compiler", lambda: compilers[0])
+    monkeypatch.setattr(routes, "measure_routes", lambda: Routes(few="own" if compilers[0] else "f32"))
+    assert load_routes().few == "f32"
+    compilers[0] = "g++"
+    assert load_routes().few == "own"
+    compilers[0] = None
+    assert load_routes().few == "own"
 
 
 def test_the_setting_is_asked_before_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +113,12 @@ def test_the_setting_is_asked_before_the_machine(monkeypatch: pytest.MonkeyPatch
     assert load_routes() == Routes("native", "onednn")
 
 
-def test_measuring_gives_legal_routes() -> None:
+def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "build_few_row_product", lambda: lambda a, b, y: torch.mm(a, b, out=y))
     found = routes.measure_routes()
-    assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS
+    assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
+
+
+def test_a_product_of_ours_that_cannot_be_compiled_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "build_few_row_product", lambda: None)
+    assert routes.measure_routes().few == "f32"

@@ -1,9 +1,11 @@
 """Parameters as given, checked against the legal values."""
 
 import pytest
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from rdukit.errors import IllegalValue, UnknownParameter
-from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
+from rdukit_modelbox.box import Box, Verb, box_names, find_box_file, load_box
 from rdukit_modelbox.legal import Legal, ParameterType, find_objection, legal_in_words
 from rdukit_modelbox.parameters import check_parameters
 
@@ -75,3 +77,120 @@ def test_a_pattern_and_a_truth_value_are_checked() -> None:
     assert find_objection(ParameterType.STRING, pattern, "A1") is not None
     assert find_objection(ParameterType.BOOL, Legal(), False) is None
     assert find_objection(ParameterType.BOOL, Legal(), 0) is not None
+
+
+def dependent(**change: object) -> Box:
+    """A box whose parameters depend on each other; ``change`` replaces keys of the named parameters."""
+    parameters: dict[str, dict[str, object]] = {
+        "prompt": {"type": "int", "default": 64, "legal": {"minimum": 1, "maximum": "context", "multipleOf": "block"}},
+        "context": {"type": "int", "default": 256, "legal": {"enum": [128, 256, 512]}},
+        "block": {"type": "int", "default": 8, "legal": {"minimum": 1}},
+        "mode": {"type": "string", "default": "o3", "legal": {"enum": ["o0", "o1", "o3"]}},
+        "rules": {"type": "string", "default": "all", "when": {"mode": ["o1"]}},
+        "tiles": {
+            "type": "int", "default": 4, "legal": {"enum": [1, 2, 4]},
+            "cases": [
+                {"when": {"mode": ["o0"]}, "legal": {"enum": [1]}, "default": 1},
+                {"when": {"mode": ["o1"], "context": [512]}, "legal": {"minimum": 4, "maximum": 8}},
+            ],
+        },
+    }  # fmt: skip
+    for name, keys in change.items():
+        assert isinstance(keys, dict)
+        parameters[name] = parameters.get(name, {}) | keys
+    return Box.model_validate(
+        {
+            "apiVersion": "rdukit.dev/v1", "name": "mine", "title": "Mine", "description": "A box.", "model": "logreg",
+            "compilerVersion": "0.1", "mode": "o3", "target": "sn30", "verbs": ["compile", "train"],
+            "parameters": [{"name": n, "verbs": ["compile"], "help": "H."} | p for n, p in parameters.items()],
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"prompt": 320}, r"1 <= x <= context \(256\), a multiple of block \(8\)"),
+        ({"prompt": 192, "context": 128}, r"x <= context \(128\)"),
+        ({"prompt": 20}, r"a multiple of block \(8\)"),
+        ({"context": 128, "block": 128}, "64 is not legal; .*this is the default, so pass another value"),
+        ({"rules": "some"}, "legal only when mode is o1; mode is o3: leave it out"),
+        ({"rules": 3}, "'rules'"),
+        ({"mode": "o0", "tiles": 2}, r"legal: one of 1 \(since mode is o0\)"),
+        ({"mode": "o1", "context": 512, "tiles": 2}, r"4 <= x <= 8 \(since mode is o1 and context is 512\)"),
+        ({"tiles": 8}, "one of 1, 2, 4"),
+    ],
+)
+def test_what_is_legal_may_depend_on_other_parameters(given: dict[str, object], words: str) -> None:
+    with pytest.raises(IllegalValue, match=words):
+        check_parameters(dependent(), Verb.COMPILE, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({}, {"prompt": 64, "context": 256, "block": 8, "mode": "o3", "rules": "all", "tiles": 4}),
+        ({"mode": "o0"}, {"tiles": 1}),
+        ({"mode": "o1", "rules": "some", "tiles": 2}, {"rules": "some", "tiles": 2}),
+        ({"mode": "o1", "context": 512, "tiles": 8.0, "prompt": 512}, {"tiles": 8, "prompt": 512}),
+        ({"rules": "all"}, {"rules": "all"}),
+    ],
+)
+def test_defaults_and_values_follow_the_other_parameters(given: dict[str, object], values: dict[str, object]) -> None:
+    found = check_parameters(dependent(), Verb.COMPILE, given)
+    assert list(found) == ["prompt", "context", "block", "mode", "rules", "tiles"]
+    assert {name: found[name] for name in values} == values
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"context": {"legal": {"minimum": "prompt"}}}, "circle: .*prompt"),
+        ({"block": {"legal": {"maximum": "blocks"}}}, "parameters.2.legal.maximum: there is no parameter 'blocks'"),
+        ({"block": {"legal": {"maximum": "block"}}}, "'block' cannot depend on itself"),
+        ({"block": {"legal": {"maximum": "mode"}}}, "'mode' is of type string; a limit must be of type int or float"),
+        ({"rules": {"when": {"mode": ["o7"]}}}, "parameters.4.when.mode.0: mode: 'o7' is not legal"),
+        ({"mode": {"verbs": ["train"]}}, "compile has no parameter 'mode', so 'rules' of compile cannot depend on it"),
+        ({"block": {"default": 100}}, "with all defaults: 64 is not legal.*multiple of block"),
+        ({"tiles": {"cases": [{"when": {"mode": ["o0"]}, "legal": {"enum": [1]}}]}}, "give the case a default"),
+    ],
+)
+def test_a_dependence_that_makes_no_sense_is_refused_at_load(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        dependent(**change)
+
+
+def test_legal_values_are_told_for_people_and_for_machines() -> None:
+    described = {p.name: p for p in dependent().parameters}
+    assert described["tiles"].legal_words() == (
+        "one of 1, 2, 4; when mode is o0: one of 1; when mode is o1 and context is 512: 4 <= x <= 8"
+    )
+    assert described["rules"].legal_words() == "any string; only when mode is o1"
+    assert described["prompt"].schema_fragment() == {
+        "type": "integer", "minimum": 1, "x-limits": {"maximum": "context", "multipleOf": "block"}, "default": 64,
+        "description": "H.",
+    }  # fmt: skip
+    cases = described["tiles"].schema_fragment()["x-cases"]
+    assert isinstance(cases, list)
+    assert cases[0] == {"when": {"mode": ["o0"]}, "type": "integer", "enum": [1], "default": 1}
+
+
+@pytest.mark.parametrize("name", box_names())
+def test_each_schema_fragment_takes_the_default_and_refuses_another_type(name: str) -> None:
+    for parameter in load_box(find_box_file(name)).parameters:
+        fragment = parameter.schema_fragment()
+        Draft202012Validator.check_schema(fragment)
+        validator = Draft202012Validator(fragment)
+        assert validator.is_valid(parameter.default)
+        assert not validator.is_valid([])
+
+
+@pytest.mark.parametrize(
+    ("value", "step", "is_legal"),
+    [(24, 8, True), (20, 8, False), (0.3, 0.1, True), (0.35, 0.1, False), (1e17, 3, False)],
+)
+def test_multiples_are_exact_for_whole_numbers_and_near_for_fractions(
+    value: float, step: float, is_legal: bool
+) -> None:
+    legal = Legal.model_validate({"multipleOf": step})
+    assert (find_objection(ParameterType.FLOAT, legal, value) is None) == is_legal

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_zoo.comparisons.models.llama import EPSILON, ROTARY_BASE, Llama, LlamaSizes
+from rdukit_zoo.llama import EPSILON, ROTARY_BASE, Llama, LlamaSizes
 
 #: Weight formats: name → how GGUF calls it.
 FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rdukit_zoo.comparisons.models.llama import Llama, LlamaSizes
+from rdukit_zoo.llama import Llama, LlamaSizes
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.session import SambaSession

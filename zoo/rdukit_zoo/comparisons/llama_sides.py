@@ -12,7 +12,7 @@ import torch
 
 from rdukit_zoo.comparisons.llama_cpp_peer import LlamaCpp, write_gguf
 from rdukit_zoo.comparisons.llama_program import LlamaProgram
-from rdukit_zoo.comparisons.models.llama import Llama, LlamaSizes
+from rdukit_zoo.llama import Llama, LlamaSizes
 from rdukit_zoo.comparisons.side import Work
 
 #: Where decode is timed: the cache is filled up to here.

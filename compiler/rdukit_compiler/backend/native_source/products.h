@@ -1,7 +1,8 @@
 // Matrix products by the route that is fast here, as operators that inductor's code calls through torch's C interface.
 //
-// Routes: ROWS, few rows against a weight matrix that lies in rows (row_linear.h); FLOAT, bf16 operands computed by
-// float's product, for processors without bf16 instructions; ONEDNN, float operands by oneDNN instead of the BLAS.
+// Routes: ROWS, a row or some against a weight matrix that lies in rows (row_linear.h); FLOAT, bf16 operands computed by
+// float's product, for processors without bf16 instructions; ONEDNN, float operands by oneDNN instead of the BLAS; FEW,
+// float operands of which one dimension is a small batch's (few_row_product.h).
 #pragma once
 #include <torch/csrc/inductor/aoti_runtime/utils.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
@@ -11,13 +12,14 @@
 #include <memory>
 #include <stdexcept>
 
+#include "few_row_product.h"
 #include "row_linear.h"
 
 namespace rdukit {
 
 using torch::aot_inductor::RAIIAtenTensorHandle;
 
-enum Route : int64_t { ROWS = 0, FLOAT = 1, ONEDNN = 2 };
+enum Route : int64_t { ROWS = 0, FLOAT = 1, ONEDNN = 2, FEW = 3 };
 
 static inline void must(AOTITorchError status) {
   if (status != 0) throw std::runtime_error("a call of torch's C interface failed");
@@ -244,6 +246,12 @@ static AOTITorchError aoti_torch_cpu_rdukit_product(AtenTensorHandle a, AtenTens
   Floats biases = float_vector(bias, n);
   if (route == FLOAT) {
     bf16_product(va, vb, biases.data, (bf16*)vy.data, m, n, k);
+  } else if (route == FEW) {
+    using few_row_product::Matrix;
+    few_row_product::multiply(Matrix{(const float*)va.data, va.strides[0], va.strides[1]},
+                              Matrix{(const float*)vb.data, vb.strides[0], vb.strides[1]}, biases.data,
+                              (float*)vy.data, m, n, k,
+                              [](int64_t count, int64_t grain, auto f) { in_parallel(count, grain, f); });
   } else {
     if (vb.strides[0] != 1 || vb.strides[1] != k) throw std::runtime_error("the weights do not lie in rows");
     Floats x = float_rows(va, m, k);

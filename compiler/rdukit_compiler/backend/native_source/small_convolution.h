@@ -3,57 +3,20 @@
 // A padded copy of one sample lies in the cache. There, tap (channel, i, j) of every output position is the same plane
 // shifted by a constant, so that each of the three products (output, gradient of the input, gradient of the weight) is
 // a matrix product whose rows are shifted views: nothing is unfolded. Positions between the rows of a padded plane are
-// computed too and left out at the end. Blocks of ROWS x 2 vectors of sums stay in registers.
+// computed too and left out at the end.
 #pragma once
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "products.h"
+#include "register_block.h"
 
 #pragma GCC push_options
 #pragma GCC optimize("O3", "fp-contract=fast")
 
 namespace rdukit {
 namespace small_convolution {
-
-constexpr int ROWS = 6;
-constexpr int64_t WIDE = 2 * LANES;
-#define RDUKIT_INLINE inline __attribute__((always_inline))
-
-static RDUKIT_INLINE Lanes lanes_at(const float* p) {
-  Lanes lanes;
-  __builtin_memcpy(&lanes, p, sizeof lanes);
-  return lanes;
-}
-
-static RDUKIT_INLINE void put(float* p, Lanes lanes) { __builtin_memcpy(p, &lanes, sizeof lanes); }
-
-// A block of sums in registers, to[r][0, V * LANES) (+)= sum over k of left(k, r) * right(k)[0, V * LANES).
-template <int R, int V, class Left, class Right>
-static RDUKIT_INLINE void block(int64_t count, Left left, Right right, float* to, int64_t to_stride, bool is_added) {
-  Lanes sums[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; v++) sums[r][v] = is_added ? lanes_at(to + r * to_stride + v * LANES) : Lanes{};
-  for (int64_t k = 0; k < count; k++) {
-    const float* from = right(k);
-    Lanes values[V];
-#pragma GCC unroll 2
-    for (int v = 0; v < V; v++) values[v] = lanes_at(from + v * LANES);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++) {
-      float factor = left(k, r);
-#pragma GCC unroll 2
-      for (int v = 0; v < V; v++) sums[r][v] += factor * values[v];
-    }
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; v++) put(to + r * to_stride + v * LANES, sums[r][v]);
-}
 
 // Each of the following is a function of its own: within a larger one, sums would leave the registers.
 
@@ -63,7 +26,7 @@ static __attribute__((noinline)) void sum_taps(int64_t taps, const float* w, con
                                                float* to, int64_t to_stride, int64_t run) {
   for (int64_t at = 0; at < run; at += WIDE)
     block<R, 2>(
-        taps, [w](int64_t k, int r) { return w[k * ROWS + r]; },
+        taps, [w](int64_t k, int r) { return w[k * BLOCK_ROWS + r]; },
         [from = from + at, shifts](int64_t k) { return from + shifts[k]; }, to + at, to_stride, false);
 }
 
@@ -71,7 +34,7 @@ static __attribute__((noinline)) void sum_taps(int64_t taps, const float* w, con
 template <int V>
 static __attribute__((noinline)) void sum_positions(int64_t rows, const float* from, const int64_t* shifts,
                                                     const float* turned, float* to, int64_t stride, int64_t run) {
-  constexpr int R = 2 * ROWS / V;
+  constexpr int R = 2 * BLOCK_ROWS / V;
   for (int64_t k = 0; k < rows; k += R) {
     const float* p[R];
     for (int r = 0; r < R; r++) p[r] = from + shifts[k + r];
@@ -82,7 +45,7 @@ static __attribute__((noinline)) void sum_positions(int64_t rows, const float* f
 }
 
 using SumTaps = void (*)(int64_t, const float*, const float*, const int64_t*, float*, int64_t, int64_t);
-// sum_taps for the last rows too, of which there may be fewer than ROWS.
+// sum_taps for the last rows too, of which there may be fewer than BLOCK_ROWS.
 static inline SumTaps sum_taps_of(int64_t rows) {
   constexpr SumTaps made[] = {sum_taps<1>, sum_taps<2>, sum_taps<3>, sum_taps<4>, sum_taps<5>, sum_taps<6>};
   return made[rows - 1];
@@ -144,15 +107,15 @@ static void pad_into(float* to, const Image& image, int64_t n, const Form& form)
       image.read_row(to + c * form.plane() + (i + form.pad_y) * form.wide() + form.pad_x, n, c, i, form.width);
 }
 
-// w(f, c, i, j) as [blocks of ROWS filters][taps][ROWS], zeros at the end.
+// w(f, c, i, j) as [blocks of BLOCK_ROWS filters][taps][BLOCK_ROWS], zeros at the end.
 template <class W>
 static std::vector<float> pack(const Form& form, W w) {
-  std::vector<float> packed(whole(form.filters, ROWS) * form.taps());
+  std::vector<float> packed(whole(form.filters, BLOCK_ROWS) * form.taps());
   for (int64_t f = 0; f < form.filters; f++)
     for (int64_t c = 0, k = 0; c < form.channels; c++)
       for (int64_t i = 0; i < form.taps_y; i++)
         for (int64_t j = 0; j < form.taps_x; j++, k++)
-          packed[(f / ROWS * form.taps() + k) * ROWS + f % ROWS] = w(f, c, i, j);
+          packed[(f / BLOCK_ROWS * form.taps() + k) * BLOCK_ROWS + f % BLOCK_ROWS] = w(f, c, i, j);
   return packed;
 }
 
@@ -163,12 +126,12 @@ static void forward(const Form& form, const Image& x, const std::vector<float>& 
   int64_t taps = form.taps(), run = form.run(), room = whole(run, WIDE), ow = form.out_width(), oh = form.out_height();
   int64_t grain = 1 + 200000 / (form.filters * taps * run / 8 + 1);
   in_parallel(form.batch, grain, [&](int64_t first, int64_t last) {
-    std::vector<float> padded(form.channels * form.plane() + WIDE), made(ROWS * room);
+    std::vector<float> padded(form.channels * form.plane() + WIDE), made(BLOCK_ROWS * room);
     for (int64_t n = first; n < last; n++) {
       pad_into(padded.data(), x, n, form);
-      for (int64_t f = 0; f < form.filters; f += ROWS) {
+      for (int64_t f = 0; f < form.filters; f += BLOCK_ROWS) {
         const float* w = packed.data() + f * taps;
-        int64_t rows = form.filters - f < ROWS ? form.filters - f : ROWS;
+        int64_t rows = form.filters - f < BLOCK_ROWS ? form.filters - f : BLOCK_ROWS;
         sum_taps_of(rows)(taps, w, padded.data(), offsets.data(), made.data(), room, run);
         for (int64_t r = 0; r < rows; r++)
           for (int64_t i = 0; i < oh; i++) {
@@ -194,7 +157,7 @@ static void forward(const Form& form, const Image& x, const std::vector<float>& 
 static void weight_gradients(const Form& form, const Image& x, const Image& dy, float* dw, float* db) {
   std::vector<int64_t> offsets = form.offsets();
   int64_t taps = form.taps(), run = form.run(), ow = form.out_width(), oh = form.out_height();
-  int64_t room = form.filters <= LANES ? LANES : whole(form.filters, WIDE), rows = whole(taps, 2 * ROWS);
+  int64_t room = form.filters <= LANES ? LANES : whole(form.filters, WIDE), rows = whole(taps, 2 * BLOCK_ROWS);
   offsets.resize(rows, 0);
   std::map<int64_t, std::vector<float>> parts;  // by first sample: added up in an order that does not change
   std::mutex lock;
@@ -341,5 +304,4 @@ static AOTITorchError aoti_torch_cpu_rdukit_small_convolution_backward(AtenTenso
   *input = dx.release();
   return 0;
 }
-#undef RDUKIT_INLINE
 #pragma GCC pop_options

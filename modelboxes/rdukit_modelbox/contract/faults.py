@@ -1,0 +1,140 @@
+"""What pydantic found wrong → faults with a line, a key and what would be legal. Pure."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from rdukit_modelbox.contract.yaml_marks import Fault, MarkedYaml, Path
+
+Schema = Mapping[str, Any]
+
+#: What each of pydantic's complaints of a wrong type would have liked.
+_WANTED: Final = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "string": "text", "tuple": "a list",
+    "list": "a list", "mapping": "a mapping", "dict": "a mapping", "model": "a mapping",
+}  # fmt: skip
+
+
+def faults_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -> list[Fault]:
+    """One fault for each key that is wrong, in the order of the file."""
+    complaints: dict[Path, list[Any]] = {}
+    for complaint in error.errors(include_url=False):
+        complaints.setdefault(_key_of(complaint, marked.value), []).append(complaint)
+    faults = [Fault(marked.mark_of(path), path, _words(path, these, schema)) for path, these in complaints.items()]
+    return sorted(faults, key=lambda fault: fault.mark)
+
+
+def suggest(word: str, legal: Sequence[str]) -> str:
+    """``did you mean 'minimum'? legal: …``."""
+    close = difflib.get_close_matches(word, legal, n=1, cutoff=0.6)
+    by_case = [name for name in legal if name.lower() == word.lower().replace("_", "")]
+    nearest = by_case[:1] or close
+    return (f"did you mean {nearest[0]!r}? " if nearest else "") + f"legal: {', '.join(legal) or 'none'}"
+
+
+def schema_at(path: Path, schema: Schema) -> Schema:
+    """The part of ``schema`` that describes ``path``; empty when there is none."""
+    here: Schema = schema
+    for part in path:
+        options = [_resolved(option, schema) for option in [here, *here.get("anyOf", ())]]
+        found: Schema = {}
+        for option in options:
+            if isinstance(part, int):
+                found = found or option.get("items") or {}
+            else:
+                extra = option.get("additionalProperties")
+                found = found or option.get("properties", {}).get(part) or (extra if isinstance(extra, dict) else {})
+        here = _resolved(found, schema)
+    return here
+
+
+def _resolved(part: Schema, schema: Schema) -> Schema:
+    while "$ref" in part:
+        part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]]
+    return part
+
+
+def _key_of(complaint: Any, value: object) -> Path:
+    """The complaint's place in the file, without pydantic's names of a union's members."""
+    path: list[str | int] = []
+    for part in complaint["loc"]:
+        is_there = (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
+        )
+        if not is_there:
+            if complaint["type"] == "missing" and part == complaint["loc"][-1]:
+                path.append(part)
+            break
+        path.append(part)
+        value = value[part]  # type: ignore[index]
+    return tuple(path)
+
+
+def _words(path: Path, complaints: Sequence[Any], schema: Schema) -> str:
+    first = complaints[0]
+    kind, value = str(first["type"]), first["input"]
+    if len(complaints) > 1:
+        wanted = dict.fromkeys(_wanted(complaint) for complaint in complaints)
+        return f"{_shown(value)} is not legal; legal: {' or '.join(wanted)}"
+    if kind == "missing":
+        told = _told(schema_at(path, schema), schema)
+        return "missing" + (f"; legal: {told}" if told else "")
+    if kind == "extra_forbidden":
+        around = schema_at(path[:-1], schema)
+        options = [_resolved(option, schema) for option in [around, *around.get("anyOf", ())]]
+        legal = next((list(option["properties"]) for option in options if "properties" in option), [])
+        return f"unknown key; {suggest(str(path[-1]), legal)}"
+    if kind in {"literal_error", "enum"}:
+        return f"{_shown(value)} is not legal; legal: {first['ctx']['expected']}"
+    if kind == "value_error":
+        return str(first["msg"]).removeprefix("Value error, ")
+    if kind == "string_type" and isinstance(value, (bool, int, float)):
+        return f"{_shown(value)} is a {'truth value' if isinstance(value, bool) else 'number'}, not a string; " + (
+            f'write "{_shown(value)}"'
+        )
+    return f"{_shown(value)} is not legal; legal: {_wanted(first)}"
+
+
+def _wanted(complaint: Any) -> str:
+    kind, context = str(complaint["type"]), complaint.get("ctx") or {}
+    if kind == "string_pattern_mismatch":
+        return f"text with the pattern {context['pattern']}"
+    if kind == "too_short":
+        return f"at least {context['min_length']} of them"
+    if kind == "string_too_long":
+        return f"at most {context['max_length']} characters"
+    if kind == "string_too_short":
+        return f"at least {context['min_length']} characters"
+    if kind == "value_error":
+        return str(complaint["msg"]).removeprefix("Value error, ")
+    for sign, words in (("greater_than_equal", "at least"), ("greater_than", "above"), ("less_than_equal", "at most")):
+        if kind == sign:
+            return f"{words} {next(iter(context.values()))}"
+    if kind in {"bool_type", "bool_parsing", "int_type", "int_parsing", "int_from_float", "float_type", "float_parsing",
+                "string_type", "tuple_type", "list_type", "mapping_type", "dict_type", "model_type",
+                "model_attributes_type"}:  # fmt: skip
+        return _WANTED[kind.split("_", 1)[0]]
+    return str(complaint["msg"]).removeprefix("Input should be ")
+
+
+def _told(part: Schema, schema: Schema) -> str:
+    """What a missing key would hold."""
+    if "const" in part:
+        return str(part["const"])
+    if "enum" in part:
+        return ", ".join(str(value) for value in part["enum"])
+    if part.get("description"):
+        return str(part["description"]).rstrip(".")
+    if "pattern" in part:
+        return f"text with the pattern {part['pattern']}"
+    return {"string": "text", "array": "a list", "object": "a mapping"}.get(str(part.get("type")), "")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (bool, int, float)) or value is None:
+        return json.dumps(value)
+    text = repr(value) if isinstance(value, str) else "a mapping" if isinstance(value, dict) else "a list"
+    return text if len(text) <= 80 else text[:77] + "..."

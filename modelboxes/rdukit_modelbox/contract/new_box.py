@@ -1,0 +1,80 @@
+"""A new box's files: the YAML of a box that is installed, with another name and comments. Pure."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rdukit_modelbox.box import FILE_NAME
+from rdukit_modelbox.contract.schema import SCHEMA_FILE
+from rdukit_modelbox.contract.yaml_marks import read_yaml
+
+SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"
+
+_HEAD: Final = """\
+# yaml-language-server: $schema=modelbox.schema.json
+#
+# A ModelBox: one model and one compiler version behind four verbs. Check it: rdukit box validate --file modelbox.yaml
+# A parameter: name, type (int, float, string, bool), default, legal values, the verbs that take it, help, and maybe
+#   unit: images                                  what it counts
+#   legal: {enum: [1, 2]}                         or minimum, maximum, above, below, multipleOf, pattern
+#   legal: {maximum: context_length}              a limit may be another parameter's name
+#   when: {mode: [o1, o3]}                        legal only then
+#   cases: [{when: {mode: [o0]}, legal: {enum: [1]}, default: 1}]     other legal values then
+#   size: true                                    passed to the model's builder
+"""
+_TAIL: Final = """
+# All of the following is optional.
+
+# What one replica needs.
+# resources: {tiles: 4, memory: 2GiB, cpus: 2, replicas: 1}
+
+# What is served over the Open Inference Protocol; without it the PEF says it.
+# serving: {name: NAME, max_batch_size: 32, max_queue: 256, inputs: [{name: image, symbol: image, datatype: FP32}]}
+
+# An artifact may have a mount point and legal schemes of URIs:
+#   - {name: pef, kind: file, mount: /models, schemes: [file, s3], help: The compiled model.}
+
+# labels: {team: vision}
+# licence: Apache-2.0
+# A file in this folder:
+# modelCard: README.md
+"""
+
+
+def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, bytes]:
+    """File name → content for a box called ``name``, after ``template``, the text of an installed box's YAML."""
+    replaced = {
+        "name": f"name: {name}\n",
+        "title": f"title: {json.dumps(f'The box {name}')}\n",
+    }
+    if has_module:
+        replaced["model"] = "module: model.py:make_model\n"
+        replaced["description"] = "description: >-\n  Two linear layers: 784 grey values in, 10 classes out.\n"
+        replaced["sizes"] = "sizes: {num_features: 784, num_classes: 10}\n"
+    body = _with_keys(template, replaced)
+    files = {
+        FILE_NAME: (_HEAD + body + _TAIL.replace("NAME", name)).encode(),
+        SCHEMA_FILE.name: SCHEMA_FILE.read_bytes(),
+    }
+    return {**files, "model.py": SKELETON.read_bytes()} if has_module else files
+
+
+def _with_keys(text: str, replaced: Mapping[str, str]) -> str:
+    """``text`` with other blocks for some of its top keys; all else, comments too, stays."""
+    marks = read_yaml(text).marks
+    starts = {mark.line - 1: str(path[0]) for path, mark in marks.items() if len(path) == 1}
+    lines = text.splitlines(keepends=True)
+    kept: list[str] = []
+    is_replaced = False
+    for number, line in enumerate(lines):
+        key = starts.get(number)
+        if key is not None:
+            is_replaced = key in replaced
+            if is_replaced:
+                kept.append(replaced[key])
+        elif not line.startswith((" ", "-")):
+            is_replaced = False
+        if not is_replaced:
+            kept.append(line)
+    return "".join(kept)

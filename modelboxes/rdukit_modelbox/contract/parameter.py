@@ -1,0 +1,129 @@
+"""A named parameter: type, default, legal values, and how these depend on other parameters."""
+
+from collections.abc import Iterator, Mapping
+
+from pydantic import Field, model_validator
+
+from rdukit_modelbox.contract.part import Flag, Part, Sentence, Verb
+from rdukit_modelbox.legal import (
+    Legal,
+    ParameterType,
+    ParameterValue,
+    Values,
+    Word,
+    find_misuse,
+    find_objection,
+    legal_as_schema,
+    legal_in_words,
+    values_in_words,
+)
+
+#: Values of other parameters under which something holds: all names must have one of their values.
+When = Mapping[Word, tuple[bool | int | float | str, ...]]
+
+
+class Case(Part):
+    """Other legal values (and another default) while other parameters have certain values."""
+
+    when: When = Field(min_length=1, description="Names of other parameters with the values under which this holds.")
+    legal: Legal = Field(description="What is legal then, instead of the parameter's own legal values.")
+    default: bool | int | float | str | None = Field(
+        default=None, description="The default then; without it the parameter's own."
+    )
+
+
+class Parameter(Part):
+    """One named parameter: its type, default, legal values and the verbs that take it."""
+
+    name: Word
+    type: ParameterType
+    default: bool | int | float | str
+    legal: Legal = Field(default=Legal(), description="Legal values; without it any value of the type.")
+    verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that take it.")
+    help: Sentence
+    unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
+    #: The value is also a size of the model: it is passed to the model's builder under the same name.
+    size: Flag = Field(default=False, description="Pass it to the model's builder; only compile has such.")
+    when: When = Field(default_factory=dict, description="It may be given only while others have these values.")
+    cases: tuple[Case, ...] = Field(default=(), description="Other legal values; the first case that holds counts.")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> "Parameter":
+        for legal in (self.legal, *(case.legal for case in self.cases)):
+            misuse = find_misuse(self.type, legal)
+            if misuse is not None:
+                raise ValueError(f"parameter {self.name!r}: {misuse}")
+        objection = find_objection(self.type, self.legal, self.default)
+        if objection is not None:
+            raise ValueError(f"default of parameter {self.name!r}: {objection}")
+        for number, case in enumerate(self.cases):
+            default = self.default if case.default is None else case.default
+            objection = find_objection(self.type, case.legal, default)
+            if objection is not None:
+                words = f"default of parameter {self.name!r} in case {number}: {objection}"
+                raise ValueError(words + ("; give the case a default" if case.default is None else ""))
+        if self.size and self.verbs != (Verb.COMPILE,):
+            raise ValueError(f"parameter {self.name!r} is a size of the model; its verbs must be [compile]")
+        return self
+
+    def case_for(self, values: Values) -> Case | None:
+        """The first case that holds for the other parameters' ``values``."""
+        return next((case for case in self.cases if holds(case.when, values)), None)
+
+    def legal_for(self, values: Values) -> Legal:
+        """What is legal while the others have ``values``."""
+        case = self.case_for(values)
+        return self.legal if case is None else case.legal
+
+    def default_for(self, values: Values) -> ParameterValue:
+        """The default while the others have ``values``."""
+        case = self.case_for(values)
+        return self.default if case is None or case.default is None else case.default
+
+    def dependences(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Where in this parameter another one is named, and its name."""
+        for name in self.when:
+            yield ("when", name), name
+        for key, name in self.legal.named_limits().items():
+            yield ("legal", key), name
+        for number, case in enumerate(self.cases):
+            for name in case.when:
+                yield ("cases", number, "when", name), name
+            for key, name in case.legal.named_limits().items():
+                yield ("cases", number, "legal", key), name
+
+    def legal_words(self) -> str:
+        """All that is legal, in words: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
+        parts = [legal_in_words(self.type, self.legal)]
+        parts += [f"when {in_words(case.when)}: {legal_in_words(self.type, case.legal)}" for case in self.cases]
+        if self.when:
+            parts.append(f"only when {in_words(self.when)}")
+        return "; ".join(parts)
+
+    def schema_fragment(self) -> dict[str, object]:
+        """A JSON schema of its values: the default, ``x-cases`` and ``x-when`` included where there are any."""
+        fragment = {**legal_as_schema(self.type, self.legal), "default": self.default, "description": self.help}
+        if self.unit is not None:
+            fragment["x-unit"] = self.unit
+        if self.when:
+            fragment["x-when"] = {name: list(values) for name, values in self.when.items()}
+        if self.cases:
+            fragment["x-cases"] = [
+                {
+                    "when": {name: list(values) for name, values in case.when.items()},
+                    **legal_as_schema(self.type, case.legal),
+                    "default": self.default if case.default is None else case.default,
+                }
+                for case in self.cases
+            ]
+        return fragment
+
+
+def holds(when: When, values: Values) -> bool:
+    """All named parameters have one of the given values."""
+    return all(name in values and values[name] in legal for name, legal in when.items())
+
+
+def in_words(when: When) -> str:
+    """``mode is one of o1, o3 and target is sn30``."""
+    return " and ".join(f"{name} is {values_in_words(values)}" for name, values in when.items())

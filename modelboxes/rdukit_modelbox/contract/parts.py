@@ -1,0 +1,103 @@
+"""The parts of a ``modelbox.yaml`` beside its parameters: artifacts, resources and what is served."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
+
+from rdukit_modelbox.contract.part import Count, Flag, Part, Sentence
+from rdukit_modelbox.legal import Word
+
+Scheme = Literal["file", "s3", "http", "https"]
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
+    "BYTES",
+]  # fmt: skip
+
+_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE: Final = r"^[0-9]+(\.[0-9]+)? ?(B|KiB|MiB|GiB|TiB)$"
+
+
+def parse_bytes(value: object) -> int:
+    """``512MiB`` or a number of bytes.
+
+    Raises:
+        ValueError: neither; says what is legal.
+    """
+    if isinstance(value, str) and re.fullmatch(_SIZE, value):
+        number = value.rstrip("BiKMGT").strip()
+        value = int(float(number) * _UNITS[value[len(number) :].strip()])
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise ValueError(f"{value!r} is not legal; legal: a size such as 512MiB or 2GiB, or a number of bytes")
+    return value
+
+
+Bytes = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _SIZE}, {"type": "integer", "exclusiveMinimum": 0}]}),
+]
+#: A path inside a container: absolute, no ``..``, not the root.
+MountPoint = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=200)]
+Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._/-]{0,61}[a-z0-9])?$")]
+#: A file inside the box's folder, as it may be written; whether it stays inside is checked where it is opened.
+RelativeFile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$", max_length=200)]
+
+
+class Slot(Part):
+    """An artifact that a verb takes or makes."""
+
+    name: Word
+    kind: Literal["file", "folder", "any"] = Field(description="any is a file or a folder.")
+    required: Flag = True
+    help: Sentence
+    mount: MountPoint | None = Field(
+        default=None,
+        description="Folder of a container where it is mounted; relative paths start there, if the folder exists.",
+    )
+    schemes: tuple[Scheme, ...] | None = Field(
+        default=None, min_length=1, description="Schemes of URIs it may come from or go to; without it all."
+    )
+
+
+class Slots(Part):
+    """Artifacts of one verb."""
+
+    inputs: tuple[Slot, ...] = ()
+    outputs: tuple[Slot, ...] = ()
+
+
+class Resources(Part):
+    """What one replica needs. Each is optional; without it the platform's own default counts."""
+
+    tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
+    memory: Bytes | None = Field(default=None, description="Memory of the box's processes: 2GiB, 512MiB or bytes.")
+    cpus: float | None = Field(default=None, gt=0, le=1024, description="Processor cores; fractions are legal.")
+    replicas: Count | None = Field(default=None, ge=0, le=1000, description="Copies to run.")
+
+
+class ServedTensor(Part):
+    """A tensor of the Open Inference Protocol and the PEF's symbol that it is."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
+    symbol: Annotated[str, StringConstraints(min_length=1, max_length=200)] = Field(description="The PEF's symbol.")
+    datatype: Datatype | None = Field(default=None, description="As served; without it the symbol's own.")
+
+
+class Serving(Part):
+    """What is served over the Open Inference Protocol. Each key is optional; without it the PEF says it."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] | None = Field(
+        default=None, description="Name of the served model; without it the box's."
+    )
+    max_batch_size: Count | None = Field(default=None, ge=1, description="Most rows of a batch; at most the PEF's.")
+    max_queue: Count | None = Field(default=None, ge=1, description="Most requests that wait; more are refused.")
+    inputs: tuple[ServedTensor, ...] = Field(default=(), description="Inputs that clients send.")
+    outputs: tuple[ServedTensor, ...] = Field(default=(), description="Outputs that clients get.")
+    labels: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
+        default=(), description="Names of the classes, in order."
+    )
+    text: Mapping[Word, Word] | None = Field(
+        default=None, description="A text model: what it needs (tokenizer) and the input of infer that it comes in."
+    )

@@ -1,0 +1,1 @@
+"""Files that ``rdukit box new`` copies."""

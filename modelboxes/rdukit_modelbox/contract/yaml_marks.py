@@ -1,0 +1,235 @@
+"""YAML text → plain values that know their lines. Pure.
+
+Scalars are read by YAML 1.2's core schema, so ``1e-4`` is a number. What YAML 1.1 and 1.2 read differently (``yes``,
+``010``, ``1:30``) is a fault, as are duplicate keys, tags and merge keys. Anchors are taken, within limits.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+Path = tuple[str | int, ...]
+
+#: Most characters of a file, values in it (anchors written out), and levels.
+MAX_CHARACTERS: Final = 1 << 20
+MAX_VALUES: Final = 50_000
+MAX_DEPTH: Final = 40
+
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_BASED: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_SPECIAL: Final = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
+_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_TRUTH_OF_1_1: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+_STRING_TAG: Final = "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """A place in the text; both count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong at a key. ``line`` and ``column`` count from 1."""
+
+    mark: Mark
+    path: Path
+    message: str
+
+    @property
+    def key(self) -> str:
+        """``parameters.0.legal.enum``; ``file`` for the whole."""
+        return ".".join(str(part) for part in self.path) or "file"
+
+
+@dataclass(slots=True)
+class MarkedYaml:
+    """The value, where each part of it stands, and what is wrong with the YAML itself."""
+
+    value: object = None
+    #: Of a key where there is one, else of the value.
+    marks: dict[Path, Mark] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    def mark_of(self, path: Path) -> Mark:
+        """Where ``path`` stands, or the nearest part around it that is there."""
+        while path and path not in self.marks:
+            path = path[:-1]
+        return self.marks.get(path, Mark(1, 1))
+
+
+class _TooMuch(Exception):
+    """A limit is passed; reading stops."""
+
+
+def read_yaml(text: str) -> MarkedYaml:
+    """Read one document. Never raises: what is wrong is in ``faults``."""
+    found = MarkedYaml()
+    if len(text) > MAX_CHARACTERS:
+        found.faults.append(Fault(Mark(1, 1), (), f"{len(text)} characters; legal: at most {MAX_CHARACTERS}"))
+        return found
+    try:
+        _Reader(yaml.parse(text, Loader=_LOADER), found).read()
+    except yaml.MarkedYAMLError as cause:
+        place = cause.problem_mark or cause.context_mark
+        mark = Mark(place.line + 1, place.column + 1) if place is not None else Mark(1, 1)
+        words = ", ".join(part for part in (cause.context, cause.problem) if part)
+        line = text.splitlines()[place.line : place.line + 1] if place is not None else []
+        tab = "; YAML indents with spaces, not tabs" if line and line[0].lstrip(" ").startswith("\t") else ""
+        found.faults.append(Fault(mark, (), f"not valid YAML: {words}{tab}"))
+    except yaml.YAMLError as cause:
+        found.faults.append(Fault(Mark(1, 1), (), f"not valid YAML: {cause}"))
+    except _TooMuch:
+        pass
+    return found
+
+
+class _Reader:
+    """Builds values from the parser's events."""
+
+    def __init__(self, events: Iterator[Any], found: MarkedYaml) -> None:
+        self._events = events
+        self._found = found
+        #: Finished anchors with how many values each stands for.
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._count = 0
+
+    def read(self) -> None:
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if () in self._found.marks:
+                    self._fault(event, (), "a second document starts here; legal: one")
+                    raise _TooMuch
+                first = next(self._events)
+                self._found.marks[()] = _mark(first)
+                self._found.value = self._value(first, ())
+
+    def _value(self, event: Any, path: Path) -> object:
+        before = self._count
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, path)
+        self._add(event, path, 1)
+        tag = event.tag
+        if tag not in {None, "!"} and not (tag == _STRING_TAG and isinstance(event, yaml.ScalarEvent)):
+            self._fault(event, path, f"tag {tag!r} is not legal; legal: plain values without tags")
+        value: object
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event, path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._sequence(path)
+        else:
+            value = self._mapping(path)
+        if event.anchor:
+            self._anchors[event.anchor] = (value, self._count - before)
+        return value
+
+    def _alias(self, event: Any, path: Path) -> object:
+        if event.anchor not in self._anchors:
+            self._fault(event, path, f"*{event.anchor} stands for no finished anchor; legal: one that ends above")
+            return None
+        value, count = self._anchors[event.anchor]
+        self._add(event, path, count)
+        return value
+
+    def _sequence(self, path: Path) -> list[object]:
+        values: list[object] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            inner = (*path, len(values))
+            self._found.marks[inner] = _mark(event)
+            values.append(self._value(event, inner))
+        return values
+
+    def _mapping(self, path: Path) -> dict[str, object]:
+        values: dict[str, object] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            mark = _mark(event)
+            key = self._key(event, path)
+            inner = (*path, key if key is not None else "?")
+            if key in values:
+                first = self._found.marks[inner].line
+                self._found.faults.append(Fault(mark, inner, f"duplicate key; the first is in line {first}"))
+                self._value(next(self._events), (*inner, "duplicate"))
+                continue
+            self._found.marks.setdefault(inner, mark)
+            value = self._value(next(self._events), inner)
+            if key is not None:
+                values[key] = value
+        return values
+
+    def _key(self, event: Any, path: Path) -> str | None:
+        """The key, or None after a fault."""
+        if not isinstance(event, yaml.ScalarEvent):
+            self._value(event, (*path, "?"))
+            self._fault(event, path, "a key must be a plain word")
+            return None
+        self._add(event, path, 1)
+        key: str = event.value
+        if key == "<<" and event.implicit[0]:
+            self._fault(event, (*path, key), "merge keys are not legal; write the keys out")
+            return None
+        # A number or truth value as a key (``on:``) is the word that is written there.
+        return key
+
+    def _scalar(self, event: Any, path: Path) -> object:
+        text: str = event.value
+        if not event.implicit[0] or event.tag == _STRING_TAG:
+            return text
+        if text in _WORDS or text in {"True", "TRUE", "False", "FALSE", "Null", "NULL"}:
+            return _WORDS[text.lower()]
+        if _INT.fullmatch(text):
+            return self._int(event, path, text)
+        if _BASED.fullmatch(text):
+            return int(text, 0)
+        if text.lower() in _SPECIAL:
+            return _SPECIAL[text.lower()]
+        meaning = _other_meaning(text)
+        if meaning is not None:
+            self._fault(event, path, f'{text} is {meaning}, or "{text}" for text')
+            return text
+        return float(text) if _FLOAT.fullmatch(text) else text
+
+    def _int(self, event: Any, path: Path, text: str) -> int:
+        if len(text) > 30:
+            self._fault(event, path, "an integer of more than 30 digits is not legal")
+            return 0
+        return int(text)
+
+    def _add(self, event: Any, path: Path, count: int) -> None:
+        self._count += count
+        if self._count > MAX_VALUES:
+            self._fault(event, path, f"more than {MAX_VALUES} values, anchors written out; legal: fewer")
+            raise _TooMuch
+        if len(path) > MAX_DEPTH:
+            self._fault(event, path[:3], f"nested more than {MAX_DEPTH} levels deep; legal: fewer")
+            raise _TooMuch
+
+    def _fault(self, event: Any, path: Path, message: str) -> None:
+        self._found.faults.append(Fault(_mark(event), path, message))
+
+
+def _other_meaning(text: str) -> str | None:
+    """What readers of YAML 1.1 take a plain ``text`` for, and what to write for that; None if what 1.2 does."""
+    word = _TRUTH_OF_1_1.get(text.lower())
+    if word is not None and text in {text.lower(), text.upper(), text.capitalize()}:
+        return f"a truth value to some readers; write {word}"
+    if re.fullmatch(r"[-+]?0[0-9]+", text):
+        plain = text.lstrip("+-0") or "0"
+        return f"octal to some readers; write {plain}"
+    if re.fullmatch(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?", text):
+        return "a number to the base 60 to some readers; write the number that is meant"
+    if "_" in text and re.fullmatch(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?", text):
+        return f"a number to some readers; write {text.replace('_', '')}"
+    return None
+
+
+def _mark(event: Any) -> Mark:
+    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)

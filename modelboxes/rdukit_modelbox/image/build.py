@@ -1,0 +1,117 @@
+"""Build a box's image without an engine: its layer on a base, as an OCI layout. The same input gives the same bytes."""
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.image.config import box_config
+from rdukit_modelbox.image.contents import BoxContents, read_contents
+from rdukit_modelbox.image.installed import make_installed_base
+from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.media import (
+    CONFIG_TYPE,
+    LAYER_GZIP_TYPE,
+    LAYER_TYPE,
+    MANIFEST_TYPE,
+    Descriptor,
+    build_seconds,
+    compact_json,
+    machine_name,
+)
+
+#: The base that is made of what is installed here.
+INSTALLED: Final = "installed"
+WAYS_TO_A_BASE: Final = (
+    "legal: 'installed' (made from this Python and its packages), or oci:FOLDER[:NAME], which "
+    "`skopeo copy docker-daemon:rdukit/modelbox:latest oci:FOLDER:base`, "
+    "`skopeo copy docker://REGISTRY/rdukit/modelbox oci:FOLDER:base` and an earlier `rdukit box build` make"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltImage:
+    """An image in a layout."""
+
+    box: str
+    layout: Path
+    reference: str
+    digest: str
+    #: Bytes that the box adds to its base: layer, configuration and manifest.
+    added_bytes: int
+    layers: int
+
+    def as_json(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "box": self.box, "layout": str(self.layout), "reference": self.reference, "digest": self.digest,
+            "added_bytes": self.added_bytes, "layers": self.layers,
+        }  # fmt: skip
+
+
+def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str | None = None) -> BuiltImage:
+    """Put ``box`` on ``base`` and write the image to the layout ``output`` under ``reference`` (the box's name).
+
+    Args:
+        base: ``installed`` or ``oci:FOLDER[:NAME]``; the folder may be ``output`` itself.
+
+    Raises:
+        NotFound: no such box, base or layout.
+        InvalidArgument: the box or the base cannot be used; says why and what is legal.
+    """
+    contents = read_contents(box)
+    seconds = build_seconds()
+    layout = Layout.create(output)
+    below = make_installed_base(layout, seconds) if base == INSTALLED else _take_base(layout, base)
+    return _put_on(layout, below, contents, reference or contents.box.name, seconds)
+
+
+def parse_base(base: str) -> tuple[Path, str | None]:
+    """Folder and name of ``oci:FOLDER[:NAME]``.
+
+    Raises:
+        InvalidArgument: it is written otherwise.
+    """
+    kind, _, rest = base.partition(":")
+    folder, _, name = rest.partition(":")
+    if kind != "oci" or not folder:
+        raise InvalidArgument(f"base {base!r} is not legal without an engine; {WAYS_TO_A_BASE}")
+    return Path(folder), name or None
+
+
+def _take_base(layout: Layout, base: str) -> Descriptor:
+    folder, name = parse_base(base)
+    source = Layout.open(folder)
+    descriptor = source.find(name)
+    manifest, config = source.read_image(descriptor)
+    architecture = machine_name(platform.machine())
+    if config.get("architecture") != architecture or config.get("os") != "linux":
+        found = f"{config.get('os')}/{config.get('architecture')}"
+        raise InvalidArgument(f"base {base} is for {found}; legal here: linux/{architecture}")
+    for part in (manifest["config"], *manifest["layers"]):
+        layout.take(source, Descriptor.from_json(part))
+    layout.take(source, descriptor)
+    return descriptor
+
+
+def _put_on(layout: Layout, below: Descriptor, contents: BoxContents, reference: str, seconds: int) -> BuiltImage:
+    manifest, config = layout.read_image(below)
+    layers = [_oci_layer(Descriptor.from_json(layer)) for layer in manifest["layers"]]
+    layer = layout.add_layer(contents.entries(), seconds)
+    grown = box_config(config, contents.labels, layer.diff_id, seconds)
+    config_blob = layout.add_blob(CONFIG_TYPE, compact_json(grown))
+    data = manifest_blob(config_blob, [*layers, layer.descriptor], contents.labels)
+    image = layout.add_blob(MANIFEST_TYPE, data)
+    layout.set_reference(reference, image, {})
+    added = layer.descriptor.size + config_blob.size + image.size
+    return BuiltImage(contents.box.name, layout.folder, reference, image.digest, added, len(layers) + 1)
+
+
+def _oci_layer(layer: Descriptor) -> Descriptor:
+    """A base's layer under the name that this format has for it."""
+    names = {
+        "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER_GZIP_TYPE,
+        "application/vnd.docker.image.rootfs.diff.tar": LAYER_TYPE,
+    }
+    return Descriptor(names.get(layer.media_type, layer.media_type), layer.digest, layer.size, layer.annotations)

@@ -1,0 +1,76 @@
+"""``rdukit box build`` and ``rdukit box push``: images of boxes, with an engine or without."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.errors import InvalidArgument
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+@click.command()
+@click.option("--box", "box_name", required=True, help="Name of an installed box, a modelbox.yaml, or its folder.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write an OCI layout to this folder, without an engine."
+)
+@click.option("--tag", help="Name of the image [default: in a layout the box's name; else rdukit/box-NAME:latest].")
+@click.option("--engine", default="auto", show_default=True, help="auto, docker, podman, buildah, or none.")
+@click.option("--base", help="oci:FOLDER[:NAME] or 'installed' without an engine, an image with one.")
+@JSON_OPTION
+def build(box_name: str, output: Path | None, tag: str | None, engine: str, base: str | None, as_json: bool) -> None:
+    """Build the image of a box: a thin layer with its YAML and code, no PEF, no checkpoint.
+
+    Example: rdukit box build --box logreg --output images
+    """
+    from rdukit_modelbox.image.contents import read_contents
+
+    if output is not None and engine not in {"auto", "none"}:
+        raise InvalidArgument(f"--output is built without an engine; legal with --engine {engine}: --tag")
+    if output is None and engine == "none":
+        raise InvalidArgument("--engine none needs --output FOLDER, where the image is written")
+    if output is not None:
+        from rdukit_modelbox.image.build import INSTALLED, build_layout
+
+        built = build_layout(box_name, output, base or INSTALLED, tag)
+        click.echo(
+            json.dumps(built.as_json())
+            if as_json
+            else f"oci:{built.layout}:{built.reference} {built.digest}, {built.added_bytes} bytes on its base"
+        )
+        return
+    from rdukit_modelbox.image.engines import DEFAULT_BASE, build_with_engine, find_engine
+
+    contents = read_contents(box_name)
+    name = tag or f"rdukit/box-{contents.box.name}:latest"
+    chosen = find_engine(engine)
+    image = build_with_engine(chosen, contents, name, base or DEFAULT_BASE)
+    told = {"box": contents.box.name, "engine": chosen, "tag": name, "image": image}
+    click.echo(json.dumps(told) if as_json else f"{name} {image}, built by {chosen}")
+
+
+@click.command()
+@click.option("--layout", required=True, type=click.Path(path_type=Path), help="Folder that build wrote.")
+@click.option("--tag", help="Which image of the layout [default: its only one].")
+@click.option("--to", required=True, help="docker://HOST[:PORT]/REPOSITORY[:TAG] or oci:FOLDER[:NAME].")
+@click.option("--plain-http", is_flag=True, help="The registry speaks no TLS.")
+@JSON_OPTION
+def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool) -> None:
+    """Check every digest of a layout and copy an image of it to a registry or another layout.
+
+    Example: rdukit box push --layout images --tag logreg --to docker://registry.example:5000/boxes/logreg:1
+    """
+    from rdukit_modelbox.image.push import push_image
+
+    pushed = push_image(layout, tag, to, plain_http)
+    click.echo(
+        json.dumps(asdict(pushed))
+        if as_json
+        else f"{pushed.target} {pushed.digest}, {pushed.sent} blobs sent, {pushed.known} were there"
+    )
+
+
+IMAGE_COMMANDS: Final = (build, push)

@@ -1,0 +1,106 @@
+"""One layer of an image: files as a tar whose bytes depend on nothing but names, contents and the build's time."""
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from rdukit.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, folder or symbolic link of a layer.
+
+    Exactly one of ``data``, ``source`` and ``target`` for a file by its bytes, a file by its path and a link; none for
+    a folder.
+    """
+
+    #: Absolute path in the image.
+    path: str
+    data: bytes | None = None
+    source: Path | None = None
+    target: str | None = None
+    is_executable: bool = False
+    #: Owner and group.
+    user: int = 0
+    #: Other rights than 0755 for folders and executables and 0644 for other files.
+    mode: int | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """It is neither a file nor a link."""
+        return self.data is None and self.source is None and self.target is None
+
+
+def write_layer(entries: Iterable[Entry], stream: BinaryIO, seconds: int) -> None:
+    """Write ``entries`` as a tar, sorted by path, with the folders above them, all dated ``seconds``.
+
+    Raises:
+        InvalidArgument: a path is not absolute, has ``..``, or is there twice with other content.
+    """
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for entry in with_folders(entries):
+            _add(tar, entry, seconds)
+
+
+def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries sorted by path, each after the folders that it lies in."""
+    known: dict[str, Entry] = {}
+    for entry in entries:
+        path = _checked_path(entry.path)
+        old = known.get(path)
+        if old is not None and old != replace(entry, path=path):
+            raise InvalidArgument(f"{path} is twice in one layer, with other content")
+        known[path] = replace(entry, path=path)
+    for path in list(known):
+        while path := path.rpartition("/")[0]:
+            known.setdefault(path, Entry(path))
+    yield from (known[path] for path in sorted(known))
+
+
+def _checked_path(path: str) -> str:
+    parts = path.split("/")
+    if not path.startswith("/") or {"", ".", ".."} & set(parts[1:]):
+        raise InvalidArgument(
+            f"path {path!r} in a layer is not legal; legal: absolute and without empty, . or .. parts"
+        )
+    return path
+
+
+def _add(tar: tarfile.TarFile, entry: Entry, seconds: int) -> None:
+    info = tarfile.TarInfo(entry.path[1:])
+    info.mtime, info.uid, info.gid = seconds, entry.user, entry.user
+    info.mode = entry.mode if entry.mode is not None else 0o755 if entry.is_folder or entry.is_executable else 0o644
+    if entry.is_folder:
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    elif entry.target is not None:
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
+        tar.addfile(info)
+    elif entry.data is not None:
+        info.size = len(entry.data)
+        tar.addfile(info, io.BytesIO(entry.data))
+    else:
+        assert entry.source is not None
+        with entry.source.open("rb") as stream:
+            stream.seek(0, io.SEEK_END)
+            info.size = stream.tell()
+            stream.seek(0)
+            tar.addfile(info, stream)
+
+
+def unpack_file(stream: BinaryIO, path: str) -> bytes | None:
+    """The content of the file ``path`` in a layer's tar; None when it is not there."""
+    with tarfile.open(fileobj=stream, mode="r|*") as tar:
+        for member in tar:
+            if "/" + member.name.removeprefix("./").lstrip("/") == path and member.isfile():
+                found = tar.extractfile(member)
+                assert found is not None
+                content = io.BytesIO()
+                shutil.copyfileobj(found, content)
+                return content.getvalue()
+    return None

@@ -1,0 +1,79 @@
+"""A bill of materials: what is installed beside a program, as CycloneDX 1.5 JSON that holds no time and no random id.
+
+``python -m rdukit_modelbox.image.sbom --output FILE`` writes the one of the interpreter that runs it.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Final
+
+SPEC_VERSION: Final = "1.5"
+SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Component:
+    """One package: its name as the index normalises it, its version, and its licence where it says one."""
+
+    name: str
+    version: str
+    licence: str = ""
+
+    @property
+    def url(self) -> str:
+        """Its package URL."""
+        return f"pkg:pypi/{self.name}@{self.version}"
+
+
+def component_of(distribution: Distribution) -> Component:
+    """The component that an installed distribution is."""
+    metadata = distribution.metadata
+    name = str(metadata["Name"]).lower().replace("_", "-").replace(".", "-")
+    licence = metadata.json.get("license_expression", "")
+    return Component(name, distribution.version, str(licence))
+
+
+def installed_components() -> list[Component]:
+    """What the running interpreter can import, each once, sorted."""
+    return sorted({component_of(distribution) for distribution in distributions()})
+
+
+def make_sbom(subject: Mapping[str, str], components: Iterable[Component]) -> bytes:
+    """The document for ``subject`` (``name`` and ``version``) as JSON.
+
+    The same components give the same bytes: it holds no time and no serial number.
+    """
+    entries = []
+    for component in sorted(set(components)):
+        entry: dict[str, object] = {
+            "type": "library", "bom-ref": component.url, "name": component.name,
+            "version": component.version, "purl": component.url,
+        }  # fmt: skip
+        if component.licence:
+            entry["licenses"] = [{"expression": component.licence}]
+        entries.append(entry)
+    document = {
+        "bomFormat": "CycloneDX", "specVersion": SPEC_VERSION, "version": 1,
+        "metadata": {"component": {"type": "container", **subject}}, "components": entries,
+    }  # fmt: skip
+    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Write the document of this interpreter."""
+    parser = argparse.ArgumentParser(prog="python -m rdukit_modelbox.image.sbom")
+    parser.add_argument("--output", type=Path, required=True)
+    chosen = parser.parse_args(arguments)
+    components = installed_components()
+    version = next((c.version for c in components if c.name == "rdukit"), "0")
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_bytes(make_sbom({"name": "rdukit", "version": version}, components))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,114 @@
+"""Read a whole OCI layout: every digest, size and reference, and the layers against the configuration."""
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_modelbox.image.layout import Layout
+from rdukit_modelbox.image.media import LAYER_GZIP_TYPE, Descriptor
+
+_BLOCK: Final = 1 << 20
+_GZIP_TYPES: Final = {LAYER_GZIP_TYPE, "application/vnd.docker.image.rootfs.diff.tar.gzip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was read: the images' names, blobs, and bytes of the blobs."""
+
+    images: tuple[str, ...]
+    blobs: int
+    size: int
+
+
+def verify_layout(folder: Path) -> Verified:
+    """Check a layout from its index down.
+
+    Raises:
+        NotFound: not a layout, or a blob is missing.
+        InvalidArgument: anything does not agree; the message names every such blob.
+    """
+    layout = Layout.open(folder)
+    seen: dict[str, int] = {}
+    faults: list[str] = []
+    references = layout.references()
+    for name, descriptor in sorted(references.items()):
+        try:
+            faults += [f"{name}: {fault}" for fault in _faults_of(layout, descriptor, seen)]
+        except RdukitError as error:
+            faults.append(f"{name}: {error.message}")
+    faults += _strays(layout)
+    if faults:
+        raise InvalidArgument(f"{folder}: " + "; ".join(dict.fromkeys(faults)), faults=faults)
+    return Verified(tuple(sorted(references)), len(seen), sum(seen.values()))
+
+
+def _faults_of(layout: Layout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
+    yield from _check_size(layout, descriptor, seen)
+    manifest, config = layout.read_image(descriptor)
+    yield from _check_size(layout, Descriptor.from_json(manifest["config"]), seen)
+    layers = [Descriptor.from_json(layer) for layer in manifest.get("layers", [])]
+    diff_ids = _diff_ids(config)
+    if len(layers) != len(diff_ids):
+        yield f"{len(layers)} layers, but the configuration names {len(diff_ids)}"
+    for layer, diff_id in zip(layers, diff_ids, strict=False):
+        if layer.digest not in seen:
+            seen[layer.digest] = layer.size
+            yield from _check_layer(layout, layer, diff_id)
+
+
+def _diff_ids(config: dict[str, Any]) -> list[str]:
+    try:
+        return [str(diff_id) for diff_id in config["rootfs"]["diff_ids"]]
+    except (KeyError, TypeError) as cause:
+        raise InvalidArgument("the configuration has no rootfs.diff_ids") from cause
+
+
+def _check_size(layout: Layout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
+    size = len(layout.read_blob(descriptor))
+    seen[descriptor.digest] = size
+    if size != descriptor.size:
+        yield f"blob {descriptor.digest} has {size} bytes, said are {descriptor.size}"
+
+
+def _check_layer(layout: Layout, layer: Descriptor, diff_id: str) -> Iterator[str]:
+    path = layout.blob_file(layer.digest)
+    if not path.is_file():
+        raise NotFound(f"lacks blob {layer.digest}")
+    with path.open("rb") as stream:
+        digest, size = _digest(stream)
+    if digest != layer.digest or size != layer.size:
+        yield f"blob {layer.digest} is damaged: it has {digest}, {size} bytes"
+        return
+    if layer.media_type in _GZIP_TYPES:
+        try:
+            with gzip.open(path) as stream:
+                digest, _ = _digest(stream)  # type: ignore[arg-type]
+        except (OSError, EOFError) as error:
+            yield f"layer {layer.digest} is not gzip: {error}"
+            return
+    if digest != diff_id:
+        yield f"layer {layer.digest} unpacks to {digest}, the configuration says {diff_id}"
+
+
+def _digest(stream: BinaryIO) -> tuple[str, int]:
+    total, size = hashlib.sha256(), 0
+    while block := stream.read(_BLOCK):
+        total.update(block)
+        size += len(block)
+    return f"sha256:{total.hexdigest()}", size
+
+
+def _strays(layout: Layout) -> list[str]:
+    """Blobs whose name is not their digest; those that nothing refers to are legal."""
+    names = [path.name for path in (layout.folder / "blobs" / "sha256").iterdir() if not path.name.startswith(".")]
+    return [f"blobs/sha256/{name} is not a digest" for name in names if len(name) != 64]
+
+
+def as_json(verified: Verified) -> str:
+    """For machines."""
+    return json.dumps({"images": list(verified.images), "blobs": verified.blobs, "bytes": verified.size})

@@ -1,0 +1,102 @@
+"""What a box is, wherever it is: running at an address, a folder with its YAML, or an image in an OCI layout."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit_modelbox.box import FILE_NAME, find_box_file, load_box
+from rdukit_modelbox.client import BoxClient
+from rdukit_modelbox.describe import describe
+
+#: Labels of an image that are a box's.
+LABEL_PREFIX: Final = "dev.rdukit.box."
+#: Folder of the YAML in an image.
+MAX_YAML_BYTES: Final = 1 << 20
+
+
+def inspect_running(url: str) -> dict[str, Any]:
+    """Description, readiness and operations of the box at ``url``.
+
+    Raises:
+        Unavailable: nothing answers there, or it is no box.
+    """
+    with BoxClient(url) as client:
+        description = client.describe()
+        try:
+            health = client.health()
+        except Unavailable as error:
+            health = {"status": "not ready", "reason": error.message}
+        operations = client.operations()
+    states: dict[str, int] = {}
+    for operation in operations:
+        states[operation["state"]] = states.get(operation["state"], 0) + 1
+    return {"kind": "running", "url": url, "health": health, "operations": states, "description": description}
+
+
+def inspect_file(box: str) -> dict[str, Any]:
+    """Description of an installed box, or of the one in a folder or file.
+
+    Raises:
+        NotFound: there is none.
+        InvalidArgument: its YAML is wrong.
+    """
+    file = find_box_file(box)
+    return {"kind": "file", "file": str(file), "description": describe(load_box(file))}
+
+
+def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
+    """Labels of an image in an OCI layout, and the description by the YAML in it.
+
+    Raises:
+        NotFound: no layout, or no such image.
+        InvalidArgument: the layout is damaged, or the image is no box.
+    """
+    from rdukit_modelbox.image.layout import Layout
+
+    layout = Layout.open(folder)
+    descriptor = layout.find(reference)
+    manifest, config = layout.read_image(descriptor)
+    labels = {**(config.get("config", {}).get("Labels") or {}), **(manifest.get("annotations") or {})}
+    name = next((name for name, known in layout.references().items() if known == descriptor), reference)
+    told: dict[str, Any] = {
+        "kind": "image", "layout": str(folder), "reference": name, "digest": descriptor.digest,
+        "bytes": sum(int(layer["size"]) for layer in manifest["layers"]), "layers": len(manifest["layers"]),
+        "labels": dict(sorted(labels.items())),
+    }  # fmt: skip
+    if not any(key.startswith(LABEL_PREFIX) for key in labels):
+        raise InvalidArgument(f"{folder}: image {name} is not a ModelBox; it has no labels {LABEL_PREFIX}*")
+    text = _find_yaml(folder, manifest)
+    return told if text is None else {**told, "yaml": yaml.safe_load(text)}
+
+
+def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
+    """The box's YAML out of the topmost layer that has one."""
+    import gzip
+
+    from rdukit_modelbox.image.layer import unpack_file
+    from rdukit_modelbox.image.layout import Layout
+    from rdukit_modelbox.image.media import BOX_FOLDER, Descriptor
+
+    layout = Layout(folder)
+    for layer in reversed(manifest["layers"]):
+        if int(layer["size"]) > 64 * MAX_YAML_BYTES:
+            # A box's own layer is small; the large ones are those that it lies on.
+            continue
+        path = layout.blob_file(Descriptor.from_json(layer).digest)
+        is_packed = str(layer.get("mediaType", "")).endswith("gzip")
+        try:
+            with gzip.open(path) if is_packed else path.open("rb") as stream:
+                data = unpack_file(stream, f"{BOX_FOLDER}/{FILE_NAME}")  # type: ignore[arg-type]
+        except FileNotFoundError as cause:
+            raise NotFound(f"{folder} lacks blob {layer['digest']}") from cause
+        if data is not None:
+            return data[:MAX_YAML_BYTES].decode(errors="replace")
+    return None
+
+
+def as_json(told: dict[str, Any]) -> str:
+    """For machines."""
+    return json.dumps(told, indent=2)

@@ -1,0 +1,53 @@
+"""The model of a box: an entry of the zoo, or one that the box's own module makes.
+
+An own module is a Python file in the box's folder. It is imported in the processes that run verbs, never in the
+box's own.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.box import Box
+from rdukit_zoo.registry import ModelEntry, get_model
+
+#: Name under which own modules are imported; one box, one module, one process.
+MODULE_NAME: Final = "rdukit_box_module"
+
+
+def entry_of(box: Box) -> ModelEntry:
+    """The model that ``box`` names.
+
+    Raises:
+        InvalidArgument: the zoo has no such model, or the own module does not make one.
+    """
+    return get_model(box.model) if box.module is None else load_own_module(box.folder, box.module)
+
+
+def load_own_module(folder: Path, place: str) -> ModelEntry:
+    """Call the function at ``file.py:function`` below ``folder``; it takes nothing and returns a ``ModelEntry``.
+
+    Raises:
+        InvalidArgument: there is no such file or function, it raises, or it returns something else.
+    """
+    file_name, _, function_name = place.partition(":")
+    path = (folder / file_name).resolve()
+    if not path.is_relative_to(folder.resolve()) or not path.is_file():
+        raise InvalidArgument(f"module {place!r}: there is no file {file_name} in the box's folder {folder}")
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; legal: a name ending in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+        entry = getattr(module, function_name or "model_entry")()
+    except Exception as cause:  # noqa: BLE001 somebody else's code
+        raise InvalidArgument(f"module {place!r} failed: {type(cause).__name__}: {cause}") from cause
+    if not isinstance(entry, ModelEntry):
+        raise InvalidArgument(
+            f"module {place!r} returned {type(entry).__name__}; legal: a rdukit_zoo.registry.ModelEntry"
+        )
+    return entry

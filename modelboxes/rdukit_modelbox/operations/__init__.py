@@ -1,0 +1,12 @@
+"""Operations: what was asked, where it is, what happened to it, and whom it was told; kept in the state folder."""
+
+from rdukit_modelbox.operations.values import (
+    Delivery,
+    Failure,
+    Operation,
+    OperationEvent,
+    VerbCall,
+    Webhook,
+)
+
+__all__ = ["Delivery", "Failure", "Operation", "OperationEvent", "VerbCall", "Webhook"]

@@ -1,0 +1,192 @@
+"""Where operations and their events are kept, so that they outlive the box's process: one SQLite file.
+
+What ``add`` and ``save`` were given is there after any kill of the process; progress and log events are gathered and
+written by ``flush``, so a kill may lose those of the last moment.
+"""
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import Unavailable
+from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCall
+
+logger = logging.getLogger(__name__)
+
+#: Changes when the tables do; a file of another version is put aside.
+_VERSION: Final = 1
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS operations (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    key TEXT NOT NULL,
+    asked TEXT NOT NULL,
+    call TEXT NOT NULL,
+    value TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    is_passing INTEGER NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (number, sequence)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation as it was written, with what was asked."""
+
+    operation: Operation
+    call: VerbCall
+    asked: str
+
+
+class Journal:
+    """The file. All methods belong to one thread, and one process at a time has it open."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open or make the file at ``path``; None: in memory. A file that cannot be read is put aside, not deleted."""
+        self._path = path
+        #: Written by the next ``flush``.
+        self._gathered: list[tuple[int, OperationEvent]] = []
+        try:
+            self._database = _open(path)
+        except sqlite3.DatabaseError as cause:
+            if path is None:
+                raise
+            aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+            logger.error("journal cannot be read, put aside path=%s aside=%s reason=%s", path, aside, cause)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            path.replace(aside)
+            self._database = _open(path)
+
+    @property
+    def has_gathered(self) -> bool:
+        """Events wait for ``flush``."""
+        return bool(self._gathered)
+
+    def entries(self) -> list[Entry]:
+        """Every operation, oldest first."""
+        found = []
+        rows = self._database.execute("SELECT number, key, asked, call, value FROM operations ORDER BY number")
+        for number, key, asked, call, value in rows:
+            operation = Operation.from_json(json.loads(value), number)
+            found.append(Entry(operation, VerbCall.from_json(json.loads(call), key), asked))
+        return found
+
+    def add(self, operation: Operation, call: VerbCall, asked: str) -> int:
+        """Write a new operation and return its number.
+
+        Raises:
+            Unavailable: it cannot be written.
+        """
+        row = (operation.id, call.idempotency_key, asked, _text(call.to_json()), _text(operation.to_json()))
+        try:
+            with self._database:
+                cursor = self._database.execute(
+                    "INSERT INTO operations (id, key, asked, call, value) VALUES (?, ?, ?, ?, ?)", row
+                )
+        except sqlite3.Error as cause:
+            raise Unavailable(f"the operation cannot be written to {self._path}: {cause}") from cause
+        number = cursor.lastrowid
+        assert number is not None
+        return number
+
+    def save(self, operation: Operation, events: Iterable[OperationEvent] = ()) -> None:
+        """Write an operation as it is now with its new events, all or nothing; what cannot be written is logged."""
+        self._gathered += [(operation.number, event) for event in events]
+        self._write(operation)
+
+    def gather(self, number: int, event: OperationEvent) -> None:
+        """Have an event written by the next ``flush`` or ``save``."""
+        self._gathered.append((number, event))
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._gathered:
+            self._write(None)
+
+    def events_of(self, number: int, after: int = 0) -> list[OperationEvent]:
+        """Events of an operation with higher numbers than ``after``, in order."""
+        self.flush()
+        rows = self._database.execute(
+            "SELECT value FROM events WHERE number = ? AND sequence > ? ORDER BY sequence", (number, after)
+        )
+        return [OperationEvent.from_json(json.loads(value), number) for (value,) in rows]
+
+    def drop_passing(self, number: int, below: int) -> None:
+        """Forget progress and log events of an operation with numbers less than ``below``."""
+        with self._database:
+            self._database.execute(
+                "DELETE FROM events WHERE number = ? AND sequence < ? AND is_passing", (number, below)
+            )
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Delete operations and their events, and give the space back."""
+        rows = [(number,) for number in numbers]
+        with self._database:
+            self._database.executemany("DELETE FROM events WHERE number = ?", rows)
+            self._database.executemany("DELETE FROM operations WHERE number = ?", rows)
+        self._database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def size_bytes(self) -> int:
+        """Bytes of the file that are in use."""
+        pages, free, page = (
+            self._database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * page)
+
+    def close(self) -> None:
+        """Write what was gathered and close the file."""
+        self.flush()
+        self._database.close()
+
+    def _write(self, operation: Operation | None) -> None:
+        gathered, self._gathered = self._gathered, []
+        rows = [(number, e.sequence, e.kind in {"progress", "log"}, _text(e.to_json())) for number, e in gathered]
+        try:
+            with self._database:
+                self._database.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", rows)
+                if operation is not None:
+                    self._database.execute(
+                        "UPDATE operations SET value = ? WHERE number = ?",
+                        (_text(operation.to_json()), operation.number),
+                    )
+        except sqlite3.Error:
+            # The work goes on and its watchers are told; only a restart of the box will not know of it.
+            logger.exception("journal cannot be written path=%s events=%d", self._path, len(rows))
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    database = sqlite3.connect(path or ":memory:", timeout=5.0)
+    try:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in {0, _VERSION}:
+            raise sqlite3.DatabaseError(f"its version is {version}, this program's is {_VERSION}")
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_TABLES)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        for value, call in database.execute("SELECT value, call FROM operations"):
+            json.loads(value), json.loads(call)
+    except ValueError as cause:
+        database.close()
+        raise sqlite3.DatabaseError(f"a row is not JSON: {cause}") from cause
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,316 @@
+"""The table of operations: what was asked, where it is, and an event log for each; its journal outlives the process.
+
+States are in ``states.py``. The table decides nothing about processes; ``runner.py`` runs them. One thread.
+"""
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rdukit.clock import Clock
+from rdukit.errors import Conflict, Interrupted, InvalidArgument, NotFound
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.context import Progress
+from rdukit_modelbox.operations.events import KEPT_EVENTS, EventLog
+from rdukit_modelbox.operations.journal import Journal
+from rdukit_modelbox.operations.values import Delivery, Failure, Operation, OperationEvent, VerbCall
+from rdukit_modelbox.states import Event, OperationState, next_state
+
+#: Finished operations kept; the oldest go first.
+KEPT_OPERATIONS: Final = 1000
+#: Bytes of the journal above which the oldest finished operations go.
+KEPT_BYTES: Final = 64 << 20
+#: An operation that was started so often and never ended is not resumed: it may be what kills the box.
+MAX_RUNS: Final = 5
+
+_INTERRUPTED: Final = "the box ended while this operation was {state}; ask again, or ask with resume"
+_TOO_OFTEN: Final = "the box ended {runs} times while this operation was running; it is not resumed once more"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, newest first; ``cursor`` gets the next part, empty at the end."""
+
+    operations: list[Operation]
+    cursor: str
+
+
+class OperationTable:
+    """All operations of a state folder."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        journal: Journal | None = None,
+        on_state: Callable[[Operation], object] = lambda operation: None,
+    ) -> None:
+        """``on_state`` hears of each operation that came into a state."""
+        self._clock = clock
+        self._journal = journal or Journal()
+        self._on_state = on_state
+        self._operations: dict[str, Operation] = {}
+        self._calls: dict[str, VerbCall] = {}
+        #: Of operations that have not ended; those of the others are in the journal only.
+        self._logs: dict[str, EventLog] = {}
+        #: Idempotency key -> operation id and what was asked under it.
+        self._keys: dict[str, tuple[str, str]] = {}
+        #: Progress and log events since old ones were last dropped from the journal.
+        self._passed: dict[str, int] = {}
+
+    def recover(self) -> list[tuple[Operation, VerbCall]]:
+        """Take over what an earlier process of the box left; returns what is queued once more, oldest first.
+
+        What it left unended and was not asked to be resumed fails as ``interrupted``.
+        """
+        resumed = []
+        for entry in self._journal.entries():
+            operation, call = entry.operation, entry.call
+            self._operations[operation.id], self._calls[operation.id] = operation, call
+            if call.idempotency_key:
+                self._keys[call.idempotency_key] = (operation.id, entry.asked)
+            if operation.state.is_final:
+                continue
+            self._logs[operation.id] = EventLog(self._clock, self._journal.events_of(operation.number))
+            if call.resume and operation.runs < MAX_RUNS:
+                resumed.append((self.apply(operation.id, Event.RESUME), call))
+                continue
+            words = _TOO_OFTEN if call.resume else _INTERRUPTED
+            message = words.format(state=operation.state, runs=operation.runs)
+            self.apply(operation.id, Event.FAIL, failure=Failure(Interrupted.code, message))
+        return resumed
+
+    def find_by_key(self, key: str, asked: str) -> Operation | None:
+        """The operation that the idempotency key ``key`` stands for; ``asked`` is the request in a comparable form.
+
+        Raises:
+            Conflict: the key was used for another request.
+        """
+        if key not in self._keys:
+            return None
+        known, known_asked = self._keys[key]
+        if known_asked != asked:
+            raise Conflict(
+                f"idempotency key {key!r} stands for another request (operation {known}); use a new key",
+                operation=known, field="idempotency_key",
+            )  # fmt: skip
+        return self._operations[known]
+
+    def add(self, operation_id: str, verb: Verb, call: VerbCall | None = None) -> Operation:
+        """A new queued operation; its key, unless empty, stands for it from now on.
+
+        Raises:
+            Unavailable: it cannot be written.
+        """
+        call = call or VerbCall()
+        queued = Operation(operation_id, verb, OperationState.QUEUED, self._clock.now())
+        queued = _with_delivery(queued, call)
+        asked = call.asked(verb)
+        operation = replace(queued, number=self._journal.add(queued, call, asked))
+        self._operations[operation_id], self._calls[operation_id] = operation, call
+        log = self._logs[operation_id] = EventLog(self._clock)
+        if call.idempotency_key:
+            self._keys[call.idempotency_key] = (operation_id, asked)
+        self._journal.save(operation, [log.add("state", operation=operation)])
+        self._forget_oldest()
+        self._on_state(operation)
+        return operation
+
+    def get(self, operation_id: str) -> Operation:
+        """The operation as it is now.
+
+        Raises:
+            NotFound: no such operation.
+        """
+        try:
+            return self._operations[operation_id]
+        except KeyError:
+            raise NotFound(
+                f"no operation {operation_id!r}; this box knows {len(self._operations)}", field="id"
+            ) from None
+
+    def find(self, operation_id: str) -> Operation | None:
+        """The operation as it is now; None if there is none, or no more."""
+        return self._operations.get(operation_id)
+
+    def call_of(self, operation_id: str) -> VerbCall:
+        """What was asked.
+
+        Raises:
+            NotFound: as ``get``.
+        """
+        self.get(operation_id)
+        return self._calls[operation_id]
+
+    def events_after(self, operation_id: str, sequence: int = 0) -> list[OperationEvent]:
+        """Its events so far with numbers above ``sequence``.
+
+        Raises:
+            NotFound: as ``get``.
+        """
+        operation = self.get(operation_id)
+        log = self._logs.get(operation_id)
+        return log.after(sequence) if log is not None else self._journal.events_of(operation.number, sequence)
+
+    async def follow(self, operation_id: str, sequence: int = 0) -> AsyncIterator[OperationEvent]:
+        """Its events after ``sequence`` as they come; ends after the result.
+
+        Raises:
+            NotFound: as ``get``.
+        """
+        self.get(operation_id)
+        log = self._logs.get(operation_id)
+        if log is None:
+            for event in self.events_after(operation_id, sequence):
+                yield event
+            return
+        async for event in log.follow(sequence):
+            yield event
+
+    def all(self) -> list[Operation]:
+        """Every operation, oldest first."""
+        return list(self._operations.values())
+
+    def page(self, state: OperationState | None, verb: Verb | None, limit: int, cursor: str = "") -> Page:
+        """At most ``limit`` operations in that state and of that verb, newest first, from where ``cursor`` points.
+
+        Raises:
+            InvalidArgument: a cursor that no page gave.
+        """
+        below = _number_of(cursor) if cursor else None
+        found = [
+            operation
+            for operation in reversed(self._operations.values())
+            if (below is None or operation.number < below)
+            and (state is None or operation.state is state)
+            and (verb is None or operation.verb is verb)
+        ]
+        more = len(found) > limit
+        return Page(found[:limit], _cursor_of(found[limit - 1].number) if more else "")
+
+    def apply(
+        self,
+        operation_id: str,
+        event: Event,
+        *,
+        failure: Failure | None = None,
+        result: Mapping[str, object] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        peak_memory_bytes: int | None = None,
+    ) -> Operation:
+        """Move an operation, record it, and close its log when the new state is final.
+
+        Raises:
+            NotFound: no such operation.
+            InvalidTransition: the event is not legal in its state.
+        """
+        old = self.get(operation_id)
+        state = next_state(old.state, event, f"operation {operation_id}")
+        now = self._clock.now()
+        new = replace(
+            old, state=state, ended_at=now if state.is_final else None, failure=failure, result=result,
+            outputs=outputs, peak_memory_bytes=peak_memory_bytes,
+        )  # fmt: skip
+        if event is Event.START:
+            new = replace(new, started_at=now, runs=old.runs + 1, progress=None)
+        new = self._operations[operation_id] = _with_delivery(new, self._calls[operation_id])
+        log = self._logs[operation_id]
+        events = [log.add("state", operation=new)]
+        if state.is_final:
+            events.append(log.add("result", operation=new))
+        self._journal.save(new, events)
+        if state.is_final:
+            del self._logs[operation_id]
+            self._passed.pop(operation_id, None)
+        self._on_state(new)
+        return new
+
+    def tell_progress(self, operation_id: str, progress: Progress) -> None:
+        """Add a progress event; after the end, nothing."""
+        if (log := self._logs.get(operation_id)) is not None:
+            operation = self._operations[operation_id] = replace(self._operations[operation_id], progress=progress)
+            self._pass(operation, log.add("progress", progress=progress), log)
+
+    def tell_log(self, operation_id: str, line: str) -> None:
+        """Add a log event; after the end, nothing."""
+        if (log := self._logs.get(operation_id)) is not None:
+            self._pass(self._operations[operation_id], log.add("log", log=line), log)
+
+    def set_delivery(self, operation_id: str, delivery: Delivery) -> None:
+        """Write how an announcement is going; nothing if the operation was forgotten."""
+        old = self._operations.get(operation_id)
+        if old is None:
+            return
+        deliveries = tuple(delivery if known.id == delivery.id else known for known in old.deliveries)
+        new = self._operations[operation_id] = replace(old, deliveries=deliveries)
+        self._journal.save(new)
+
+    def flush(self) -> None:
+        """Write progress and log events that were gathered."""
+        self._journal.flush()
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    def validate(self) -> None:
+        """Re-derive what must always hold; for tests."""
+        assert set(self._operations) == set(self._calls)
+        assert set(self._logs) == {o.id for o in self._operations.values() if not o.state.is_final}
+        for operation in self._operations.values():
+            assert operation.state.is_final == (operation.ended_at is not None)
+            assert (operation.failure is not None) == (operation.state is OperationState.FAILED)
+            events = self.events_after(operation.id)
+            assert operation.state.is_final == (events[-1].kind == "result")
+            numbers = [event.sequence for event in events]
+            assert numbers == sorted(set(numbers))
+        assert all(known in self._operations for known, _ in self._keys.values())
+        written = {entry.operation.id: entry.operation for entry in self._journal.entries()}
+        assert list(written) == list(self._operations)
+        assert all(written[o.id] == o for o in self._operations.values() if o.state.is_final)
+
+    def _pass(self, operation: Operation, event: OperationEvent, log: EventLog) -> None:
+        self._journal.gather(operation.number, event)
+        passed = self._passed[operation.id] = self._passed.get(operation.id, 0) + 1
+        if passed > 2 * KEPT_EVENTS:
+            self._journal.flush()
+            self._journal.drop_passing(operation.number, log.oldest_passing)
+            self._passed[operation.id] = KEPT_EVENTS
+
+    def _forget_oldest(self) -> None:
+        surplus = len(self._operations) - KEPT_OPERATIONS
+        if surplus <= 0:
+            if self._journal.size_bytes() <= KEPT_BYTES:
+                return
+            surplus = max(1, len(self._operations) // 10)
+        oldest = [o for o in self._operations.values() if o.state.is_final][:surplus]
+        for operation in oldest:
+            call = self._calls.pop(operation.id)
+            del self._operations[operation.id]
+            if self._keys.get(call.idempotency_key, ("", ""))[0] == operation.id:
+                del self._keys[call.idempotency_key]
+        self._journal.forget(operation.number for operation in oldest)
+
+
+def _with_delivery(operation: Operation, call: VerbCall) -> Operation:
+    """With an announcement of its state to be made, if its request asks for one."""
+    if call.webhook is None or str(operation.state) not in call.webhook.events:
+        return operation
+    delivery = Delivery(f"{operation.id}.{len(operation.deliveries) + 1}", f"operation.{operation.state}")
+    return replace(operation, deliveries=(*operation.deliveries, delivery))
+
+
+def _cursor_of(number: int) -> str:
+    return base64.urlsafe_b64encode(f"before:{number}".encode()).decode().rstrip("=")
+
+
+def _number_of(cursor: str) -> int:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        word, _, number = text.partition(":")
+        if word == "before" and number.isascii() and number.isdigit():
+            return int(number)
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidArgument(f"cursor {cursor[:80]!r} is not one that a list gave; leave it out to begin", field="cursor")

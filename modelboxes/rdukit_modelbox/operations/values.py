@@ -1,0 +1,215 @@
+"""What is known of an operation: the request, where it is, what happened, whom it was told. Values, no behaviour."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.context import Progress
+from rdukit_modelbox.states import FINAL_STATES, OperationState
+
+EventKind = Literal["state", "progress", "log", "result"]
+DeliveryState = Literal["pending", "delivered", "failed"]
+
+#: Longest line of an operation's log; the rest of a longer one is cut off.
+MAX_LOG_CHARACTERS: Final = 4096
+#: What a webhook is told of when its request does not say.
+DEFAULT_WEBHOOK_EVENTS: Final = tuple(sorted(str(state) for state in FINAL_STATES))
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where to announce an operation. ``events`` are names of states."""
+
+    url: str
+    events: tuple[str, ...] = DEFAULT_WEBHOOK_EVENTS
+
+
+@dataclass(frozen=True, slots=True)
+class VerbCall:
+    """A request for a verb, as a caller wrote it.
+
+    ``timeout_s`` counts from the moment that the box takes the request; 0: no limit. With ``resume`` a box that was
+    killed and started again queues the operation once more.
+    """
+
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    output: str = ""
+    idempotency_key: str = ""
+    timeout_s: float = 0.0
+    resume: bool = False
+    webhook: Webhook | None = None
+
+    def asked(self, verb: Verb) -> str:
+        """Equal for equal requests, whatever their key and the wire that they came over."""
+        return json.dumps([verb, _as_numbers(self.to_json())], sort_keys=True, default=repr)
+
+    def to_json(self) -> dict[str, object]:
+        """All but the key."""
+        webhook = {"url": self.webhook.url, "events": list(self.webhook.events)} if self.webhook else None
+        return {
+            "parameters": dict(self.parameters),
+            "inputs": dict(self.inputs),
+            "output": self.output,
+            "timeout_s": self.timeout_s,
+            "resume": self.resume,
+            "webhook": webhook,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], idempotency_key: str) -> "VerbCall":
+        """The inverse of ``to_json``."""
+        told = value["webhook"]
+        webhook = Webhook(told["url"], tuple(told["events"])) if told else None
+        return cls(
+            value["parameters"], value["inputs"], value["output"], idempotency_key, value["timeout_s"],
+            value["resume"], webhook,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an operation failed: an error's code, message and what else it tells, such as a failed component."""
+
+    code: str
+    message: str
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One announcement to a webhook: how often it was tried, and what the last answer was.
+
+    ``status`` is the HTTP status of the last answer, 0 if there was none.
+    """
+
+    id: str
+    event: str
+    state: DeliveryState = "pending"
+    attempts: int = 0
+    status: int = 0
+    error: str = ""
+    at: float = 0.0
+
+    def to_json(self) -> dict[str, object]:
+        """``Delivery`` of ``docs/design/wire.md``."""
+        return {
+            "id": self.id,
+            "event": self.event,
+            "state": self.state,
+            "attempts": self.attempts,
+            "status": self.status,
+            "error": self.error,
+            "at": self.at,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One asked verb. ``result`` and ``outputs`` are set when it succeeded, ``failure`` when it failed.
+
+    ``number`` counts the operations of a state folder; ``runs`` how often it was started, above 1 after a resume.
+    """
+
+    id: str
+    verb: Verb
+    state: OperationState
+    created_at: float
+    number: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+    runs: int = 0
+    failure: Failure | None = None
+    result: Mapping[str, object] | None = None
+    outputs: Mapping[str, str] | None = None
+    progress: Progress | None = None
+    peak_memory_bytes: int | None = None
+    deliveries: tuple[Delivery, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """``Operation`` of ``docs/design/wire.md``."""
+        value: dict[str, object] = {
+            "id": self.id,
+            "verb": str(self.verb),
+            "state": str(self.state),
+            "created_at": self.created_at,
+        }
+        if self.started_at is not None:
+            value["started_at"] = self.started_at
+            value["runs"] = self.runs
+        if self.ended_at is not None:
+            value["ended_at"] = self.ended_at
+        if self.progress is not None:
+            value["progress"] = self.progress.to_json()
+        if self.failure is not None:
+            failure = self.failure
+            value["error"] = {"code": failure.code, "message": failure.message, "detail": dict(failure.detail)}
+        if self.result is not None:
+            value["result"] = dict(self.result)
+        if self.outputs is not None:
+            value["outputs"] = dict(self.outputs)
+        if self.peak_memory_bytes is not None:
+            value["peak_memory_bytes"] = self.peak_memory_bytes
+        if self.deliveries:
+            value["deliveries"] = [delivery.to_json() for delivery in self.deliveries]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], number: int) -> "Operation":
+        """The inverse of ``to_json``."""
+        error = value.get("error")
+        return cls(
+            value["id"], Verb(value["verb"]), OperationState(value["state"]), value["created_at"], number,
+            value.get("started_at"), value.get("ended_at"), value.get("runs", 0),
+            Failure(error["code"], error["message"], error["detail"]) if error else None,
+            value.get("result"), value.get("outputs"),
+            Progress(**value["progress"]) if "progress" in value else None,
+            value.get("peak_memory_bytes"),
+            tuple(Delivery(**delivery) for delivery in value.get("deliveries", ())),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEvent:
+    """One thing that happened to an operation. Sequence numbers count from 1 and may skip what was dropped."""
+
+    sequence: int
+    kind: EventKind
+    at: float
+    operation: Operation | None = None
+    progress: Progress | None = None
+    log: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """``OperationEvent`` of ``docs/design/wire.md``."""
+        value: dict[str, object] = {"sequence": self.sequence, "kind": self.kind, "at": self.at}
+        if self.operation is not None:
+            value["operation"] = self.operation.to_json()
+        if self.progress is not None:
+            value["progress"] = self.progress.to_json()
+        if self.log is not None:
+            value["log"] = self.log
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], number: int) -> "OperationEvent":
+        """The inverse of ``to_json``; ``number`` is that of the operation."""
+        return cls(
+            value["sequence"], value["kind"], value["at"],
+            Operation.from_json(value["operation"], number) if "operation" in value else None,
+            Progress(**value["progress"]) if "progress" in value else None,
+            value.get("log"),
+        )  # fmt: skip
+
+
+def _as_numbers(value: object) -> object:
+    """Whole floats as ints: protobuf has only doubles."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _as_numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_numbers(item) for item in value]
+    return value

@@ -1,0 +1,119 @@
+"""Which files a preprocess reads, and in which format each is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import IllegalValue, InvalidArgument, NotFound
+
+
+class Format(StrEnum):
+    """Formats of input files."""
+
+    TXT = "txt"
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    NPZ = "npz"
+    HDF5 = "hdf5"
+    IDX = "idx"
+    IMAGES = "images"
+
+
+#: Name endings, without ``.gz``.
+ENDINGS: Final[Mapping[str, Format]] = {
+    ".txt": Format.TXT,
+    ".text": Format.TXT,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+    ".csv": Format.CSV,
+    ".tsv": Format.CSV,
+    ".parquet": Format.PARQUET,
+    ".npz": Format.NPZ,
+    ".hdf5": Format.HDF5,
+    ".h5": Format.HDF5,
+    ".png": Format.IMAGES,
+    ".jpg": Format.IMAGES,
+    ".jpeg": Format.IMAGES,
+    ".bmp": Format.IMAGES,
+    ".gif": Format.IMAGES,
+    ".webp": Format.IMAGES,
+    ".tif": Format.IMAGES,
+    ".tiff": Format.IMAGES,
+}
+#: Formats that are also read compressed.
+COMPRESSIBLE: Final = frozenset({Format.TXT, Format.JSONL, Format.CSV})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file; ``name`` is its path relative to what was given, with ``/``."""
+
+    path: Path
+    name: str
+    format: Format
+    bytes: int
+    modified_ns: int
+    is_gzip: bool
+
+    def to_json(self) -> dict[str, object]:
+        """What tells whether it is the same file as last time."""
+        return {"name": self.name, "format": self.format, "bytes": self.bytes, "modified_ns": self.modified_ns}
+
+
+def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format]) -> tuple[SourceFile, ...]:
+    """The files that ``data`` means, in the order of their names: itself, or those in it that ``pattern`` matches.
+
+    In a folder, files whose ending says another format than ``legal`` are left out unless they are all there is; hidden
+    files and links that lead out of the folder never count.
+
+    Args:
+        wanted: ``auto``, or the format that all files have, whatever their names say.
+    Raises:
+        NotFound: nothing there, or nothing matches.
+        InvalidArgument: no file has a format that this box reads, the files mix formats, or they are all empty.
+    """
+    if ".." in pattern.split("/"):
+        raise IllegalValue(f"parameter 'pattern': {pattern!r} is not legal; legal: a glob below the data folder, no ..")
+    if data.is_file():
+        paths = [data]
+    elif data.is_dir():
+        root = data.resolve()
+        paths = sorted(
+            path for path in data.glob(pattern)
+            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(data).parts)
+            and path.resolve().is_relative_to(root)
+        )  # fmt: skip
+    else:
+        raise NotFound(f"there is nothing at {data}")
+    if not paths:
+        raise NotFound(f"no file in {data} matches {pattern!r}")
+    words = ", ".join(f"{ending}" for ending, format in ENDINGS.items() if format in legal)
+    found = [_source(data, path, wanted, legal) for path in paths]
+    sources = tuple(source for source in found if source is not None)
+    if not sources:
+        raise InvalidArgument(
+            f"{paths[0]}: no format that this box reads goes by this name; legal endings: {words} (text also .gz), or "
+            f"pass the parameter format"
+        )
+    formats = sorted({source.format for source in sources})
+    if len(formats) > 1:
+        raise InvalidArgument(
+            f"{data} mixes {', '.join(formats)}; choose files with pattern, or one format with format"
+        )
+    if not any(source.bytes for source in sources):
+        raise InvalidArgument(f"{data}: every file is empty")
+    return sources
+
+
+def _source(data: Path, path: Path, wanted: str, legal: Sequence[Format]) -> SourceFile | None:
+    lower = path.name.lower()
+    is_gzip = lower.endswith(".gz")
+    format = ENDINGS.get(Path(lower.removesuffix(".gz")).suffix) if wanted == "auto" else Format(wanted)
+    if format is None or format not in legal or (is_gzip and format not in COMPRESSIBLE):
+        return None
+    state = path.stat()
+    name = path.name if path == data else path.relative_to(data).as_posix()
+    return SourceFile(path, name, format, state.st_size, state.st_mtime_ns, is_gzip)

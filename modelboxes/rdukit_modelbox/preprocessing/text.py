@@ -1,0 +1,79 @@
+"""Preprocess of text: files → records by output file on the disk → sequences → evened files with their descriptions.
+
+Each step leaves a note, so an attempt that was killed goes on after the last finished file. No step holds more in
+memory than a few batches and one bucket of records, whatever the input's size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit_modelbox.context import Progress, VerbContext, VerbResult
+from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.preprocessing.packing import Packer
+from rdukit_modelbox.preprocessing.sources import find_sources
+from rdukit_modelbox.preprocessing.text_output_step import write_dataset
+from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
+from rdukit_modelbox.preprocessing.text_records_step import spill_records
+from rdukit_modelbox.preprocessing.text_run import TextRequest, TextRun
+from rdukit_modelbox.preprocessing.text_sequences_step import make_tokenizer, write_sequences
+from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
+from rdukit_modelbox.preprocessing.token_manifest import KIND
+from rdukit_modelbox.preprocessing.tokenizer import load_tokenizer
+from rdukit_modelbox.preprocessing.work_folder import WorkFolder, identity_of
+
+
+def preprocess_text(
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
+) -> VerbResult:
+    """Write ``<output>/dataset``: sequences, text to test with, tokenizer, metadata and manifest.
+
+    Raises:
+        NotFound, InvalidArgument: an input is missing or cannot be used; names file, line and what is legal.
+        IllegalValue: more files than the input can fill.
+        Cancelled: between two batches; what is finished is kept for the next attempt.
+    """
+    request = TextRequest.of(parameters)
+    Packer(request.max_seq_length, request.packing, 0)  # refuses an illegal config before anything is read
+    sources = find_sources(inputs["data"], str(parameters["pattern"]), str(parameters["format"]), TEXT_FORMATS)
+    given = load_tokenizer(inputs["tokenizer"], str(parameters["end_of_text"])) if "tokenizer" in inputs else None
+    identity = {
+        "kind": KIND,
+        "request": asdict(request),
+        "sources": [source.to_json() for source in sources],
+        "tokenizer": given.digest if given else [parameters["tokenizer"], parameters["vocab_size"]],
+    }
+    folder, work_folder = output / "dataset", output / ".preprocess"
+    figures = _find_finished(folder, identity_of(identity))
+    if figures is not None and not work_folder.exists():
+        context.log(f"{folder} is finished already, from the same files and parameters")
+        return VerbResult(figures, {"dataset": folder})
+    run = TextRun.begin(context, request, sources, WorkFolder(work_folder, identity))
+    spilled = run.work.find("records") or spill_records(run)
+    tokenizer = given or make_tokenizer(run, parameters)
+    statistics = write_sequences(run, tokenizer, spilled)
+    context.check_cancelled()
+    context.progress(Progress("write", 0, 1))
+    figures = write_dataset(run, run.work.fresh("dataset"), tokenizer, spilled, statistics, parameters)
+    run.work.hand_over("dataset", folder)
+    context.progress(Progress("write", 1, 1))
+    context.log(
+        f"{figures['train_sequences']} sequences to train, {figures['dev_sequences']} to evaluate, "
+        f"{figures['train_tokens']} tokens, padding {figures['padding_share']:.1%}"
+    )
+    return VerbResult(figures, {"dataset": folder})
+
+
+def _find_finished(folder: Path, identity: str) -> dict[str, Any] | None:
+    """The figures of a finished data set that the same request made."""
+    try:
+        dataset = load_token_dataset(folder)
+    except (NotFound, InvalidArgument):
+        return None
+    dataset.close()
+    if dataset.manifest.get("request") != identity:
+        return None
+    figures: dict[str, Any] = dataset.manifest["figures"]
+    return figures

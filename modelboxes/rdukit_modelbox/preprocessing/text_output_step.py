@@ -1,0 +1,148 @@
+"""Last step of preprocessing text: evened files, text to test with, and what describes them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rdukit.errors import IllegalValue
+from rdukit.files import atomic_target, sha256_of, sha256_of_file
+from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.preprocessing.sources import Format
+from rdukit_modelbox.preprocessing.statistics import TokenStatistics
+from rdukit_modelbox.preprocessing.text_run import TextRun
+from rdukit_modelbox.preprocessing.text_sequences_step import SEQUENCES
+from rdukit_modelbox.preprocessing.token_manifest import FORMAT, KIND, metadata_of, write_descriptions, write_tokenizer
+from rdukit_modelbox.preprocessing.token_shards import write_balanced
+from rdukit_modelbox.preprocessing.tokenizer import TextTokenizer
+
+
+def write_dataset(
+    run: TextRun,
+    folder: Path,
+    tokenizer: TextTokenizer,
+    spilled: Mapping[str, Any],
+    statistics: Sequence[TokenStatistics],
+    parameters: Mapping[str, ParameterValue],
+) -> dict[str, Any]:
+    """Write the whole data set to ``folder``, which is not there yet.
+
+    Returns:
+        The figures for the verb's result, which the manifest holds too.
+    Raises:
+        IllegalValue: fewer sequences than files.
+    """
+    folder.mkdir(parents=True)
+    sums: dict[str, TokenStatistics] = {}
+    rows: dict[str, list[int]] = {}
+    splits: dict[str, dict[str, Any]] = {}
+    for kind in SEQUENCES:
+        sums[kind], rows[kind], splits[kind] = _write_split(run, folder, kind, statistics)
+    test = [file for file, split in enumerate(run.splits) if split.kind == "test"]
+    splits["test"] = {
+        "files": [_entry(folder, _write_test(run, folder, file), spilled["articles"][file]) for file in test]
+    }
+    write_tokenizer(folder, tokenizer)
+    shards = " ".join(str(entry["sha256"]) for kind in SEQUENCES for entry in splits[kind]["files"])
+    digest = sha256_of(f"{shards} {tokenizer.digest}".encode())
+    train = sums["train"]
+    figures = {
+        "train_sequences": train.sequences,
+        "dev_sequences": sums["dev"].sequences,
+        "articles": spilled["records"],
+        "train_tokens": train.prompt_tokens + train.completion_tokens,
+        "padding_share": round(train.padding_share, 6),
+        "longest_article_tokens": max(of.longest_unit for of in sums.values()),
+        "bad_rows": spilled["bad_rows"],
+        "vocab_size": tokenizer.vocabulary,
+        "max_batch_size_train": min(rows["train"]),
+        "digest": digest,
+    }
+    manifest = {
+        "format": FORMAT,
+        "kind": KIND,
+        "digest": digest,
+        "request": run.work.identity,
+        "figures": figures,
+        "max_seq_length": run.request.max_seq_length,
+        "parameters": dict(parameters),
+        "splits": splits,
+        "tokenizer": {
+            "sha256": sha256_of(tokenizer.json),
+            "ids": tokenizer.vocabulary,
+            "end_of_text": tokenizer.end_of_text,
+            "end_of_text_id": tokenizer.end_id,
+            "pad_id": tokenizer.pad_id,
+        },
+        "source": _source(run, spilled),
+    }
+    used = {kind: of for kind, of in sums.items() if of.articles}
+    metadata = metadata_of(run.request.max_seq_length, tokenizer, rows, len(test), used)
+    write_descriptions(folder, metadata, manifest)
+    return figures
+
+
+def _write_split(
+    run: TextRun, folder: Path, kind: str, statistics: Sequence[TokenStatistics]
+) -> tuple[TokenStatistics, list[int], dict[str, Any]]:
+    """Sums, rows of each file, and the manifest's entry of ``train`` or ``dev``."""
+    sums = TokenStatistics()
+    chosen = [(split, of) for split, of in zip(run.splits, statistics, strict=True) if split.kind == kind]
+    for _, of in chosen:
+        sums.add(of)
+    if not chosen:
+        return sums, [], {"files": []}
+    _check_enough(run, kind, len(chosen), sums)
+    targets = [folder / f"{split.name}.hdf5" for split, _ in chosen]
+    sources = [run.sequences_path(split) for split, _ in chosen]
+    rows = write_balanced(sources, targets, [of.sequences for _, of in chosen])
+    files = [_entry(folder, path, count) for path, count in zip(targets, rows, strict=True)]
+    figures = {**sums.to_json(), "padding_share": round(sums.padding_share, 6)}
+    return sums, rows, {"files": files, "statistics": figures}
+
+
+def _check_enough(run: TextRun, kind: str, files: int, sums: TokenStatistics) -> None:
+    if sums.sequences < files:
+        knob = "num_training_splits" if kind == "train" else "dev_ratio (0 makes none)"
+        raise IllegalValue(
+            f"{sums.sequences} sequences do not fill {files} {kind} files ({sums.cut_units} articles were too long for "
+            f"max_seq_length {run.request.max_seq_length}, {sums.tokens_dropped_from_all_prompt} tokens were prompts "
+            f"only); legal: another {knob}, a shorter max_seq_length, or more records",
+            sequences=sums.sequences, files=files,
+        )  # fmt: skip
+
+
+def _write_test(run: TextRun, folder: Path, file: int) -> Path:
+    """A test file stays text: lines of the source, or of JSON if it was a table."""
+    is_text = run.sources[0].format == Format.TXT
+    path = folder / "test_files" / f"{run.splits[file].name}.{'txt' if is_text else 'jsonl'}"
+    decode = msgspec.json.Decoder(str).decode
+    with atomic_target(path) as temporary, temporary.open("wb") as stream:
+        for batch in run.records_of(file):
+            for record in batch:
+                stream.write(decode(record).encode() if is_text else record.rstrip(b"\n") + b"\n")
+    return path
+
+
+def _source(run: TextRun, spilled: Mapping[str, Any]) -> dict[str, object]:
+    files = [
+        {"name": source.name, "bytes": source.bytes, "sha256": sha256}
+        for source, sha256 in zip(run.sources, spilled["sha256"], strict=True)
+    ]
+    return {
+        "files": files,
+        "sha256": sha256_of(" ".join(spilled["sha256"]).encode()),
+        "records": spilled["records"],
+        "bad_rows": spilled["bad_rows"],
+        "bad_examples": spilled["bad_examples"],
+    }
+
+
+def _entry(folder: Path, path: Path, rows: int) -> dict[str, object]:
+    return {
+        "name": path.relative_to(folder).as_posix(),
+        "rows": rows,
+        "bytes": path.stat().st_size,
+        "sha256": sha256_of_file(path),
+    }

@@ -1,0 +1,97 @@
+"""One attempt to preprocess text: what was asked, and what its steps share."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rdukit_modelbox.context import VerbContext
+from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.preprocessing.articles import ArticlePolicy
+from rdukit_modelbox.preprocessing.assignment import Split, plan_splits
+from rdukit_modelbox.preprocessing.sources import Format, SourceFile
+from rdukit_modelbox.preprocessing.spill import BUCKET_BYTES, read_spilled
+from rdukit_modelbox.preprocessing.tokenizing import BATCH_BYTES, BATCH_RECORDS
+from rdukit_modelbox.preprocessing.work_folder import WorkFolder
+
+#: A compressed file holds about so many times its size.
+PARQUET_EXPANSION: Final = 4
+GZIP_EXPANSION: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """What the verb's parameters say, by their names."""
+
+    policy: ArticlePolicy
+    max_seq_length: int
+    packing: str
+    seed: int | None
+    training_splits: int
+    dev_ratio: float
+    test_ratio: float
+    skips_bad_rows: bool
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, ParameterValue]) -> "TextRequest":
+        """From checked parameters."""
+        words = {name: str(parameters[name]) for name in _WORDS}
+        policy = ArticlePolicy(
+            **words,
+            disable_space_separator=bool(parameters["disable_space_separator"]),
+            keep_prompt_only_sequences=bool(parameters["keep_prompt_only_sequences"]),
+        )
+        return cls(
+            policy, int(parameters["max_seq_length"]), str(parameters["input_packing_config"]),
+            None if parameters["shuffle"] == "False" else int(parameters["seed"]),
+            int(parameters["num_training_splits"]), float(parameters["dev_ratio"]), float(parameters["test_ratio"]),
+            parameters["bad_rows"] == "skip",
+        )  # fmt: skip
+
+
+_WORDS: Final = (
+    "prompt_keyword", "completion_keyword", "prompt_prefix", "prompt_postfix", "packing_boundary", "attention_boundary",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TextRun:
+    """What the steps share."""
+
+    context: VerbContext
+    request: TextRequest
+    sources: Sequence[SourceFile]
+    work: WorkFolder
+    splits: tuple[Split, ...]
+    #: Buckets of each output file; each is shuffled in memory.
+    buckets: int
+
+    @classmethod
+    def begin(
+        cls, context: VerbContext, request: TextRequest, sources: Sequence[SourceFile], work: WorkFolder
+    ) -> "TextRun":
+        """Plan the output files and buckets from the sources' sizes.
+
+        Raises:
+            IllegalValue: the ratios leave nothing to train on.
+        """
+        expanded = sum(source.bytes * _expansion(source) for source in sources)
+        splits = plan_splits(expanded, request.training_splits, request.dev_ratio, request.test_ratio)
+        largest = max(split.share for split in splits) * expanded
+        buckets = 1 if request.seed is None else max(1, -(-int(largest) // BUCKET_BYTES))
+        return cls(context, request, sources, work, splits, buckets)
+
+    def records_of(self, file: int) -> Iterator[list[bytes]]:
+        """The records of one output file, in their final order, in batches."""
+        folder = self.work.folder / "records"
+        return read_spilled(folder, file, self.buckets, self.request.seed, BATCH_BYTES, BATCH_RECORDS)
+
+    def sequences_path(self, split: Split) -> Path:
+        """Where an output file's sequences wait for being evened out."""
+        return self.work.folder / "sequences" / f"{split.name}.hdf5"
+
+
+def _expansion(source: SourceFile) -> int:
+    if source.is_gzip:
+        return GZIP_EXPANSION
+    return PARQUET_EXPANSION if source.format == Format.PARQUET else 1

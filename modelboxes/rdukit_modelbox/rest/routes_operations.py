@@ -1,0 +1,75 @@
+"""Routes of operations."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import Response, StreamingResponse
+
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.operations.values import OperationEvent
+from rdukit_modelbox.rest.answers import JsonAnswer
+from rdukit_modelbox.rest.events import stream_events
+from rdukit_modelbox.rest.schemas import OperationsTold, OperationTold, errors
+from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.states import OperationState
+
+#: Sequence numbers stay below.
+_LAST = (1 << 63) - 1
+
+
+def operation_routes(service: BoxService) -> APIRouter:
+    """List, look, follow, cancel."""
+    router = APIRouter(tags=["operations"], prefix="/v1/operations")
+
+    @router.get("", response_model=OperationsTold, responses=errors())
+    async def list_operations(
+        state: OperationState | None = None,
+        verb: Verb | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: Annotated[str, Query(max_length=256)] = "",
+    ) -> Response:
+        """Operations of this box, newest first, those of earlier processes too."""
+        page = service.operations.page(state, verb, limit, cursor)
+        return JsonAnswer({"operations": [o.to_json() for o in page.operations], "next_cursor": page.cursor})
+
+    @router.get("/{operation_id}", response_model=OperationTold, responses=errors(404))
+    async def get_operation(operation_id: str) -> Response:
+        """One operation as it is now."""
+        return JsonAnswer(service.operations.get(operation_id).to_json())
+
+    @router.get(
+        "/{operation_id}/events", response_class=StreamingResponse,
+        responses={
+            **errors(404),
+            200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        },
+    )  # fmt: skip
+    async def events(
+        operation_id: str,
+        after: Annotated[int, Query(ge=0, le=_LAST, description="Only events with higher numbers.")] = 0,
+        follow: Annotated[bool, Query(description="Go on until the result; false: what there is now.")] = True,
+        last_event_id: Annotated[str, Header(description="Continues as `after` does.")] = "",
+    ) -> Response:
+        """What happens to it, as it happens; ends after the result."""
+        service.operations.get(operation_id)
+        last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
+        start = max(after, int(last[:19]))
+        told = service.watch(operation_id, start) if follow else _now(service, operation_id, start)
+        return StreamingResponse(
+            stream_events(told), media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )  # fmt: skip
+
+    @router.post("/{operation_id}/cancel", response_model=OperationTold, responses=errors(404))
+    async def cancel(operation_id: str) -> Response:
+        """Cancel it, queued or running, and wait until it has ended; one that has ended stays as it is."""
+        operation = await service.cancel(operation_id)
+        return JsonAnswer(operation.to_json())
+
+    return router
+
+
+async def _now(service: BoxService, operation_id: str, after: int) -> AsyncIterator[OperationEvent]:
+    for event in service.operations.events_after(operation_id, after):
+        yield event

@@ -1,0 +1,71 @@
+"""Routes of the verbs."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Request
+from fastapi.responses import Response
+
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.rest.answers import JsonAnswer
+from rdukit_modelbox.rest.disconnect import while_connected
+from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
+from rdukit_modelbox.service import BoxService
+
+_SUBMITTED: Final[dict[int | str, dict[str, Any]]] = errors(404, 409, 503)
+_EXAMPLES: Final[dict[str, Any]] = {
+    "defaults": {"summary": "every parameter at its default", "value": {}},
+    "kept": {
+        "summary": "with a key, a deadline and an announcement",
+        "value": {
+            "idempotency_key": "nightly-7", "timeout_s": 3600, "resume": True,
+            "webhook": {"url": "https://example.com/told", "events": ["succeeded", "failed"]},
+        },
+    },
+}  # fmt: skip
+_INFER_EXAMPLES: Final[dict[str, Any]] = {
+    "rows": {"summary": "answered at once", "value": {"rows": [[0.0, 1.0]]}},
+    "data set": {
+        "summary": "answered with an operation",
+        "value": {"inputs": {"pef": "out.pef", "dataset": "data", "checkpoint": "trained/checkpoint"}},
+    },
+}
+
+Asked = Annotated[VerbBody, Body(openapi_examples=_EXAMPLES)]
+
+
+def verb_routes(service: BoxService) -> APIRouter:
+    """One for each verb."""
+    router = APIRouter(tags=["verbs"])
+
+    def submit(verb: Verb, body: VerbBody) -> Response:
+        return JsonAnswer(service.submit(verb, body.to_call()).to_json(), 202)
+
+    @router.post("/v1/preprocess", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    async def preprocess(body: Asked) -> Response:
+        """Raw data to a data set."""
+        return submit(Verb.PREPROCESS, body)
+
+    @router.post("/v1/compile", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    async def compile_model(body: Asked) -> Response:
+        """The model to a PEF."""
+        return submit(Verb.COMPILE, body)
+
+    @router.post("/v1/train", status_code=202, response_model=OperationTold, responses=_SUBMITTED)
+    async def train(body: Asked) -> Response:
+        """A PEF and a data set to checkpoints."""
+        return submit(Verb.TRAIN, body)
+
+    @router.post(
+        "/v1/infer", status_code=202, response_model=OperationTold,
+        responses={
+            **errors(404, 409, 500, 503, 504), 200: {"model": RowsTold, "description": "rows were answered"},
+        },
+    )  # fmt: skip
+    async def infer(body: Annotated[InferBody, Body(openapi_examples=_INFER_EXAMPLES)], request: Request) -> Response:
+        """A data set (202, an operation), or the rows in the body (200, the answer; ends with its client)."""
+        if isinstance(body, VerbBody):
+            return submit(Verb.INFER, body)
+        answer = await while_connected(request, service.inferencer.infer(body.to_call()))
+        return JsonAnswer({"outputs": answer.rows, "labels": list(answer.labels), "timing_us": dict(answer.timing_us)})
+
+    return router

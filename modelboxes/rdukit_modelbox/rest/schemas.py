@@ -1,0 +1,195 @@
+"""Bodies of requests and answers, for checking the first and for describing both in the OpenAPI."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from rdukit_modelbox.inference import InferCall
+from rdukit_modelbox.operations.values import VerbCall
+from rdukit_modelbox.operations.webhooks import check_webhook
+from rdukit_modelbox.service import MAX_TIMEOUT_S
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+VerbName = Literal["preprocess", "compile", "train", "infer"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class WebhookBody(_Asked):
+    """Where to announce an operation, by POST; signed as the Standard Webhooks specification says."""
+
+    url: str = Field(min_length=8, max_length=2048, examples=["https://example.com/told"])
+    events: list[State] = Field(default_factory=list, description="States to announce; none: the last three.")
+
+
+class VerbBody(_Asked):
+    """A verb's request. Parameters are checked against the box."""
+
+    parameters: dict[str, Any] = Field(default_factory=dict, description="Named parameters; see /v1/describe.")
+    inputs: dict[str, str] = Field(default_factory=dict, description="Artifact slot to path or URI.")
+    output: str = Field(default="", max_length=4096, description="Folder for the outputs.")
+    idempotency_key: str | None = Field(
+        default=None, max_length=256, description="The same key returns the same operation, also after a restart."
+    )
+    timeout_s: Finite = Field(
+        default=0.0, ge=0, le=MAX_TIMEOUT_S, description="Seconds in which it must end, queue included; 0: no limit."
+    )
+    resume: bool = Field(default=False, description="Queue it once more if the box ends before it does.")
+    webhook: WebhookBody | None = None
+
+    def to_call(self) -> VerbCall:
+        """The service's form.
+
+        Raises:
+            InvalidArgument: the webhook's URL is none.
+        """
+        webhook = check_webhook(self.webhook.url, list(self.webhook.events)) if self.webhook else None
+        return VerbCall(
+            self.parameters, self.inputs, self.output, self.idempotency_key or "", self.timeout_s, self.resume, webhook
+        )
+
+
+class RowsBody(_Asked):
+    """Rows to answer at once."""
+
+    rows: list[list[Finite]] = Field(min_length=1, description="Features as preprocess makes them.")
+    inputs: dict[str, str] = Field(
+        default_factory=dict, description="Slots pef and checkpoint; none: the newest model."
+    )
+
+    def to_call(self) -> InferCall:
+        """The inferencer's form."""
+        return InferCall(rows=self.rows, inputs=self.inputs)
+
+
+def _kind_of_infer(body: object) -> str:
+    return "rows" if isinstance(body, RowsBody) or (isinstance(body, dict) and "rows" in body) else "verb"
+
+
+InferBody = Annotated[
+    Annotated[RowsBody, Tag("rows")] | Annotated[VerbBody, Tag("verb")], Discriminator(_kind_of_infer)
+]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    code: str = Field(examples=["illegal-value"])
+    message: str
+    detail: dict[str, Any] = Field(description="For machines; `field` names what is wrong in the request.")
+    request_id: str | None
+
+
+class ErrorBody(BaseModel):
+    """The one error body."""
+
+    error: ErrorDetail
+
+
+class Status(BaseModel):
+    """Whether the box is live or ready, and why not."""
+
+    status: str
+    reason: str = ""
+
+
+class Described(BaseModel):
+    """A box: its verbs, parameters and legal values."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    title: str
+    description: str
+    model: str
+    compiler_version: str
+    mode: str
+    target: str
+    verbs: list[dict[str, Any]]
+
+
+class Failed(BaseModel):
+    """Why an operation failed."""
+
+    code: str = Field(examples=["child-died"])
+    message: str
+    detail: dict[str, Any]
+
+
+class ProgressTold(BaseModel):
+    """How far a stage is."""
+
+    stage: str
+    step: int
+    total: int
+    loss: float | None = None
+    throughput: float | None = Field(default=None, description="Samples a second on this host.")
+    eta_s: float | None = Field(default=None, description="Seconds until the stage ends.")
+
+
+class DeliveryTold(BaseModel):
+    """One announcement to the webhook."""
+
+    id: str
+    event: str = Field(examples=["operation.succeeded"])
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
+    status: int = Field(description="HTTP status of the last answer; 0: there was none.")
+    error: str
+    at: float
+
+
+class OperationTold(BaseModel):
+    """One asked verb; what is not known is left out."""
+
+    id: str = Field(examples=["op-0123456789abcdef"])
+    verb: VerbName
+    state: State
+    created_at: float = Field(description="Seconds since the epoch.")
+    started_at: float | None = None
+    runs: int | None = Field(default=None, description="How often it was started; above 1 after a resume.")
+    ended_at: float | None = None
+    progress: ProgressTold | None = None
+    error: Failed | None = None
+    result: dict[str, Any] | None = None
+    outputs: dict[str, str] | None = None
+    peak_memory_bytes: int | None = None
+    deliveries: list[DeliveryTold] | None = None
+
+
+class OperationsTold(BaseModel):
+    """A part of the list, newest first."""
+
+    operations: list[OperationTold]
+    next_cursor: str = Field(description="For the next part; empty at the end.")
+
+
+class RowsTold(BaseModel):
+    """Outputs and the class with the highest, row by row."""
+
+    outputs: list[list[float]]
+    labels: list[int]
+    timing_us: dict[str, int] = Field(description="Where the time went.")
+
+
+#: What each status means, for the OpenAPI.
+_MEANINGS: Final = {
+    400: "a value is not legal",
+    404: "there is none",
+    408: "the body did not come in time",
+    409: "it contradicts something earlier",
+    413: "the body is too long",
+    422: "the request is malformed",
+    431: "the headers are too long",
+    500: "the box failed; its log has more",
+    503: "not now; try again",
+    504: "it did not end in time",
+}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route; 431 and 413 can come from every one."""
+    return {s: {"model": ErrorBody, "description": _MEANINGS[s]} for s in sorted({*statuses, 400, 413, 422, 431})}

@@ -1,0 +1,26 @@
+"""What depends on a model's task: which data it takes, how it is judged, what infer writes. One file each."""
+
+from importlib import import_module
+from typing import Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.tasks.base import Task
+
+#: Task → the class of its file.
+TASKS: Final = {
+    "classification": "rdukit_modelbox.tasks.classification:Classification",
+    "language-modelling": "rdukit_modelbox.tasks.language_modelling:LanguageModelling",
+}
+
+
+def task_of(name: str) -> Task:
+    """The task called ``name``; imports only its file.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    if name not in TASKS:
+        raise InvalidArgument(f"task {name!r} is not legal; legal: {', '.join(TASKS)}")
+    module, _, attribute = TASKS[name].partition(":")
+    task: Task = getattr(import_module(module), attribute)()
+    return task

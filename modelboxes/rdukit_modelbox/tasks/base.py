@@ -1,0 +1,90 @@
+"""What the verbs ask of a task."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from rdukit_modelbox.context import VerbContext, VerbResult
+from rdukit_modelbox.legal import ParameterValue
+from rdukit_modelbox.program import Program
+from rdukit_modelbox.shape import Shape
+
+#: An array for each input of the training program, the batch first.
+Batch = tuple[NDArray[Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How good a model is on a split. ``loss`` is the mean per sample, or per token of a text."""
+
+    loss: float
+    samples: int
+    #: Share of samples; None where the task has no such figure.
+    accuracy: float | None = None
+    perplexity: float | None = None
+
+    def to_json(self) -> dict[str, float]:
+        """Without what the task does not have, and without the number of samples."""
+        named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class TaskData(Protocol):
+    """A data set as the program's inputs."""
+
+    @property
+    def digest(self) -> str:
+        """Stands for every number in it."""
+        ...
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens in a sample; 0 where there are none."""
+        ...
+
+    def count(self, split: str) -> int:
+        """Samples in a split; 0 where there is none of that name."""
+        ...
+
+    def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
+        """Whole training batches of an epoch, in the order that seed and epoch give, from number ``start``."""
+        ...
+
+    def keep_with(self, checkpoint: Path) -> None:
+        """Put into a checkpoint folder what serving needs beside the weights, such as the tokenizer."""
+        ...
+
+
+class Task(Protocol):
+    """A kind of model."""
+
+    def open_data(self, shape: Shape, folder: Path) -> TaskData:
+        """The data set in ``folder``.
+
+        Raises:
+            NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
+        """
+        ...
+
+    def evaluate(self, program: Program, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
+        """Run forward over a whole split that is not empty.
+
+        Raises:
+            Cancelled: between two batches.
+        """
+        ...
+
+    def infer(
+        self, context: VerbContext, shape: Shape, parameters: Mapping[str, ParameterValue],
+        inputs: Mapping[str, Path], output: Path,
+    ) -> VerbResult:  # fmt: skip
+        """The infer verb."""
+        ...
+
+
+def evaluation_split(data: TaskData) -> str | None:
+    """The split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
+    return next((split for split in ("dev", "test") if data.count(split)), None)

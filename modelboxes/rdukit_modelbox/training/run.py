@@ -1,0 +1,167 @@
+"""One attempt of a training: counts, evaluates, writes checkpoints and the journal."""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from rdukit.errors import RuntimeFault
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
+from rdukit_modelbox.context import Progress, VerbContext
+from rdukit_modelbox.program import Program
+from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
+from rdukit_modelbox.training.journal import Journal
+from rdukit_modelbox.training.options import TrainingOptions
+from rdukit_modelbox.training.schedule import learning_rate
+from rdukit_modelbox.training.stopping import judge_evaluation, reason_to_stop
+
+
+class TrainingRun:
+    """An attempt that begins at ``start``, on top of the sums of earlier ones."""
+
+    def __init__(
+        self, program: Program, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
+        identity: Identity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
+    ) -> None:  # fmt: skip
+        self._program = program
+        self._task = task
+        self._data = data
+        self._options = options
+        self._context = context
+        self._identity = identity
+        self._start = start
+        self._folder = folder
+        self._total = total
+        self._steps_per_epoch = steps_per_epoch
+        self._began = time.perf_counter()
+        self._epoch_loss = start.totals.epoch_loss
+        self._epoch_steps = start.totals.epoch_steps
+        self._split = evaluation_split(data)
+        #: The newest evaluation of this attempt, with its step.
+        self._scores: tuple[int, Scores] | None = None
+        self.judged = start.totals.judged
+        #: Whole steps so far.
+        self.step = start.step
+
+    def go(self, journal: Journal) -> str:
+        """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
+
+        Raises:
+            RuntimeFault: the loss is not a number any more.
+            Cancelled: between two steps.
+        """
+        reason = reason_to_stop(self._options, self.judged, self.seconds())
+        if reason is not None or self.step >= self._total:
+            return reason or "steps"
+        for step, batch in self._batches():
+            self._context.check_cancelled()
+            self._train(step, batch, journal)
+            is_better = self._evaluate_if_due(journal)
+            reason = reason_to_stop(self._options, self.judged, self.seconds())
+            is_last = reason is not None or self.step == self._total
+            if is_last or is_better or self.step % self._options.checkpoint_every == 0:
+                journal.flush()
+                self.save(is_best=is_better)
+            if is_last:
+                break
+        return reason or "steps"
+
+    def evaluate(self, journal: Journal) -> Scores | None:
+        """Scores on the held-out split after the steps so far, also in the journal; None if the data set has none."""
+        if self._split is None:
+            return None
+        if self._scores is not None and self._scores[0] == self.step:
+            return self._scores[1]
+        scores = self._task.evaluate(self._program, self._data, self._split, self._context, "evaluate")
+        journal.record_evaluation(self.step, self._split, scores.to_json())
+        self._scores = self.step, scores
+        return scores
+
+    def totals(self) -> Totals:
+        """All attempts so far."""
+        figures, before = self._program.report(), self._start.totals
+        return Totals(
+            host_seconds=before.host_seconds + float(figures["host_seconds"]),
+            emulated_seconds=before.emulated_seconds + float(figures["emulated_seconds"]),
+            emulated_cycles=before.emulated_cycles + int(figures["emulated_cycles"]),
+            epoch_loss=self._epoch_loss,
+            epoch_steps=self._epoch_steps,
+            train_seconds=self.seconds(),
+            judged=self.judged,
+        )
+
+    def seconds(self) -> float:
+        """Of training, over all attempts."""
+        return self._start.totals.train_seconds + time.perf_counter() - self._began
+
+    def save(self, is_best: bool = False) -> None:
+        """Write a checkpoint of the steps so far."""
+        path = save_checkpoint(
+            self._folder,
+            Checkpoint(
+                step=self.step, parameters=self._program.parameters_to_host(),
+                optimizer=self._program.optimizer_to_host(), random=torch.get_rng_state(), identity=self._identity,
+                totals=self.totals(),
+            ),
+            is_best,
+        )  # fmt: skip
+        self._context.log(f"checkpoint {path.name}")
+
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
+        """(index of the step, its batch) from the first that is not done to the last."""
+        step = self._start.step
+        while step < self._total:
+            epoch, start = divmod(step, self._steps_per_epoch)
+            for batch in self._data.batches(self._identity.batch_size, self._options.seed, epoch, start):
+                yield step, batch
+                step += 1
+                if step == self._total or step % self._steps_per_epoch == 0:
+                    break
+
+    def _train(self, step: int, batch: Batch, journal: Journal) -> None:
+        options = self._options
+        rate = learning_rate(
+            step, self._total, options.lr, options.schedule, options.warmup_steps, options.final_lr_share
+        )
+        began = time.perf_counter()
+        loss = self._program.train_step(batch, options.scalars(rate))
+        seconds = max(time.perf_counter() - began, 1e-9)
+        if not math.isfinite(loss):
+            raise RuntimeFault(f"the loss is {loss} at step {step}; lower lr (or momentum) and train again", step=step)
+        if step % self._steps_per_epoch == 0:
+            self._epoch_loss, self._epoch_steps = 0.0, 0
+        self._epoch_loss += loss
+        self._epoch_steps += 1
+        self.step = step + 1
+        samples = self._identity.batch_size / seconds
+        line = {"step": self.step, "loss": loss, "lr": rate, "samples_per_s": round(samples, 3)}
+        if self._data.tokens_per_sample:
+            line["tokens_per_s"] = round(samples * self._data.tokens_per_sample, 3)
+        journal.record(line)
+        elapsed = max(time.perf_counter() - self._began, 1e-9)
+        done = self.step - self._start.step
+        self._context.progress(
+            Progress(
+                "train", self.step, self._total, loss=loss, throughput=done * self._identity.batch_size / elapsed,
+                eta_s=elapsed / done * (self._total - self.step),
+            )
+        )  # fmt: skip
+
+    def _evaluate_if_due(self, journal: Journal) -> bool:
+        """Evaluate if it is time; whether this is the best so far."""
+        every = self._options.evaluate_every
+        if not every or (self.step % every and self.step != self._total):
+            return False
+        scores = self.evaluate(journal)
+        if scores is None:
+            return False
+        self.judged = judge_evaluation(
+            self.judged, self.step, scores.loss, scores.accuracy, self._options.best_by
+        )
+        words = " ".join(f"{name} {value:.4f}" for name, value in scores.to_json().items())
+        is_better = self.judged.best_step == self.step
+        self._context.log(f"step {self.step}: {words} on {self._split}{', the best so far' if is_better else ''}")
+        return is_better
+

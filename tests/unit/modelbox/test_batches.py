@@ -1,0 +1,154 @@
+"""Greedy batches: who goes together, who gets which rows back, and what a dead process does to those on the device."""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable
+from rdukit_modelbox.serving.batcher import Batcher, Waiting, take_batch
+from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
+from rdukit_modelbox.serving.signature import Signature, TensorSpec
+from rdukit_modelbox.serving.statistics import ModelStatistics
+
+SIGNATURE = Signature((TensorSpec("x", "FP32", (1,), "x"),), (TensorSpec("y", "FP32", (1,), "y"),), 4, 4)
+
+
+class DoublingLink:
+    """A device that doubles each row when it is told to finish."""
+
+    def __init__(self) -> None:
+        self.signature = SIGNATURE
+        self.memory = memoryview(bytearray(SIGNATURE.shared_bytes))
+        self.batches: list[int] = []
+        self._on_ran: Callable[[Any], None] | None = None
+
+    def run(self, rows: int, on_ran: Callable[[Any], None]) -> None:
+        self.batches.append(rows)
+        self._on_ran = on_ran
+
+    def finish(self, result: tuple[int, int, int] | RdukitError = (1000, 2000, 3000)) -> None:
+        floats = self.memory.cast("f")
+        start = SIGNATURE.offsets["output/y"] // 4
+        for row in range(4):
+            floats[start + row] = 2 * floats[row]
+        on_ran, self._on_ran = self._on_ran, None
+        assert on_ran is not None
+        on_ran(result)
+
+
+def request(*values: float) -> InferRequest:
+    return InferRequest([GivenTensor("x", "FP32", (len(values), 1), struct.pack(f"<{len(values)}f", *values))])
+
+
+def doubled(answer: InferAnswer) -> list[float]:
+    return list(struct.unpack(f"<{answer.rows}f", answer.outputs[0]))
+
+
+def in_loop(run: Callable[[Batcher, DoublingLink], Any], max_queue: int = 100) -> None:
+    async def main() -> None:
+        batcher, link = Batcher(ModelStatistics(), max_queue), DoublingLink()
+        batcher.attach(link)  # type: ignore[arg-type]
+        await run(batcher, link)
+
+    asyncio.run(main())
+
+
+def test_what_waits_while_the_device_is_busy_goes_together() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        first = batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        assert link.batches == [1]
+        rest = [batcher.submit(request(*values), len(values)) for values in ([2], [3, 4], [5], [6])]
+        link.finish()
+        assert link.batches == [1, 4]
+        link.finish()
+        link.finish()
+        assert link.batches == [1, 4, 1]
+        assert [doubled(await f) for f in (first, *rest)] == [[2], [4], [6, 8], [10], [12]]
+        await asyncio.wait_for(batcher.idle.wait(), 1)
+
+    in_loop(run)
+
+
+def test_requests_of_one_moment_go_together() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        for value in (1, 2, 3):
+            batcher.submit(request(value), 1)
+        await asyncio.sleep(0)
+        assert link.batches == [3]
+
+    in_loop(run)
+
+
+def test_a_request_that_was_taken_back_is_left_out() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        gone, stays = batcher.submit(request(2), 1), batcher.submit(request(3), 1)
+        gone.cancel()
+        link.finish()
+        assert link.batches == [1, 1]
+        link.finish()
+        assert doubled(await stays) == [6]
+
+    in_loop(run)
+
+
+def test_what_waits_survives_a_process_and_what_ran_is_tried_once_more() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        ran = batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        waits = batcher.submit(request(2), 1)
+        batcher.detach("was killed by SIGKILL")
+        second = DoublingLink()
+        batcher.attach(second)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert second.batches == [2]
+        batcher.detach("was killed by SIGKILL")
+        with pytest.raises(Unavailable, match="SIGKILL"):
+            await ran
+        third = DoublingLink()
+        batcher.attach(third)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        third.finish()
+        assert doubled(await waits) == [4]
+
+    in_loop(run)
+
+
+def test_a_device_error_fails_its_batch_only() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        bad = batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        good = batcher.submit(request(2), 1)
+        link.finish(RuntimeFault("tile 3 hangs"))
+        with pytest.raises(RuntimeFault, match="tile 3"):
+            await bad
+        link.finish()
+        assert doubled(await good) == [4]
+
+    in_loop(run)
+
+
+def test_a_full_queue_refuses() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        batcher.submit(request(2), 1)
+        with pytest.raises(Overloaded, match="1 requests wait"):
+            batcher.submit(request(3), 1)
+
+    in_loop(run, max_queue=1)
+
+
+def test_a_batch_never_exceeds_the_pef_and_keeps_the_order() -> None:
+    loop = asyncio.new_event_loop()
+    waiting = deque(Waiting(request(*([0.0] * rows)), rows, loop.create_future()) for rows in (2, 1, 3, 1))
+    assert [w.rows for w in take_batch(waiting, 4)] == [2, 1]
+    assert [w.rows for w in take_batch(waiting, 4)] == [3, 1]
+    assert take_batch(waiting, 4) == []
+    loop.close()

@@ -1,0 +1,43 @@
+"""A multi-layer perceptron: two linear layers with a ReLU between; the model of the serving comparisons.
+
+Axes: B batch, F features, C classes.
+"""
+
+import torch
+from torch import nn
+
+import sambaflow.samba as samba
+from rdukit_zoo.registry import model
+
+
+def make_inputs(
+    batch_size: int, num_features: int = 64, hidden_size: int = 256, num_classes: int = 10
+) -> tuple[samba.SambaTensor, ...]:
+    """Dummy inputs: ``rows`` [batch, features] and ``label`` [batch]."""
+    rows = samba.randn(batch_size, num_features, name="rows", batch_dim=0)
+    return rows, samba.randint(num_classes, (batch_size,), name="label", batch_dim=0)
+
+
+@model(
+    name="mlp",
+    title="Multi-layer perceptron",
+    task="classification",
+    licence="Apache-2.0",
+    source="Rumelhart, Hinton and Williams, Learning representations by back-propagating errors (1986)",
+    sizes={"num_features": 64, "hidden_size": 256, "num_classes": 10},
+    make_inputs=make_inputs,
+)
+class MultiLayerPerceptron(nn.Module):
+    """(rows [B, F], targets [B]) → (loss [], logits [B, C]); rows alone → logits."""
+
+    def __init__(self, num_features: int = 64, hidden_size: int = 256, num_classes: int = 10) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(num_features, hidden_size)
+        self.answer = nn.Linear(hidden_size, num_classes)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def forward(
+        self, rows: torch.Tensor, targets: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        logits: torch.Tensor = self.answer(torch.relu(self.hidden(rows)))
+        return logits if targets is None else (self.criterion(logits, targets), logits)
