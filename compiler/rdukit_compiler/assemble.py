@@ -1,5 +1,6 @@
 """Put kernels and plans together: symbols, sections in schedule order, gradients and their contributions."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,7 @@ from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.optimizer import (
     STATES,
+    TAKES_NARROW,
     OptimizerGroup,
     OptimizerKernel,
     accumulated_name,
@@ -28,6 +30,7 @@ from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
 from rdukit_compiler.passes.host_sections import HOST
+from rdukit_compiler.passes.narrow_gradients import narrow_gradients
 from rdukit_compiler.passes.quantize_weights import scale_name
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.patterns.vocabulary import LOSSES
@@ -82,6 +85,9 @@ class _GraphAssembler:
         self._gradients: dict[str, list[str]] = {}
         #: Parameter → symbol of the gradient that later sections made, to which earlier ones add theirs.
         self._totals: dict[str, str] = {}
+        #: Parameters whose gradient the optimizer takes in bf16, and symbols of gradients that are.
+        self._narrowable: frozenset[str] = frozenset()
+        self._narrow: set[str] = set()
         #: Section plan → parameters whose gradients it adds to those.
         self._added: dict[str, tuple[str, ...]] = {}
         self._scheduled: list[int] = []
@@ -97,6 +103,7 @@ class _GraphAssembler:
         losses = _loss_outputs(graph) if training else ()
         seeds = self._add_seeds() if training else {}
         precision = Precision(self._options.base_precision, training)
+        self._narrowable = self._find_narrowable(plans, groups)
         built: list[SectionKernels] = []
         for plan in reversed(plans):
             kernels = self._assembly.memo.build(
@@ -175,16 +182,32 @@ class _GraphAssembler:
         """
         values = self._graph.values
         added = [name for name in kernels.gradients if name in self._totals]
+        kernels, narrow = narrow_gradients(kernels, (name for name in kernels.gradients if name in self._narrowable))
         for name in kernels.gradients:
             if name in added:
                 continue
             symbol = f"{name}__grad_from_{plan}"
-            self._symbol(symbol, SymbolKind.GRADIENT, values[name].dtype, values[name].shape)
+            dtype = "bfloat16" if name in narrow else values[name].dtype
+            self._symbol(symbol, SymbolKind.GRADIENT, dtype, values[name].shape)
             self._gradients.setdefault(name, []).append(symbol)
-            if values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
+            if name in narrow:
+                self._narrow.add(symbol)
+            elif values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
                 self._totals[name] = symbol
         self._added[plan] = tuple(added)
         return add_up_gradients(kernels, added, values)
+
+    def _find_narrowable(self, plans: Sequence[SectionPlan], groups: Sequence[OptimizerGroup]) -> frozenset[str]:
+        """Parameters that one section reads, and whose gradient goes straight to an update that takes it in bf16."""
+        if self._options.accumulates or self._options.data_parallel:
+            return frozenset()
+        readers = Counter(
+            name
+            for plan in plans
+            for name in {name for operator in plan.operators for name in self._operators[operator].inputs}
+        )
+        updated = [group for group in groups if group.kind in TAKES_NARROW and group.max_grad_norm is None]
+        return frozenset(name for group in updated for name in group.parameters if readers[name] == 1)
 
     def _gradient_symbol(self, name: str, plan: str) -> str:
         return self._totals[name] if name in self._added[plan] else f"{name}__grad_from_{plan}"
@@ -335,7 +358,7 @@ class _GraphAssembler:
                 self._gradients[parameter.name] = [symbol]
             self._add_optimizer_section(together[0], SectionType.GRADNORM, clipped)
         for group in groups:
-            kernel = build_optimizer(group, parameters, self._as_tuples(), self._options.is_exact)
+            kernel = build_optimizer(group, parameters, self._as_tuples(), self._options.is_exact, self._narrow)
             self._add_optimizer_section(group, SectionType.OPT, kernel)
 
     def _add_accumulation(self, groups: tuple[OptimizerGroup, ...]) -> OptimizerKernel:

@@ -4,7 +4,7 @@ State names follow the SDK reference 9 and 20: ``<param>__sgd0__momentum``. Run-
 ``<kind><index>.<scalar>`` (``sgd0.lr``); a program's ``lr`` sets every ``….lr``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,8 @@ STATES: Final = {
 }
 #: Optimizer kind → the operator that rounds as torch's default update does, where the fast one does not.
 EXACT_UPDATES: Final = {"adamw": "adamw_stepwise"}
+#: Optimizer kinds whose operators take gradients in bf16 beside f32 parameters.
+TAKES_NARROW: Final = frozenset({"adamw"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def build_reduce(
 
 def build_optimizer(
     group: OptimizerGroup, parameters: Mapping[str, Value], gradients: Mapping[str, tuple[str, ...]],
-    exact: bool = False,
+    exact: bool = False, narrow: Set[str] = frozenset(),
 ) -> OptimizerKernel:  # fmt: skip
     """Update the parameters and states of ``group`` in place from the gradients' contributions.
 
@@ -146,8 +148,9 @@ def build_optimizer(
 
     Args:
         exact: round as torch's default update does, rather than be fast.
+        narrow: gradients in bf16, each the only contribution.
     """
-    builder = _Builder()
+    builder = _Builder(narrow)
     present = [name for name in group.parameters if gradients.get(name)]
     refs: list[Argument] = [builder.input(parameters[name]) for name in present]
     summed = [builder.summed(parameters[name], gradients[name]) for name in present]
@@ -167,9 +170,10 @@ def build_optimizer(
 
 
 class _Builder:
-    """Collects a kernel's inputs and nodes."""
+    """Collects a kernel's inputs and nodes. ``narrow``: gradients in bf16."""
 
-    def __init__(self) -> None:
+    def __init__(self, narrow: Set[str] = frozenset()) -> None:
+        self._narrow = narrow
         self.bound: list[str] = []
         self._inputs: list[TensorSpec] = []
         self._nodes: list[KernelNode] = []
@@ -182,7 +186,8 @@ class _Builder:
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
         """The sum of contributions; of large ones there is mostly one, see ``passes.add_up_gradients``."""
-        total = self.input(replace(parameter, name=contributions[0]))
+        dtype = "bfloat16" if contributions[0] in self._narrow else parameter.dtype
+        total = self.input(replace(parameter, name=contributions[0], dtype=dtype))
         for name in contributions[1:]:
             part = self.input(replace(parameter, name=name))
             added = f"s{len(self._nodes)}"

@@ -20,14 +20,24 @@ def call_verb(
     output: str,
     key: str | None,
     as_json: bool,
+    *,
+    timeout_s: float = 0.0,
+    resume: bool = False,
+    webhook: str = "",
 ) -> int:
     """Submit, follow and print. Returns the exit status: 0, or that of the operation's error.
+
+    Args:
+        webhook: URL to announce the end to; empty: none.
 
     Raises:
         RdukitError: the box refused the request, or does not answer.
     """
     with BoxClient(url) as client:
-        operation = client.submit(verb, parameters, inputs, output, key)
+        operation = client.submit(
+            verb, parameters, inputs, output, key, timeout_s=timeout_s, resume=resume,
+            webhook={"url": webhook} if webhook else None,
+        )  # fmt: skip
         try:
             operation = _follow(client, operation, as_json)
         except KeyboardInterrupt:

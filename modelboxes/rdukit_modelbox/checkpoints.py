@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ class Totals:
     epoch_steps: int = 0
     #: Seconds of training, evaluations and checkpoints included.
     train_seconds: float = 0.0
-    judged: Judged = Judged()
+    judged: Judged = field(default_factory=Judged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Reads one JSON line from stdin that says what to do, and writes JSON lines to the descriptor: ``started``, ``progress``,
 ``log``, then ``result`` or ``error``. A process of its own, so that a crash or a kill ends one operation and not the
-box. For synchronous inference it stays and answers each further line with ``rows``.
+box.
 """
 
 import json
@@ -38,10 +38,7 @@ def main(arguments: list[str]) -> int:
         try:
             request: dict[str, Any] = json.loads(sys.stdin.readline())
             _send(events, kind="started")
-            if request["kind"] == "rows":
-                _serve_rows(request, events)
-            else:
-                _run_verb(request, events)
+            _run_verb(request, events)
         except RdukitError as error:
             _send(events, kind="error", **error.body())
             return error.exit_status
@@ -92,34 +89,21 @@ class ChildContext:
 
 
 def _run_verb(request: dict[str, Any], events: IO[str]) -> None:
+    from rdukit_modelbox.artifacts.exchange import bring_inputs, send_outputs
     from rdukit_modelbox.box import Verb, load_box
+    from rdukit_modelbox.mounts import Exchange
     from rdukit_modelbox.verbs import load_verb
 
     box = load_box(Path(request["box_file"]))
     context = ChildContext(box, events)
     inputs = {name: Path(path) for name, path in request["inputs"].items()}
+    exchange = Exchange(**request["exchange"])
+    inputs = bring_inputs(context, inputs, exchange)
     done = load_verb(Verb(request["verb"]))(context, request["parameters"], inputs, Path(request["output"]))
     outputs = {name: str(path) for name, path in done.outputs.items()}
+    if exchange.upload:
+        outputs = send_outputs(context, done.outputs, exchange.upload)
     _send(events, kind="result", result=dict(done.figures), outputs=outputs)
-
-
-def _serve_rows(request: dict[str, Any], events: IO[str]) -> None:
-    from rdukit.errors import InvalidArgument
-    from rdukit_modelbox.box import load_box
-    from rdukit_modelbox.rows import RowsProgram
-
-    program = RowsProgram(load_box(Path(request["box_file"])), Path(request["pef"]), Path(request["checkpoint"]))
-    try:
-        _send(events, kind="ready")
-        for line in sys.stdin:
-            try:
-                outputs, labels = program.predict(json.loads(line)["rows"])
-            except InvalidArgument as error:
-                _send(events, kind="refused", **error.body())
-                continue
-            _send(events, kind="rows", outputs=outputs, labels=labels)
-    finally:
-        program.close()
 
 
 def _send(events: IO[str], **message: object) -> None:

@@ -35,6 +35,8 @@ for command in (*COMMANDS, *IMAGE_COMMANDS):
 @click.option(
     "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
 )
+@click.option("--pef", type=click.Path(path_type=Path), help="A PEF to serve from the beginning.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="The parameters to serve it with.")
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
 def run(
@@ -44,6 +46,8 @@ def run(
     host: str,
     state: Path | None,
     mounts: Sequence[Path],
+    pef: Path | None,
+    checkpoint: Path | None,
     announce: Path | None,
     parent: int | None,
 ) -> None:
@@ -57,7 +61,7 @@ def run(
     folder = state or home_folder() / "boxes" / load_box(file).name
     if announce is None:
         click.echo(f"serving {box_name} on {host}, REST {rest_port}, gRPC {grpc_port}, state {folder}", err=True)
-    serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent))
+    serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent, pef, checkpoint))
 
 
 @box.command()

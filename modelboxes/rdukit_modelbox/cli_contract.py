@@ -1,4 +1,4 @@
-"""``rdukit box list|describe|validate|new|inspect|schema``: what looks at boxes and starts none."""
+"""``rdukit box list|describe|validate|new|inspect|schema|convert``: what looks at boxes and starts none."""
 
 import json
 from pathlib import Path
@@ -140,6 +140,24 @@ def inspect(url: str | None, box_name: str | None, image: Path | None, reference
 
 
 @click.command()
+@click.option("--file", "file", required=True, type=click.Path(path_type=Path), help="A checkpoint that torch saved.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
+@JSON_OPTION
+def convert(file: Path, output: Path, as_json: bool) -> None:
+    """Turn a pickled checkpoint (.pt) into safetensors, without running what is in it.
+
+    Example: rdukit box convert --file model.pt --output model.safetensors
+    """
+    from rdukit_modelbox.artifacts.convert_checkpoint import convert_checkpoint
+
+    shapes = convert_checkpoint(file, output)
+    if as_json:
+        click.echo(json.dumps({"file": str(output), "tensors": {name: list(shape) for name, shape in shapes.items()}}))
+    else:
+        click.echo(f"wrote {len(shapes)} tensors to {output}")
+
+
+@click.command()
 @click.option("--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
 def schema(output: Path | None) -> None:
     """Print the JSON schema of modelbox.yaml, for editors and checkers.
@@ -152,7 +170,7 @@ def schema(output: Path | None) -> None:
         write_atomic(output, SCHEMA_FILE.read_bytes())
 
 
-COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema)
+COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert)
 
 
 def _check_model(path: Path, box: Box) -> None:

@@ -1,13 +1,23 @@
 """Client of a box's REST wire."""
 
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 import httpx
 
 from rdukit.errors import Unavailable, error_from_body
 from rdukit_modelbox.sse import read_events
+
+#: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
+SILENCE_S: Final = 20.0
+#: Attachments in a row that bring nothing, after which the box is given up, and the pause between two.
+MAX_REATTACH: Final = 10
+REATTACH_PAUSE_S: Final = 0.3
+
+_FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class BoxClient:
@@ -40,14 +50,27 @@ class BoxClient:
         inputs: Mapping[str, str] | None = None,
         output: str = "",
         idempotency_key: str | None = None,
+        *,
+        timeout_s: float = 0.0,
+        resume: bool = False,
+        webhook: Mapping[str, object] | None = None,
     ) -> dict[str, Any]:
         """Ask for a verb; returns the queued operation.
 
+        Args:
+            timeout_s: seconds in which it must end, its time in the queue included; 0: no limit.
+            resume: have it queued once more if the box ends before it does.
+            webhook: ``{"url": …, "events": [state, …]}``.
         Raises:
             RdukitError: the box refused; the class is the one that the error's code names.
         """
-        body = {"parameters": dict(parameters or {}), "inputs": dict(inputs or {}), "output": output}
-        return self._call("POST", f"/v1/{verb}", {**body, "idempotency_key": idempotency_key})
+        body: dict[str, object] = {
+            "parameters": dict(parameters or {}), "inputs": dict(inputs or {}), "output": output,
+            "idempotency_key": idempotency_key, "timeout_s": timeout_s, "resume": resume,
+        }  # fmt: skip
+        if webhook is not None:
+            body["webhook"] = dict(webhook)
+        return self._call("POST", f"/v1/{verb}", body)
 
     def infer_rows(self, rows: list[list[float]], inputs: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Classify rows at once: ``{"outputs", "labels"}``."""
@@ -57,34 +80,44 @@ class BoxClient:
         """One operation as it is now."""
         return self._call("GET", f"/v1/operations/{operation_id}")
 
-    def operations(self) -> list[dict[str, Any]]:
-        """All of them, oldest first."""
-        found: list[dict[str, Any]] = self._call("GET", "/v1/operations")["operations"]
-        return found
+    def operations(self, state: str = "", verb: str = "") -> Iterator[dict[str, Any]]:
+        """Operations, newest first, those in ``state`` and of ``verb`` if given; asks for more as they are taken."""
+        query = {key: value for key, value in (("state", state), ("verb", verb)) if value}
+        while True:
+            page = self._call("GET", f"/v1/operations?{urlencode(query)}")
+            yield from page["operations"]
+            if not page["next_cursor"]:
+                return
+            query["cursor"] = page["next_cursor"]
 
     def cancel(self, operation_id: str) -> dict[str, Any]:
         """Cancel one and wait until it has ended."""
         return self._call("POST", f"/v1/operations/{operation_id}/cancel")
 
     def events(self, operation_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Its events as they come; ends after the result.
+        """Events with numbers above ``after``, as they come, to the result; attaches again where a stream broke.
 
         Raises:
-            Unavailable: the stream broke before the result.
+            NotFound: no such operation.
+            Unavailable: the box is gone: so many attachments in a row brought nothing.
         """
-        last: dict[str, Any] = {}
-        path = f"/v1/operations/{operation_id}/events"
-        try:
-            with self._http.stream("GET", path, params={"after": after}, timeout=httpx.Timeout(60.0)) as response:
-                if response.status_code != 200:
-                    response.read()
-                    raise error_from_body(response.json())
-                for _, last in read_events(response.iter_lines()):
-                    yield last
-        except httpx.HTTPError as cause:
-            raise Unavailable(f"the box at {self.url} broke off: {cause}") from cause
-        if last.get("kind") != "result":
-            raise Unavailable(f"the box at {self.url} closed the stream before the result")
+        failures = 0
+        while True:
+            try:
+                for event in self._attach(operation_id, after):
+                    failures, after = 0, max(after, int(event["sequence"]))
+                    yield event
+                    if event["kind"] == "result":
+                        return
+                if self.operation(operation_id)["state"] in _FINAL:
+                    return  # all of its events were known
+                reason = "it closed the stream before the result"
+            except httpx.HTTPError as cause:
+                reason = str(cause)
+            failures += 1
+            if failures > MAX_REATTACH:
+                raise Unavailable(f"the box at {self.url} broke off: {reason}")
+            time.sleep(REATTACH_PAUSE_S)
 
     def wait(self, operation_id: str) -> dict[str, Any]:
         """The operation once it has ended."""
@@ -104,6 +137,15 @@ class BoxClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
+        path = f"/v1/operations/{operation_id}/events"
+        with self._http.stream("GET", path, params={"after": after}, timeout=httpx.Timeout(SILENCE_S)) as response:
+            if response.status_code != 200:
+                response.read()
+                raise error_from_body(response.json())
+            for _, event in read_events(response.iter_lines()):
+                yield event
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         response = self._send(method, path, body)

@@ -1,11 +1,14 @@
-"""The data set that ``preprocess`` writes and the other verbs read: two ``.npz`` files and a manifest.
+"""The data set of rows that ``preprocess`` writes and the other verbs read: two splits and a manifest.
 
+A small split is a ``.npz`` file; a large one is two ``.npy`` files, which are mapped rather than read into memory.
 Axes: N samples, F features.
 """
 
+import hashlib
 import json
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,6 +22,9 @@ from rdukit.files import atomic_target, sha256_of, write_json_atomic
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 SPLITS: Final = ("train", "test")
+#: A data set with more bytes of features than this is mapped.
+HELD_BYTES: Final = 64 << 20
+DIGEST_BYTES: Final = 4 << 20
 
 Split = Literal["train", "test"]
 
@@ -36,7 +42,12 @@ class Samples:
     @property
     def digest(self) -> str:
         """SHA-256 of the numbers, whatever file they are in."""
-        return sha256_of(self.features_NF.tobytes() + self.labels_N.tobytes())
+        found = hashlib.sha256()
+        for values in (self.features_NF, self.labels_N):
+            step = max(1, DIGEST_BYTES // max(1, values[:1].nbytes))
+            for start in range(0, len(values), step):
+                found.update(values[start : start + step].tobytes())
+        return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +70,81 @@ class Dataset:
 
 def save_dataset(folder: Path, train: Samples, test: Samples, *, classes: int, normalize: str, source: str) -> Path:
     """Write both splits, then the manifest; a folder without manifest is not a data set. Returns ``folder``."""
+    pieces = {name: [(part.features_NF, part.labels_N)] for name, part in zip(SPLITS, (train, test), strict=True)}
+    counts = {"train": len(train), "test": len(test)}
+    features = int(train.features_NF.shape[1])
+    return write_dataset(folder, pieces, counts, features, classes=classes, normalize=normalize, source=source)
+
+
+def write_dataset(
+    folder: Path,
+    pieces: Mapping[str, Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]]],
+    counts: Mapping[str, int],
+    features: int,
+    *,
+    classes: int,
+    normalize: str,
+    source: str,
+    more: Mapping[str, object] | None = None,
+) -> Path:
+    """Write both splits from pieces of features [N, F] and labels [N], then the manifest. Returns ``folder``.
+
+    Args:
+        counts: samples of each split; decides with ``features`` whether the files are read or mapped.
+        more: further keys of the manifest.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    for name, samples in zip(SPLITS, (train, test), strict=True):
-        with atomic_target(folder / f"{name}.npz") as temporary, temporary.open("wb") as stream:
-            np.savez(stream, features=samples.features_NF, labels=samples.labels_N)
+    is_mapped = sum(counts.values()) * features * 4 > HELD_BYTES
+    digests = {
+        name: (_write_mapped if is_mapped else _write_held)(folder, name, pieces[name], counts[name], features)
+        for name in SPLITS
+    }
     manifest = {
         "format": FORMAT,
         "source": source,
         "normalize": normalize,
-        "features": int(train.features_NF.shape[1]),
+        "features": features,
         "classes": classes,
-        "train": {"samples": len(train), "sha256": train.digest},
-        "test": {"samples": len(test), "sha256": test.digest},
+        **{name: {"samples": counts[name], "sha256": digests[name]} for name in SPLITS},
+        **({"storage": "npy"} if is_mapped else {}),
+        **(more or {}),
     }
     write_json_atomic(folder / MANIFEST, manifest)
     return folder
+
+
+def _write_held(
+    folder: Path, name: str, pieces: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]], count: int, features: int
+) -> str:
+    parts = list(pieces)
+    samples = Samples(
+        np.concatenate([np.zeros((0, features), np.float32), *(part[0] for part in parts)]),
+        np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)]),
+    )
+    with atomic_target(folder / f"{name}.npz") as temporary, temporary.open("wb") as stream:
+        np.savez(stream, features=samples.features_NF, labels=samples.labels_N)
+    return samples.digest
+
+
+def _write_mapped(
+    folder: Path, name: str, pieces: Iterable[tuple[NDArray[np.float32], NDArray[np.int64]]], count: int, features: int
+) -> str:
+    found = hashlib.sha256()
+    labels = [np.zeros(0, np.int64)]
+    with atomic_target(folder / f"{name}.features.npy") as temporary, temporary.open("wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (count, features)}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for features_NF, labels_N in pieces:
+            data = features_NF.tobytes()
+            stream.write(data)
+            found.update(data)
+            labels.append(labels_N)
+    together = np.concatenate(labels)
+    found.update(together.tobytes())
+    with atomic_target(folder / f"{name}.labels.npy") as temporary, temporary.open("wb") as stream:
+        np.save(stream, together)
+    return found.hexdigest()
 
 
 def load_dataset(folder: Path) -> Dataset:
@@ -84,14 +154,7 @@ def load_dataset(folder: Path) -> Dataset:
         NotFound: the folder has no manifest, so no finished preprocess wrote it.
         InvalidArgument: the manifest or a split is damaged or they disagree.
     """
-    try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
-    except FileNotFoundError as cause:
-        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set made by preprocess") from cause
-    except ValueError as cause:
-        raise InvalidArgument(f"{folder / MANIFEST} is not readable: {cause}; preprocess again") from cause
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InvalidArgument(f"{folder / MANIFEST} is not of format {FORMAT}; preprocess again")
+    manifest = read_manifest(folder)
     try:
         train, test = (_load_split(folder, name, manifest) for name in SPLITS)
         return Dataset(
@@ -101,6 +164,24 @@ def load_dataset(folder: Path) -> Dataset:
         )  # fmt: skip
     except (KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / MANIFEST} lacks {cause}; preprocess again") from cause
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the manifest of a data set of rows says.
+
+    Raises:
+        NotFound: the folder has no manifest, so no finished preprocess wrote it.
+        InvalidArgument: the manifest is damaged or of another format.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    except FileNotFoundError as cause:
+        raise NotFound(f"{folder} has no {MANIFEST}; it is not a data set made by preprocess") from cause
+    except ValueError as cause:
+        raise InvalidArgument(f"{folder / MANIFEST} is not readable: {cause}; preprocess again") from cause
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("kind", "rows") != "rows":
+        raise InvalidArgument(f"{folder / MANIFEST} is not of format {FORMAT}, rows; preprocess again")
+    return manifest
 
 
 def check_dataset_fits(dataset: Dataset, features: int, classes: int) -> None:
@@ -117,10 +198,17 @@ def check_dataset_fits(dataset: Dataset, features: int, classes: int) -> None:
 
 
 def _load_split(folder: Path, name: str, manifest: dict[str, Any]) -> Samples:
-    path = folder / f"{name}.npz"
+    is_mapped = manifest.get("storage") == "npy"
+    path = folder / (f"{name}.features.npy" if is_mapped else f"{name}.npz")
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            samples = Samples(arrays["features"], arrays["labels"])
+        if is_mapped:
+            labels_path = folder / f"{name}.labels.npy"
+            samples = Samples(
+                np.load(path, mmap_mode="r", allow_pickle=False), np.load(labels_path, allow_pickle=False)
+            )
+        else:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+                samples = Samples(arrays["features"], arrays["labels"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
         raise InvalidArgument(f"{path} is missing or not readable: {cause}; preprocess again") from cause
     features, labels = samples.features_NF, samples.labels_N

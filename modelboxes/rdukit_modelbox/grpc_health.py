@@ -29,6 +29,8 @@ class BoxHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if request.service not in self._names:
             legal = ", ".join(sorted(self._names - {""}))
             raise NotFound(f"no service {request.service[:80]!r}; legal: {legal}", field="service")
+        if not (await self._service.readiness()).is_ready:
+            return health_pb2.HealthCheckResponse(status=Status.NOT_SERVING)
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
     async def Watch(

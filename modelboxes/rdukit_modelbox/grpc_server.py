@@ -30,6 +30,7 @@ from rdukit_modelbox.grpc_messages import (
 from rdukit_modelbox.grpc_strict import Undecodable, add_strictly
 from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.serving.grpc_descriptors import reflected_pool
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
 def add_model_box(service: BoxService, server: Any) -> str:
     """Add ``rdukit.modelbox.v1.ModelBox``; returns the service's name."""
     add_strictly(modelbox_pb2_grpc.add_ModelBoxServicer_to_server, ModelBoxServicer(service), server)
-    return SERVICE_NAME
+    return str(SERVICE_NAME)
 
 
 def add_health(service: BoxService, names: Sequence[str], server: Any) -> str:
@@ -137,9 +138,10 @@ def add_health(service: BoxService, names: Sequence[str], server: Any) -> str:
 def add_reflection(names: Sequence[str], server: Any) -> None:
     """Add reflection, as v1 and as v1alpha, of the services ``names``."""
     every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
-    reflection.enable_server_reflection(every, server)
+    pool = reflected_pool(names)
+    reflection.enable_server_reflection(every, server, pool)
     method = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(every).ServerReflectionInfo,
+        reflection.aio.ReflectionServicer(every, pool).ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
@@ -147,14 +149,17 @@ def add_reflection(names: Sequence[str], server: Any) -> None:
     server.add_generic_rpc_handlers((handler,))
 
 
-async def start_grpc(service: BoxService, host: str, port: int, more: Sequence[AddService] = ()) -> tuple[Any, int]:
+async def start_grpc(
+    service: BoxService, host: str, port: int, more: Sequence[AddService] = (), interceptors: Sequence[Any] = ()
+) -> tuple[Any, int]:
     """Start serving, with ``more`` services; returns the server and the port it got."""
     server = grpc.aio.server(
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
-        ]
+        ],
     )
     names = [add_model_box(service, server), *(add(server) for add in more)]
     names.append(add_health(service, names, server))

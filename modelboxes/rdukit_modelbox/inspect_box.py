@@ -13,7 +13,7 @@ from rdukit_modelbox.describe import describe
 
 #: Labels of an image that are a box's.
 LABEL_PREFIX: Final = "dev.rdukit.box."
-#: Folder of the YAML in an image.
+#: Most bytes of a YAML that are read out of an image.
 MAX_YAML_BYTES: Final = 1 << 20
 
 
@@ -29,7 +29,7 @@ def inspect_running(url: str) -> dict[str, Any]:
             health = client.health()
         except Unavailable as error:
             health = {"status": "not ready", "reason": error.message}
-        operations = client.operations()
+        operations = list(client.operations())
     states: dict[str, int] = {}
     for operation in operations:
         states[operation["state"]] = states.get(operation["state"], 0) + 1

@@ -3,6 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rdukit_modelbox.operations import Operation
+from rdukit_modelbox.serving.metrics import ServingCollector
+from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.states import OperationState
 
 
@@ -30,6 +32,10 @@ class Metrics:
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5, 30), registry=self.registry,
         ).labels(**labels)  # fmt: skip
         self._box = box
+
+    def add_models(self, repository: Repository) -> None:
+        """Also tell of the models that it serves."""
+        self.registry.register(ServingCollector(repository))
 
     def count_ended(self, operation: Operation) -> None:
         """An operation reached a final state."""

@@ -41,10 +41,11 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
         raise InvalidArgument(f"module {place!r}: {file_name} is not a Python file; legal: a name ending in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE_NAME] = module
+    # Whatever somebody else's code raises is that code's fault.
     try:
         spec.loader.exec_module(module)
         entry = getattr(module, function_name or "model_entry")()
-    except Exception as cause:  # noqa: BLE001 somebody else's code
+    except Exception as cause:
         raise InvalidArgument(f"module {place!r} failed: {type(cause).__name__}: {cause}") from cause
     if not isinstance(entry, ModelEntry):
         raise InvalidArgument(

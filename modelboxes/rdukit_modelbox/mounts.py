@@ -1,11 +1,21 @@
-"""Paths in requests → paths on this machine, kept under the mounted folders. No path outside them is ever opened."""
+"""Paths in requests → paths on this machine, kept under the mounted folders. No path outside them is ever opened.
+
+Inputs may also be URIs of what is elsewhere: these are fetched into the first folder by ``artifacts/``, in the child
+that runs the verb; here they only get the place where they will be.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.box import Box, Verb
+from rdukit_modelbox.artifacts.reference import REMOTE_SCHEMES, is_remote, parse_fragment, parse_reference
+from rdukit_modelbox.box import Box, Slot, Verb
+
+#: Folder in the first mount that keeps what was fetched.
+ARTIFACTS: Final = "artifacts"
 
 
 class Mounts:
@@ -23,6 +33,11 @@ class Mounts:
             if not folder.is_dir():
                 raise InvalidArgument(f"mount {folder} is not a folder")
         self.folders = tuple(folder.resolve() for folder in folders)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where fetched artifacts are kept; it need not exist."""
+        return self.folders[0] / ARTIFACTS
 
     def resolve(self, text: str, what: str) -> Path:
         """The path that ``text`` (a path or ``file://`` URI) means, links resolved; it need not exist.
@@ -45,27 +60,100 @@ class Mounts:
         return path
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What the child has to do about the inputs before the verb, and to the outputs after it."""
+
+    #: Slot → URI to fetch.
+    remote: Mapping[str, str] = field(default_factory=dict)
+    #: Slot → SHA-256 that a local file must have.
+    digests: Mapping[str, str] = field(default_factory=dict)
+    #: Slot → ``file``, ``folder`` or ``any``.
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    #: Folders that nothing may lead out of.
+    roots: tuple[str, ...] = ()
+    #: Where fetched artifacts are kept.
+    store: str = ""
+    #: ``s3://`` prefix for the outputs; empty: they stay here.
+    upload: str = ""
+
+
+def mount_points(box: Box) -> list[Path]:
+    """Mount points of the box's artifacts that are folders on this machine."""
+    slots = [slot for verb in box.verbs for side in ("inputs", "outputs") for slot in getattr(box.slots_of(verb), side)]
+    paths = [Path(slot.mount) for slot in slots if slot.mount is not None]
+    return [path for path in dict.fromkeys(paths) if path.is_dir()]
+
+
 def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]) -> dict[str, Path]:
-    """The input slots of ``verb`` as existing paths.
+    """The input slots of ``verb`` as existing paths, or as the places where remote ones will be.
+
+    A slot that the request does not name is what lies at its mount point, if anything does.
 
     Raises:
-        InvalidArgument: an unknown slot, a required one that is missing, a path outside the mounts, or a file where a
-            folder belongs or the other way round.
+        InvalidArgument: an unknown slot, a required one that is missing, a path outside the mounts, a file where a
+            folder belongs or the other way round, a URI whose scheme the slot does not take, or a malformed one.
         NotFound: nothing at the path.
     """
     slots = {slot.name: slot for slot in box.slots_of(verb).inputs}
     for name in given:
         if name not in slots:
-            raise InvalidArgument(f"{box.name} {verb} has no input {name!r}; legal: {', '.join(slots) or 'none'}")
+            raise InvalidArgument(
+                f"{box.name} {verb} has no input {name!r}; legal: {', '.join(slots) or 'none'}", input=name
+            )
+    given = {**{name: text for name, slot in slots.items() if (text := _find_mounted(slot))}, **given}
     missing = [name for name, slot in slots.items() if slot.required and name not in given]
     if missing:
         raise InvalidArgument(f"{box.name} {verb} needs the inputs {', '.join(missing)}", missing=missing)
-    paths: dict[str, Path] = {}
-    for name, text in given.items():
-        path = mounts.resolve(text, f"input {name!r}")
-        if not path.exists():
-            raise NotFound(f"input {name!r}: there is nothing at {path}")
-        if slots[name].kind != "any" and path.is_dir() != (slots[name].kind == "folder"):
-            raise InvalidArgument(f"input {name!r}: {path} must be a {slots[name].kind}")
-        paths[name] = path
-    return paths
+    return {name: _resolve_input(mounts, slots[name], text) for name, text in given.items()}
+
+
+def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str], upload: str = "") -> Exchange:
+    """What is to be fetched, compared and uploaded for a request that ``resolve_inputs`` took.
+
+    Raises:
+        InvalidArgument: a malformed URI or digest, or outputs that may not go to S3.
+    """
+    remote = {name: text for name, text in given.items() if is_remote(text)}
+    digests = {
+        name: digest
+        for name, text in given.items()
+        if text.startswith("file://") and (digest := parse_fragment(urlsplit(text).fragment, f"input {name!r}"))
+    }
+    if upload:
+        for slot in box.slots_of(verb).outputs:
+            if slot.schemes is not None and "s3" not in slot.schemes:
+                legal = ", ".join(slot.schemes)
+                raise InvalidArgument(f"output: {slot.name} of {box.name} {verb} does not go to s3; legal: {legal}")
+    return Exchange(
+        remote, digests, {slot.name: slot.kind for slot in box.slots_of(verb).inputs},
+        tuple(map(str, mounts.folders)), str(mounts.artifacts), upload,
+    )  # fmt: skip
+
+
+def _resolve_input(mounts: Mounts, slot: Slot, text: str) -> Path:
+    what = f"input {slot.name!r}"
+    scheme = text.partition("://")[0] if "://" in text else "file"
+    legal = slot.schemes or ("file", *REMOTE_SCHEMES)
+    if scheme not in legal:
+        raise InvalidArgument(f"{what}: scheme {scheme!r} is not legal; legal: {', '.join(legal)}", input=slot.name)
+    if is_remote(text):
+        return mounts.artifacts / "by-uri" / parse_reference(text, what).key
+    if slot.mount is not None and "://" not in text and not text.startswith("/") and Path(slot.mount).is_dir():
+        text = f"{slot.mount}/{text}"
+    path = mounts.resolve(text, what)
+    if not path.exists():
+        raise NotFound(f"{what}: there is nothing at {path}", input=slot.name)
+    if slot.kind != "any" and path.is_dir() != (slot.kind == "folder"):
+        raise InvalidArgument(f"{what}: {path} must be a {slot.kind}", input=slot.name)
+    return path
+
+
+def _find_mounted(slot: Slot) -> str | None:
+    """What is mounted for a slot: the folder, or the only file in it."""
+    if slot.mount is None or not Path(slot.mount).is_dir():
+        return None
+    found = [path for path in sorted(Path(slot.mount).iterdir()) if not path.name.startswith(".")]
+    if slot.kind == "folder" or (slot.kind == "any" and len(found) > 1):
+        return slot.mount if found else None
+    return str(found[0]) if len(found) == 1 else None

@@ -1,7 +1,7 @@
 """Answers to a stream of requests: worked on side by side, given in the order of the requests."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from typing import TypeVar
 
 Request = TypeVar("Request")
@@ -10,7 +10,7 @@ Answer = TypeVar("Answer")
 
 async def answer_in_order(
     requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Answer]], at_once: int
-) -> AsyncIterator[Answer]:
+) -> AsyncGenerator[Answer, None]:
     """``answer`` of each request, at most ``at_once`` in work; reads no further while so many wait.
 
     Closing the iterator cancels what is in work. Whatever ``requests`` or ``answer`` raise ends it.
@@ -25,10 +25,10 @@ async def answer_in_order(
     async def read() -> None:
         try:
             async for request in requests:
+                await slots.acquire()
                 task = asyncio.create_task(work(request))
                 working.add(task)
                 tasks.put_nowait(task)
-                await slots.acquire()
         finally:
             tasks.put_nowait(None)
 

@@ -155,14 +155,17 @@ class Program:
 
 
 def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
-    clip = {"max_grad_norm": COMPILED_GRAD_NORM} if shape.clips_gradients else {}
+    clip = COMPILED_GRAD_NORM if shape.clips_gradients else None
     if shape.optimizer == "adamw":
-        return samba.optim.AdamW(model.parameters(), lr=COMPILED_LR, weight_decay=COMPILED_WEIGHT_DECAY, **clip)
+        return samba.optim.AdamW(
+            model.parameters(), lr=COMPILED_LR, weight_decay=COMPILED_WEIGHT_DECAY, max_grad_norm=clip
+        )
     if shape.optimizer != "sgd":
         raise InvalidArgument(f"optimizer {shape.optimizer!r} is not legal; legal: sgd, adamw")
     return samba.optim.SGD(
-        model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY, **clip
-    )
+        model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
+        max_grad_norm=clip,
+    )  # fmt: skip
 
 
 def plain_tensor(value: Any) -> torch.Tensor:

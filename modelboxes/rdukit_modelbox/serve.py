@@ -18,10 +18,12 @@ import uvloop
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
-from rdukit_modelbox.grpc_server import start_grpc
+from rdukit.settings import resolve
 from rdukit_modelbox.lifeline import signal_on_parent_death
-from rdukit_modelbox.rest import make_app
 from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.serving.access import Access
+from rdukit_modelbox.serving.access_log import AccessLog
+from rdukit_modelbox.serving.settings import ACCESS_LOG, CHECKPOINT, PEF, TOKENS
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ class ServeOptions:
     announce: Path | None = None
     #: Process to end with; None: the one that started this one. 0: none.
     parent: int | None = None
+    #: Served from the beginning; a PEF without parameters needs no checkpoint.
+    pef: Path | None = None
+    checkpoint: Path | None = None
 
 
 def serve(options: ServeOptions) -> None:
@@ -46,6 +51,7 @@ def serve(options: ServeOptions) -> None:
 
     Raises:
         InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port is taken.
+        RdukitError: the model that it was told to serve cannot be loaded.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(options, os.getppid() if options.parent is None else options.parent))
@@ -54,24 +60,39 @@ def serve(options: ServeOptions) -> None:
 async def _serve(options: ServeOptions, parent: int) -> None:
     stop = asyncio.Event()
     _stop_on_signals(stop, parent)
+    access, access_log = Access.from_file(resolve(TOKENS)), AccessLog(resolve(ACCESS_LOG))
     service = BoxService(options.box_file, options.state, options.mounts)
+    # The model's process imports torch while this one imports the web framework.
+    loading = asyncio.create_task(_load(service, options))
+    await asyncio.sleep(0)
+    from rdukit_modelbox.grpc_server import start_grpc
+    from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
+    from rdukit_modelbox.serving.wires import interceptors, make_box_app, more_services
+
     listener = _listen(options.host, options.rest_port)
     rest_port = listener.getsockname()[1]
     try:
-        grpc_server, grpc_port = await start_grpc(service, options.host, options.grpc_port)
+        grpc_server, grpc_port = await start_grpc(
+            service, options.host, options.grpc_port, more_services(service, access, access_log), interceptors(access)
+        )
     except RuntimeError as cause:
         listener.close()
         raise InvalidArgument(
             f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
         ) from cause
     config = uvicorn.Config(
-        make_app(service), loop="uvloop", http="httptools", ws="none", lifespan="off", log_config=None,
-        access_log=False, timeout_graceful_shutdown=5,
+        make_box_app(service, access, access_log), loop="uvloop", http=BoxHttpProtocol, ws="none", lifespan="off",
+        log_config=None, access_log=False, timeout_graceful_shutdown=5, server_header=False,
     )  # fmt: skip
     rest_server = _Server(config)
     serving = asyncio.create_task(rest_server.serve(sockets=[listener]))
     while not rest_server.started and not serving.done():
         await asyncio.sleep(0.005)
+    try:
+        await loading
+    except BaseException:
+        await service.close()
+        raise
     if options.announce is not None:
         write_json_atomic(
             options.announce,
@@ -91,8 +112,15 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     rest_server.should_exit = True
     await grpc_server.stop(grace=2)
     await serving
+    access_log.flush()
     if options.announce is not None:
         options.announce.unlink(missing_ok=True)
+
+
+async def _load(service: BoxService, options: ServeOptions) -> None:
+    pef, checkpoint = options.pef or resolve(PEF), options.checkpoint or resolve(CHECKPOINT)
+    if pef:
+        await service.models.start(Path(pef), Path(checkpoint) if checkpoint else None)
 
 
 class _Server(uvicorn.Server):

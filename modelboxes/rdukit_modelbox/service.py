@@ -12,25 +12,26 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import resolve
+from rdukit_modelbox.artifacts.reference import parse_output
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.describe import describe
 from rdukit_modelbox.inference import Inferencer, RowsInferencer
 from rdukit_modelbox.metrics import Metrics
-from rdukit_modelbox.mounts import Mounts, resolve_inputs
+from rdukit_modelbox.mounts import Mounts, mount_points, plan_exchange, resolve_inputs
 from rdukit_modelbox.operations.announcer import Announcer
 from rdukit_modelbox.operations.journal import Journal
 from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.operations.values import Failure, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.parameters import check_parameters
-from rdukit_modelbox.rows_worker import Answer, RowsWorker
 from rdukit_modelbox.runner import Runner, Work
+from rdukit_modelbox.serving.box_models import Answer, BoxModels
 from rdukit_modelbox.settings import MAX_ROWS
 from rdukit_modelbox.states import Event
 
@@ -71,10 +72,12 @@ class BoxService:
         self._box_file = box_file
         self._state = state.resolve()
         self._lock = _lock_folder(self._state)
-        self._mounts = Mounts([state, *mounts])
+        self._mounts = Mounts([state, *mounts, *mount_points(self.box)])
         clock = clock or SystemClock()
         self.metrics = Metrics(self.box.name)
-        self._rows = RowsWorker(box_file, self._state / "logs" / "rows.log")
+        #: The models that it serves.
+        self.models = BoxModels(self.box, self._state / "logs", self._find_latest, self._mounts.resolve)
+        self.metrics.add_models(self.models.repository)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = RowsInferencer(self.infer_rows)
         self._announcer = Announcer(lambda: self.operations, self.box.name, clock)
@@ -102,6 +105,12 @@ class BoxService:
         if shutil.disk_usage(self._state).free < 16 << 20:
             return Health(False, f"less than 16 MiB are free under {self._state}")
         return Health(True)
+
+    async def readiness(self) -> Health:
+        """``health``, and that the served model really answers: an inference goes through its device."""
+        health = self.health()
+        reason = await self.models.why_not_ready() if health.is_ready else ""
+        return Health(False, reason) if reason else health
 
     def submit(self, verb: Verb, call: VerbCall) -> Operation:
         """Check a request and queue it; the same idempotency key gives the same operation.
@@ -159,7 +168,7 @@ class BoxService:
             raise InvalidArgument(f"{len(rows)} rows in one request; legal: at most {limit}; or use a data set")
         paths = self._rows_inputs(inputs)
         started = time.perf_counter()
-        answer = await self._rows.predict(rows, paths["pef"], paths["checkpoint"])
+        answer = await self.models.rows(rows, paths)
         self.metrics.count_rows(len(rows), time.perf_counter() - started)
         return answer
 
@@ -170,7 +179,7 @@ class BoxService:
         """
         self._is_closing = True
         await self._runner.close()
-        await self._rows.stop()
+        await self.models.close()
         await self._announcer.close()
         self.operations.close()
         os.close(self._lock)
@@ -206,24 +215,34 @@ class BoxService:
         with _fields("inputs", "input"):
             inputs = resolve_inputs(self._mounts, self.box, verb, call.inputs)
         with _fields("output"):
-            output = self._output_folder(call.output, operation_id)
+            upload = parse_output(call.output).uri if call.output.startswith("s3://") else ""
+            exchange = plan_exchange(self._mounts, self.box, verb, call.inputs, upload)
+            output = self._output_folder("" if upload else call.output, operation_id)
         request = {
             "kind": "verb", "verb": str(verb), "box_file": str(self._box_file), "parameters": parameters,
             "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
+            "exchange": asdict(exchange),
         }  # fmt: skip
         return Work(verb, request, inputs, call.timeout_s)
 
     async def _make_room(self, verb: Verb) -> None:
         if verb in {Verb.TRAIN, Verb.INFER}:
             # Synchronous inference holds tiles; the operation asked for needs them.
-            await self._rows.stop()
+            await self.models.release_found()
 
     def _ended(self, operation: Operation, work: Work) -> None:
         if operation.outputs is not None:
             self._remember(work.verb, work.inputs, operation.outputs)
         self.metrics.count_ended(operation)
 
-    def _rows_inputs(self, inputs: Mapping[str, str]) -> dict[str, Path]:
+    def _find_latest(self) -> tuple[Path, Path] | None:
+        found = self._latest
+        return (found["pef"], found["checkpoint"]) if found else None
+
+    def _rows_inputs(self, inputs: Mapping[str, str]) -> tuple[Path, Path] | None:
+        """PEF and checkpoint that ``inputs`` name; None: whatever the box serves, or the newest."""
+        if not inputs and self.models.repository.current is not None:
+            return None
         known = {"pef", "checkpoint"}
         if not set(inputs) <= known:
             raise InvalidArgument(f"rows take the inputs {sorted(known)}, not {sorted(set(inputs) - known)}")
@@ -236,7 +255,7 @@ class BoxService:
         slots = {**given, "dataset": str(self._state)}
         required = {slot.name for slot in self.box.slots_of(Verb.INFER).inputs}
         paths = resolve_inputs(self._mounts, self.box, Verb.INFER, {k: v for k, v in slots.items() if k in required})
-        return {name: paths[name] for name in known}
+        return paths["pef"], paths["checkpoint"]
 
     def _output_folder(self, text: str, operation_id: str) -> Path:
         folder = self._mounts.resolve(text, "output") if text else self._state / "operations" / operation_id
@@ -248,7 +267,7 @@ class BoxService:
 
     def _remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
         match verb:
-            case Verb.TRAIN:
+            case Verb.TRAIN if "://" not in outputs["checkpoint"]:
                 self._latest = {"pef": inputs["pef"], "checkpoint": Path(outputs["checkpoint"])}
             case Verb.INFER:
                 self._latest = {"pef": inputs["pef"], "checkpoint": inputs["checkpoint"]}

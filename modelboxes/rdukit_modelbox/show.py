@@ -45,11 +45,8 @@ def print_description(told: Mapping[str, Any]) -> None:
         outputs = [_slot(slot) for slot in verb["outputs"]]
         click.echo(f"\n{verb['name']}: {', '.join(inputs) or 'nothing'} -> {', '.join(outputs) or 'nothing'}")
         if verb["parameters"]:
-            rows = [
-                (p["name"], p["type"], _plain(p["default"]), p["legal"], p.get("unit") or "", p["help"])
-                for p in verb["parameters"]
-            ]
-            print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "UNIT", "HELP"), rows)
+            rows = [(p["name"], p["type"], _value(p), p["legal"], p["help"]) for p in verb["parameters"]]
+            print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
 
 
 def _slot(slot: Mapping[str, Any]) -> str:
@@ -57,6 +54,10 @@ def _slot(slot: Mapping[str, Any]) -> str:
     more = [f"at {slot['mount']}"] if slot.get("mount") else []
     more += [f"from {' '.join(slot['schemes'])}"] if slot.get("schemes") else []
     return f"{words} ({', '.join(more)})" if more else words
+
+
+def _value(parameter: Mapping[str, Any]) -> str:
+    return _plain(parameter["default"]) + (f" {parameter['unit']}" if parameter.get("unit") else "")
 
 
 def _plain(value: object) -> str:

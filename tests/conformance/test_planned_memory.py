@@ -103,3 +103,28 @@ def test_the_plan_is_said_before_the_run(tmp_path: Path, caplog: pytest.LogCaptu
         load("o1", "f32", tmp_path)
     (line,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("memory: ")]
     assert "persistent" in line and "peak" in line and "at section" in line and "host copies" in line
+
+
+@pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
+def test_in_bf16_weights_cost_no_copy_from_forward_to_backward_and_half_a_gradient(mode: str, tmp_path: Path) -> None:
+    width, layers = 256, 3
+    model = nn.Sequential(*(layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.Tanh())))
+    samba.from_torch_model_(model)
+    inputs = (samba.from_torch_tensor(torch.randn(4, width), name="x"),)
+    config = {"output_folder": str(tmp_path), "optim_level": mode, "log_level": "error"}
+    optimizer = samba.optim.AdamW(model.parameters(), lr=1e-3)
+    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
+    outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
+    loaded = samba.session._loaded().program
+    (graph,) = loaded.pef.graphs.values()
+    gradients = {loaded.pef.symbols[part].dtype for name in graph.gradients for part in graph.gradients[name]
+                 if name.endswith("weight")}  # fmt: skip
+    assert gradients == {"bfloat16"}
+    weights = layers * width * width
+    plan = plan_memory(loaded.pef, graph)
+    before_backward = max(m.after_bytes for m in plan.moments if m.type == "fwd")
+    assert before_backward < weights, "no bf16 copy of the weights, of two bytes each, is kept"
+    assert weights * 2 <= plan.end_bytes < weights * 2.2, "gradients of two bytes, and those of biases"
+    samba.session.run(inputs, outputs)
+    found = model[0].weight.sn_grad
+    assert found.dtype == torch.float32 and found.abs().max() > 0

@@ -125,9 +125,9 @@ def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     with pytest.raises(InvalidArgument, match="row 1 has 3 values; legal: 784"):
         client.infer_rows([rows[0], [1, 2, 3]])
     with grpc.insecure_channel(box.grpc_address) as channel:
-        message = pb.InferTensorsRequest(rows=[pb.Row(values=row) for row in rows])
-        told = modelbox_pb2_grpc.ModelBoxStub(channel).InferTensors(message, timeout=30)
-    assert list(told.labels) == answer["labels"]
+        message = pb.InferRequest(id="7", rows=pb.Rows(rows=[pb.Row(values=row) for row in rows]))
+        told = modelbox_pb2_grpc.ModelBoxStub(channel).Infer(message, timeout=30)
+    assert (told.id, list(told.answer.labels)) == ("7", answer["labels"])
     os.kill(child_of(box), signal.SIGKILL)
     assert client.infer_rows(rows[:1])["labels"] == answer["labels"][:1]
 
@@ -193,7 +193,8 @@ def test_a_small_training_runs_over_grpc(
         inputs = {**made, "checkpoint": trained["outputs"]["checkpoint"]}
         request = pb.VerbRequest(inputs=inputs, output=str(state / "grpc"))
         request.parameters.update({"max_steps": 10, "continue_as": "weights"})
-        events = list(stub.Train(request, timeout=60))
+        asked = stub.Train(request, timeout=60)
+        events = list(stub.Watch(pb.WatchRequest(id=asked.id), timeout=60))
         operation = events[-1].operation
         assert operation.state == "succeeded", operation
         assert operation.result["steps"] == 10
@@ -201,13 +202,15 @@ def test_a_small_training_runs_over_grpc(
         told = [event.progress for event in events if event.kind == "progress" and event.progress.stage == "train"]
         assert told[-1].step == told[-1].total == 10
         request = pb.VerbRequest(inputs={**made, "checkpoint": operation.outputs["checkpoint"]})
-        events = list(stub.Infer(request, timeout=60))
+        asked = stub.Infer(pb.InferRequest(dataset=request), timeout=60).operation
+        events = list(stub.Watch(pb.WatchRequest(id=asked.id), timeout=60))
         assert events[-1].operation.result["accuracy"] == operation.result["accuracy"]
         request = pb.VerbRequest(inputs=made, output=str(state / "grpc-cancelled"))
         request.parameters.update({"epochs": 100})
-        stream = stub.Train(request, timeout=60)
-        first = next(stream)
-        assert stub.Cancel(pb.OperationRequest(id=first.operation.id), timeout=30).state == "cancelled"
+        asked = stub.Train(request, timeout=60)
+        stream = stub.Watch(pb.WatchRequest(id=asked.id), timeout=60)
+        assert next(stream).operation.state == "queued"
+        assert stub.Cancel(pb.OperationRequest(id=asked.id), timeout=30).state == "cancelled"
         assert [event.kind for event in stream][-1] == "result"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ def list_models(as_json: bool) -> None:
         table.add_column(column)
     for entry in entries:
         sizes = " ".join(f"{key}={value}" for key, value in entry.sizes.items())
-        table.add_row(entry.name, entry.title, entry.task, sizes, entry.licence, f"python -m rdukit_zoo.{entry.name}")
+        table.add_row(entry.name, entry.title, entry.task, sizes, entry.licence, _command_of(entry))
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -50,6 +51,12 @@ def show_model(name: str, as_json: bool) -> None:
         return
     for key, value in described.items():
         click.echo(f"{key:8} {value}")
+
+
+def _command_of(entry: ModelEntry) -> str:
+    """How to run it: as a program where the model's file is one, else as a box."""
+    module = import_module(f"rdukit_zoo.{entry.name}")
+    return f"python -m rdukit_zoo.{entry.name}" if hasattr(module, "main") else f"rdukit box run --box {entry.name}"
 
 
 def _describe(entry: ModelEntry) -> dict[str, object]:

@@ -48,7 +48,9 @@ class LlamaSizes:
     def __post_init__(self) -> None:
         groups = self.groups
         if self.width % self.heads or self.head_width % 2:
-            raise InvalidArgument(f"width {self.width} is not an even number of elements for each of {self.heads} heads")
+            raise InvalidArgument(
+                f"width {self.width} is not an even number of elements for each of {self.heads} heads"
+            )
         if self.heads % groups:
             raise InvalidArgument(f"key_value_heads {groups} does not divide heads {self.heads}")
         if not 2 <= self.prompt <= self.positions:

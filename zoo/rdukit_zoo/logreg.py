@@ -37,7 +37,10 @@ def make_inputs(batch_size: int, num_features: int = 784, num_classes: int = 10)
     make_inputs=make_inputs,
 )
 class LogReg(nn.Module):
-    """Logistic regression with its loss inside: (inputs [B, F], targets [B]) → (loss [], logits [B, C]); inputs alone → logits."""
+    """Logistic regression with its loss inside.
+
+    (inputs [B, F], targets [B]) → (loss [], logits [B, C]); inputs alone → logits.
+    """
 
     def __init__(self, num_features: int = 784, num_classes: int = 10) -> None:
         super().__init__()

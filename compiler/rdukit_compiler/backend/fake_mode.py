@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 _BY_OTHERS: Final = frozenset({
     torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.view_copy.default, torch.ops.aten._reshape_copy.default,
+    torch.ops.aten.view_copy.default, torch.ops.aten._reshape_copy.default, torch.ops.aten.select.int,
 })  # fmt: skip
 
 
-class FakeMode(FakeTensorMode):
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's mode, with the same results."""
 
     def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

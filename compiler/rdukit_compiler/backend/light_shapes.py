@@ -54,7 +54,7 @@ def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
     made["has_guarding_hint"] = answers("has_guarding_hint", _is_number, lambda number: True)
     made["sym_and"] = answers("sym_and", _are_flags, lambda *flags: all(flags))
     made["sym_or"] = answers("sym_or", _are_flags, lambda *flags: any(flags))
-    made["sym_eq"] = answers("sym_eq", _are_shapes, lambda one, other: list(one) == list(other))
+    made["sym_eq"] = answers("sym_eq", _are_sizes, lambda one, other: _listed(one) == _listed(other))
     made["compute_unbacked_bindings"] = answers("compute_unbacked_bindings", _is_without, lambda *_: None)
     made["is_accessor_node"] = answers("is_accessor_node", _reads_no_size, lambda node: False)
     made["ShapeEnv"] = _stand_in_class(SYMBOLIC_SHAPES, "ShapeEnv", find_real)
@@ -71,9 +71,9 @@ def sympy_classes(find_real: FindReal) -> dict[str, type]:
     return {"Basic": _stand_in_class(SYMPY, "Basic", find_real)}
 
 
-def sympy_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
+def sympy_functions(find_real: FindReal) -> dict[str, type]:
     """What the check of a shape's strides imports from ``SYMPY_FUNCTIONS``, and calls for symbols alone."""
-    return {"Max": lambda *args: find_real(SYMPY_FUNCTIONS, "Max")(*args)}
+    return {"Max": _stand_in_class(SYMPY_FUNCTIONS, "Max", find_real)}
 
 
 def triton_classes(find_real: FindReal) -> dict[str, type]:
@@ -83,7 +83,7 @@ def triton_classes(find_real: FindReal) -> dict[str, type]:
 
 
 def _stand_in_class(module: str, name: str, find_real: FindReal) -> type:
-    """In the place of a class: nothing is an instance of it before the real one is imported; a call makes a real one."""
+    """In the place of a class: nothing is an instance before that is imported; a call makes one of the real class."""
 
     class StandIn(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -116,10 +116,15 @@ def _is_number(*values: object) -> bool:
     return len(values) == 1 and type(values[0]) in {bool, int, float}
 
 
-def _are_shapes(*values: object) -> bool:
-    return len(values) == 2 and all(
-        isinstance(value, list | tuple) and all(type(size) is int for size in value) for value in values
-    )
+def _are_sizes(*values: object) -> bool:
+    """Two sizes, or two sequences of them."""
+    if len(values) != 2 or isinstance(values[0], int) is not isinstance(values[1], int):
+        return False
+    return all(type(size) is int for value in values for size in _listed(value))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _holds_no_symbol(*values: object) -> bool:

@@ -1,25 +1,54 @@
 """Run a box as a process on this machine."""
 
+import contextlib
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
+
+import httpx
 
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.files import write_json_atomic
+from rdukit.settings import home_folder
+from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Limits, Orphan, Owner, Stats, is_orphan
+from rdukit_modelbox.backends.process_tree import start_ticks, stats_of, tree_of
 
-POLL_S = 0.02
+POLL_S: Final = 0.02
+REAP_GRACE_S: Final = 10.0
 
 
 class ProcessBox:
-    """A box in a child process of this one; it ends when this process does."""
+    """A box in a child process of this one; it ends when this process does, unless its spec says otherwise."""
 
-    def __init__(self, process: subprocess.Popen[bytes], announced: dict[str, str], log_file: Path) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        announced: dict[str, str],
+        log_file: Path,
+        limits: Mapping[str, str],
+        record: Path | None,
+        clock: Clock,
+        started: float,
+    ) -> None:
         self._process = process
         self._announced = announced
         self._log_file = log_file
+        self._limits = limits
+        self._record = record
+        self._clock = clock
+        self._events = [BoxEvent(EventKind.STARTED, started), BoxEvent(EventKind.READY, clock.now())]
+
+    @property
+    def id(self) -> str:
+        """Process id."""
+        return str(self._process.pid)
 
     @property
     def rest_url(self) -> str:
@@ -36,16 +65,59 @@ class ProcessBox:
         """Process id."""
         return self._process.pid
 
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """Each limit that was asked for: whether it is applied."""
+        return self._limits
+
     def is_alive(self) -> bool:
         """It has not ended."""
         return self._process.poll() is None
+
+    def is_ready(self) -> bool:
+        """It says that it can serve."""
+        return self.is_alive() and answers_ready(self.rest_url)
 
     def logs(self) -> str:
         """What it has written to its log so far."""
         return self._log_file.read_text(errors="replace")
 
+    def follow(self) -> Iterator[str]:
+        """Its log line by line till its end."""
+        with self._log_file.open(errors="replace") as stream:
+            rest = ""
+            while True:
+                is_over = not self.is_alive()
+                rest += stream.read()
+                *lines, rest = rest.split("\n")
+                yield from lines
+                if is_over:
+                    break
+                self._clock.sleep(POLL_S)
+            if rest:
+                yield rest
+
+    def stats(self) -> Stats:
+        """What it and its children use.
+
+        Raises:
+            Unavailable: it has ended.
+        """
+        found = stats_of(self.pid) if self.is_alive() else None
+        if found is None:
+            raise Unavailable(f"the box {describe_status(self._process.poll() or 0)}; it uses nothing")
+        return found
+
+    def events(self) -> Sequence[BoxEvent]:
+        """Start, readiness, and the end once it is seen; the kernel does not tell of memory it refused."""
+        status = self._process.poll()
+        if status is not None and self._events[-1].kind is not EventKind.ENDED:
+            self._events.append(BoxEvent(EventKind.ENDED, self._clock.now(), describe_status(status)))
+        return tuple(self._events)
+
     def stop(self, grace_s: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL; returns when it has ended."""
+        """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
+        children = [facts.pid for facts in tree_of(self.pid)[1:]]
         if self.is_alive():
             self._process.terminate()
         try:
@@ -53,15 +125,21 @@ class ProcessBox:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        if self._record is not None:
+            self._record.unlink(missing_ok=True)
 
 
 class ProcessBackend:
-    """Starts boxes as processes."""
+    """Starts boxes as processes. Those with an owner leave a record in ``records`` as long as they run."""
 
     name = "process"
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, records: Path | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._records = records
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0) -> ProcessBox:
         """Start ``python -m rdukit_modelbox run`` and wait for its announcement.
@@ -72,24 +150,123 @@ class ProcessBackend:
         spec.state.mkdir(parents=True, exist_ok=True)
         announce, log_file = spec.state / "box.json", spec.state / "box.log"
         announce.unlink(missing_ok=True)
-        command = [
-            sys.executable, "-m", "rdukit_modelbox", "run", "--box", spec.box, "--rest-port", "0", "--grpc-port", "0",
-            "--state", str(spec.state), "--announce", str(announce), "--parent", str(os.getpid()),
-        ]  # fmt: skip
-        for mount in spec.mounts:
-            command += ["--mount", str(mount)]
+        started = self._clock.now()
         with log_file.open("ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **spec.environment}
+                _command(spec, announce),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **spec.environment},
             )
+        applied = apply_limits(process.pid, spec.limits)
+        record = self._write_record(process.pid, spec)
         deadline = self._clock.monotonic() + timeout_s
         while not announce.exists():
             status = process.poll()
             if status is not None or self._clock.monotonic() > deadline:
                 process.kill()
                 process.wait()
+                if record is not None:
+                    record.unlink(missing_ok=True)
                 words = log_file.read_text(errors="replace").strip()[-500:]
-                what = f"ended with status {status}" if status is not None else f"was not ready in {timeout_s:g} s"
+                what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
                 raise Unavailable(f"box {spec.box} {what}: {words}")
             self._clock.sleep(POLL_S)
-        return ProcessBox(process, json.loads(announce.read_text()), log_file)
+        announced = json.loads(announce.read_text())
+        return ProcessBox(process, announced, log_file, applied, record, self._clock, started)
+
+    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+        """From the records; records of boxes that have ended are removed."""
+        found = []
+        for path in sorted(self._folder().glob("*.json")):
+            record = json.loads(path.read_bytes())
+            if start_ticks(record["pid"]) != record["start_ticks"]:
+                path.unlink(missing_ok=True)
+                continue
+            theirs = Owner(record["owner"], record["epoch"])
+            if is_orphan(theirs, owner):
+                found.append(Orphan(path.name, record["box"], theirs))
+        return tuple(found)
+
+    def reap(self, orphan: Orphan) -> None:
+        """SIGTERM, then SIGKILL, to the process of the record and its children."""
+        path = self._folder() / orphan.id
+        try:
+            record = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return
+        pid, ticks = record["pid"], record["start_ticks"]
+        if start_ticks(pid) == ticks:
+            tree = [(facts.pid, facts.start_ticks) for facts in tree_of(pid)]
+            _signal(pid, signal.SIGTERM)
+            deadline = self._clock.monotonic() + REAP_GRACE_S
+            while start_ticks(pid) == ticks and self._clock.monotonic() < deadline:
+                self._clock.sleep(POLL_S)
+            for child, child_ticks in tree:
+                if start_ticks(child) == child_ticks:
+                    _signal(child, signal.SIGKILL)
+        path.unlink(missing_ok=True)
+
+    def _folder(self) -> Path:
+        return self._records or home_folder() / "run" / "boxes"
+
+    def _write_record(self, pid: int, spec: BoxSpec) -> Path | None:
+        ticks = start_ticks(pid)
+        if spec.owner is None or ticks is None:
+            return None
+        path = self._folder() / f"{pid}-{ticks}.json"
+        facts = {"pid": pid, "start_ticks": ticks, "box": spec.box, "owner": spec.owner.id, "epoch": spec.owner.epoch}
+        write_json_atomic(path, facts)
+        return path
+
+
+def _command(spec: BoxSpec, announce: Path) -> list[str]:
+    parent = str(os.getpid()) if spec.ends_with_parent else "0"
+    command = [
+        sys.executable, "-m", "rdukit_modelbox", "run", "--box", spec.box, "--rest-port", "0", "--grpc-port", "0",
+        "--state", str(spec.state), "--announce", str(announce), "--parent", parent,
+    ]  # fmt: skip
+    for mount in spec.mounts:
+        command += ["--mount", str(mount)]
+    return command
+
+
+def apply_limits(pid: int, limits: Limits) -> dict[str, str]:
+    """Limit a process that has just been started and what it will start. Returns what came of each limit asked for."""
+    told: dict[str, str] = {}
+    if limits.cores is not None:
+        try:
+            os.sched_setaffinity(pid, limits.cores)
+            told["cores"] = f"applied: affinity to {', '.join(map(str, limits.cores))}"
+        except (OSError, ValueError) as error:
+            told["cores"] = f"not applied: {error}"
+    if limits.memory_bytes is not None:
+        try:
+            resource.prlimit(pid, resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
+            told["memory"] = f"applied: each process may have {limits.memory_bytes} bytes of data (RLIMIT_DATA)"
+        except (OSError, ValueError) as error:
+            told["memory"] = f"not applied: {error}"
+    if limits.pids is not None:
+        told["pids"] = "not applied: the kernel counts processes by user, not by box; containers have this limit"
+    return told
+
+
+def answers_ready(rest_url: str) -> bool:
+    """Whether the box at ``rest_url`` answers its check of readiness with 200."""
+    try:
+        return httpx.get(f"{rest_url}/health/ready", timeout=5.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def describe_status(status: int) -> str:
+    """``ended with status 3`` or ``was killed by SIGKILL``."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was killed by {signal.Signals(-status).name}"
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -47,6 +47,8 @@ def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, by
     replaced = {
         "name": f"name: {name}\n",
         "title": f"title: {json.dumps(f'The box {name}')}\n",
+        # A file beside the template, which the new box does not have.
+        "modelCard": "",
     }
     if has_module:
         replaced["model"] = "module: model.py:make_model\n"

@@ -25,6 +25,8 @@ KEPT_BYTES: Final = 64 << 20
 #: An operation that was started so often and never ended is not resumed: it may be what kills the box.
 MAX_RUNS: Final = 5
 
+#: The highest number that SQLite has.
+_LAST_SEQUENCE: Final = (1 << 63) - 1
 _INTERRUPTED: Final = "the box ended while this operation was {state}; ask again, or ask with resume"
 _TOO_OFTEN: Final = "the box ended {runs} times while this operation was running; it is not resumed once more"
 
@@ -150,6 +152,7 @@ class OperationTable:
             NotFound: as ``get``.
         """
         operation = self.get(operation_id)
+        sequence = min(sequence, _LAST_SEQUENCE)
         log = self._logs.get(operation_id)
         return log.after(sequence) if log is not None else self._journal.events_of(operation.number, sequence)
 
@@ -221,8 +224,9 @@ class OperationTable:
             events.append(log.add("result", operation=new))
         self._journal.save(new, events)
         if state.is_final:
+            if self._passed.pop(operation_id, 0) > KEPT_EVENTS:
+                self._journal.drop_passing(new.number, log.oldest_passing)
             del self._logs[operation_id]
-            self._passed.pop(operation_id, None)
         self._on_state(new)
         return new
 

@@ -16,6 +16,8 @@ class BadRows:
     skips: bool
     count: int = 0
     examples: list[str] = field(default_factory=list)
+    #: Rows left out because a value was missing and the request says so.
+    dropped: int = 0
 
     def add(self, file: str, line: int | None, reason: str, legal: str, column: str | None = None) -> None:
         """One bad row. ``line`` counts from 1: the line of a text file, the row of another; None is the whole file.

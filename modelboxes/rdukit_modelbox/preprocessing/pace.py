@@ -18,7 +18,11 @@ class Pace:
         self._stage = stage
         self._total = max(total, 1)
         self._began = time.perf_counter()
-        self._first: int | None = None
+        self._skipped = 0
+
+    def skip(self, amount: int) -> None:
+        """So much was done by an earlier attempt."""
+        self._skipped += amount
 
     def tell(self, done: int, rows: int) -> None:
         """So much of the stage is done, and so many rows in this attempt. Also looks for a cancellation.
@@ -28,10 +32,8 @@ class Pace:
         """
         self._context.check_cancelled()
         done = min(done, self._total)
-        if self._first is None:
-            self._first = done
         elapsed = max(time.perf_counter() - self._began, 1e-9)
-        handled = done - self._first
+        handled = done - self._skipped
         self._context.progress(
             Progress(
                 self._stage, done // self._unit, max(self._total // self._unit, 1), throughput=rows / elapsed,

@@ -79,6 +79,8 @@ def write_sequences(run: TextRun, tokenizer: TextTokenizer, spilled: Mapping[str
                 note = found.to_json()
                 run.work.finish(split.name, note)
                 made += articles
+            else:
+                pace.skip(articles)
             statistics.append(TokenStatistics(**note))
             done += articles
             pace.tell(done, made)

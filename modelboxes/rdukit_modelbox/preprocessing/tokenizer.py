@@ -86,7 +86,8 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
 
 def byte_level_tokenizer() -> TextTokenizer:
     """One token a byte, id = the byte's value, and 256 for the end of text; needs nothing from outside."""
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(_byte_letters())}, merges=[]))
+    words = [*_byte_letters(), END_OF_TEXT]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([END_OF_TEXT])

@@ -1,9 +1,10 @@
 """The application for the control routes of a box: routes, errors and limits put together."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -28,8 +29,8 @@ _TAGS: Final = [
 ]
 
 
-def make_app(service: BoxService) -> FastAPI:
-    """The application for ``service``."""
+def make_app(service: BoxService, more: Sequence[APIRouter] = ()) -> FastAPI:
+    """The application for ``service``, with ``more`` routes."""
     app = FastAPI(
         title=service.box.title,
         description=service.box.description,
@@ -40,6 +41,8 @@ def make_app(service: BoxService) -> FastAPI:
     )
     for routes in (box_routes, verb_routes, operation_routes):
         app.include_router(routes(service))
+    for router in more:
+        app.include_router(router)
     _add_errors(app)
     app.add_middleware(Limits)
     return app
@@ -52,7 +55,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        return error_answer(request, _malformed(error.errors()))
+        return error_answer(request, _malformed(error.errors(), is_infer=request.url.path.endswith("/infer")))
 
     @app.exception_handler(HTTPException)
     async def refused_by_framework(request: Request, error: HTTPException) -> Response:
@@ -73,8 +76,18 @@ def _add_errors(app: FastAPI) -> None:
         return plain_error(request, 500, "internal", "the box failed; its log has more under this request id")
 
 
-def _malformed(errors: Any) -> MalformedRequest:
-    faults = [{"at": ".".join(map(str, e["loc"])), "message": str(e["msg"])} for e in errors[:20]]
+def _malformed(errors: Any, *, is_infer: bool) -> MalformedRequest:
+    faults = [{"at": _place(e["loc"], is_infer), "message": str(e["msg"])} for e in errors[:20]]
     words = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults)[:4000]
     field = faults[0]["at"] if faults else "body"
     return MalformedRequest(f"the request is malformed: {words}", field=field, faults=faults)
+
+
+def _place(location: Sequence[int | str], is_infer: bool) -> str:
+    """The field's own name: without ``body`` or ``query`` before it, and which kind of inference was tried."""
+    parts = list(location[1:])
+    if is_infer and parts and parts[0] in {"rows", "verb"}:
+        parts = parts[1:]
+    if location and location[0] == "body" and parts and isinstance(parts[0], int):
+        parts = []  # the place of a JSON error
+    return ".".join(map(str, parts)) or str(location[0] if location else "body")

@@ -25,7 +25,7 @@ def box_routes(service: BoxService) -> APIRouter:
     )
     async def ready() -> Response:
         """The box takes work now."""
-        health = service.health()
+        health = await service.readiness()
         if health.is_ready:
             return JsonAnswer({"status": "ready"})
         return JsonAnswer({"status": "not ready", "reason": health.reason}, 503)

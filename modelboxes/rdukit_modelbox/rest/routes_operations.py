@@ -1,7 +1,7 @@
 """Routes of operations."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response, StreamingResponse
@@ -15,7 +15,17 @@ from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.states import OperationState
 
 #: Sequence numbers stay below.
-_LAST = (1 << 63) - 1
+_LAST: Final = (1 << 63) - 1
+#: One event of the stream.
+_EVENT_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "event": {"enum": ["state", "progress", "log", "result"]},
+        "id": {"type": "string", "description": "The sequence number: `after` or Last-Event-ID of the next stream."},
+        "data": {"type": "string", "description": "The event as JSON: sequence, kind, at, operation, progress or log."},
+    },
+    "required": ["event", "id", "data"],
+}
 
 
 def operation_routes(service: BoxService) -> APIRouter:
@@ -42,7 +52,7 @@ def operation_routes(service: BoxService) -> APIRouter:
         "/{operation_id}/events", response_class=StreamingResponse,
         responses={
             **errors(404),
-            200: {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            200: {"description": "an event stream", "content": {"text/event-stream": {"schema": _EVENT_SCHEMA}}},
         },
     )  # fmt: skip
     async def events(
@@ -54,7 +64,7 @@ def operation_routes(service: BoxService) -> APIRouter:
         """What happens to it, as it happens; ends after the result."""
         service.operations.get(operation_id)
         last = last_event_id if last_event_id.isascii() and last_event_id.isdigit() else "0"
-        start = max(after, int(last[:19]))
+        start = max(after, min(int(last[:20]), _LAST))
         told = service.watch(operation_id, start) if follow else _now(service, operation_id, start)
         return StreamingResponse(
             stream_events(told), media_type="text/event-stream",

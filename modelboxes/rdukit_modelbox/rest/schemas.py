@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from rdukit_modelbox.artifacts.reference import text_of
 from rdukit_modelbox.inference import InferCall
 from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.operations.webhooks import check_webhook
@@ -21,16 +22,26 @@ class _Asked(BaseModel):
 class WebhookBody(_Asked):
     """Where to announce an operation, by POST; signed as the Standard Webhooks specification says."""
 
-    url: str = Field(min_length=8, max_length=2048, examples=["https://example.com/told"])
+    url: str = Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+", examples=["https://example.com/told"])
     events: list[State] = Field(default_factory=list, description="States to announce; none: the last three.")
+
+
+class ArtifactBody(_Asked):
+    """An artifact with the digest that it must have."""
+
+    uri: str = Field(max_length=4096, examples=["s3://models/mlp.pef"])
+    sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
 
 
 class VerbBody(_Asked):
     """A verb's request. Parameters are checked against the box."""
 
     parameters: dict[str, Any] = Field(default_factory=dict, description="Named parameters; see /v1/describe.")
-    inputs: dict[str, str] = Field(default_factory=dict, description="Artifact slot to path or URI.")
-    output: str = Field(default="", max_length=4096, description="Folder for the outputs.")
+    inputs: dict[str, str | ArtifactBody] = Field(
+        default_factory=dict,
+        description="Artifact slot to path or URI (file, s3, http, https; may end with #sha256=).",
+    )
+    output: str = Field(default="", max_length=4096, description="Folder or s3:// prefix for the outputs.")
     idempotency_key: str | None = Field(
         default=None, max_length=256, description="The same key returns the same operation, also after a restart."
     )
@@ -47,8 +58,12 @@ class VerbBody(_Asked):
             InvalidArgument: the webhook's URL is none.
         """
         webhook = check_webhook(self.webhook.url, list(self.webhook.events)) if self.webhook else None
+        inputs = {
+            slot: given if isinstance(given, str) else text_of(given.model_dump(exclude_none=True), f"input {slot!r}")
+            for slot, given in self.inputs.items()
+        }
         return VerbCall(
-            self.parameters, self.inputs, self.output, self.idempotency_key or "", self.timeout_s, self.resume, webhook
+            self.parameters, inputs, self.output, self.idempotency_key or "", self.timeout_s, self.resume, webhook
         )
 
 
@@ -56,9 +71,7 @@ class RowsBody(_Asked):
     """Rows to answer at once."""
 
     rows: list[list[Finite]] = Field(min_length=1, description="Features as preprocess makes them.")
-    inputs: dict[str, str] = Field(
-        default_factory=dict, description="Slots pef and checkpoint; none: the newest model."
-    )
+    inputs: dict[str, str] = Field(default_factory=dict, description="pef and checkpoint; none: the newest model.")
 
     def to_call(self) -> InferCall:
         """The inferencer's form."""

@@ -7,6 +7,7 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.model import Graph, Pef, SectionType, Symbol
 from rdukit_modelbox.serving.datatypes import BY_TORCH_NAME
 from rdukit_modelbox.serving.signature import Signature, TensorSpec
+from rdukit_modelbox.shape import METADATA_KEY, TRAIN, shape_of
 
 
 def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
@@ -21,17 +22,19 @@ def choose_signature(
     """The signature of ``graph``.
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
-    graph's list. Without it all inputs are served, and all outputs that have a batch dimension.
+    graph's list. Without it a PEF that a box compiled says which they are; of any other all inputs are served, and all
+    outputs that have a batch dimension.
 
     Raises:
         InvalidArgument: ``serving`` names a symbol that is not there.
         PefMismatch: the served tensors have no batch dimension in common, or a dtype that the protocol lacks.
     """
-    inputs = _choose(pef, graph.inputs, serving.get("inputs"), "inputs")
+    known = _compiled_by_a_box(pef, graph)
+    inputs = _choose(pef, graph.inputs, serving.get("inputs") or known.get("inputs"), "inputs")
     if not inputs:
         raise PefMismatch(f"graph {graph.name!r} of {pef.name} has no input to serve")
     batch = inputs[0][1].shape[0] if inputs[0][1].shape else 0
-    listed = serving.get("outputs")
+    listed = serving.get("outputs") or known.get("outputs")
     outputs = _choose(pef, graph.outputs, listed, "outputs")
     if not listed:
         outputs = [(name, symbol) for name, symbol in outputs if symbol.shape and symbol.shape[0] == batch]
@@ -47,6 +50,17 @@ def choose_signature(
     if limit is not None and not 0 < limit <= batch:
         raise InvalidArgument(f"serving.max_batch_size {limit} is not legal; legal: 1 to {batch}, the PEF's batch")
     return Signature(_specs(inputs), _specs(outputs), batch, limit or batch, tuple(labels), dict(properties))
+
+
+def _compiled_by_a_box(pef: Pef, graph: Graph) -> Mapping[str, Any]:
+    """What its metadata says: outputs by name without the loss; of a classifier that can train, not the label."""
+    if METADATA_KEY not in pef.metadata:
+        return {}
+    shape = shape_of(pef, pef.name)
+    outputs = [{"name": name, "symbol": str(at)} for at, name in enumerate(shape.outputs) if name != "loss"]
+    takes_label = shape.purpose == TRAIN and shape.task == "classification"
+    inputs = [{"name": name} for name in (graph.inputs[:1] if takes_label else graph.inputs)]
+    return {"inputs": inputs, "outputs": outputs}
 
 
 def _choose(

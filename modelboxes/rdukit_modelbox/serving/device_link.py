@@ -64,6 +64,10 @@ class DeviceLink:
         #: Called once when the process has ended, with how it did.
         self.on_end: Callable[[str], None] = lambda ending: None
         self._ending: str | None = None
+        #: Called with each message of a text model.
+        self.on_message: Callable[[dict[str, Any]], None] = lambda message: None
+        #: Of a text model: context, prompt and vocabulary in tokens; its signature is empty.
+        self.text: Mapping[str, int] | None = None
         self.signature: Signature
         self.memory: memoryview
 
@@ -118,6 +122,13 @@ class DeviceLink:
         with contextlib.suppress(OSError):
             self._end.send(RUN.pack(self._sequence, rows))
 
+    def send(self, **message: object) -> None:
+        """Say something to a text model. A process that is gone shows at the socket's end."""
+        if message["kind"] == "generate":
+            self.busy_since = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._end.send(encode(**message))
+
     async def stop(self) -> None:
         """End it in order, by force after some seconds; its tiles are free afterwards."""
         with contextlib.suppress(OSError):
@@ -163,9 +174,13 @@ class DeviceLink:
         message = decode(packet)
         if message["kind"] != "ready":
             raise error_from_body(message, RdukitError)
-        self.signature = Signature.from_json(message["signature"])
-        self.memory = memoryview(mmap.mmap(descriptors[0], self.signature.shared_bytes))
-        os.close(descriptors[0])
+        if "text" in message:
+            self.text = message["text"]
+            self.signature = Signature((), (), 1, 1, properties=message["properties"])
+        else:
+            self.signature = Signature.from_json(message["signature"])
+            self.memory = memoryview(mmap.mmap(descriptors[0], self.signature.shared_bytes))
+            os.close(descriptors[0])
         self._loop.add_reader(self._end, self._read)
         logger.info("model loaded pid=%s pef=%s", self.pid, files.pef)
 
@@ -179,6 +194,10 @@ class DeviceLink:
         if not packet:
             self._process.wait()
             self._ended()
+            return
+        if self.text is not None:
+            self.busy_since = time.monotonic()
+            self.on_message(decode(packet))
             return
         on_ran, self._on_ran = self._on_ran, None
         self.busy_since = None

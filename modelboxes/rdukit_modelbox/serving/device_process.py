@@ -1,7 +1,7 @@
 """The process of one loaded model: ``python -m rdukit_modelbox.serving.device_process --socket FD --parent PID``.
 
-Says ``{"kind": "ready", …}`` with its shared memory, then answers every run. A process of its own, so that whatever
-happens to the device, the native kernels or their memory ends this process and not the box.
+Says ``{"kind": "ready", …}``, then does what it is asked: batches in shared memory, or texts. A process of its own, so
+that whatever happens to the device, the native kernels or their memory ends this process and not the box.
 """
 
 import contextlib
@@ -11,10 +11,13 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdukit_modelbox.lifeline import die_with_parent
 from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
+
+if TYPE_CHECKING:
+    from rdukit_modelbox.serving.loaded_model import LoadedModel
 
 
 def main(arguments: list[str]) -> int:
@@ -27,25 +30,40 @@ def main(arguments: list[str]) -> int:
     from rdukit.logs import configure_logging
 
     configure_logging()
-    first = decode(box.recv(MOST_BYTES))
     try:
-        from rdukit_modelbox.serving.loaded_model import LoadedModel
-
-        checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
-        model = LoadedModel(first["name"], Path(first["pef"]), checkpoint, first["serving"])
+        _serve(box, decode(box.recv(MOST_BYTES)))
     except RdukitError as error:
         box.send(encode(kind="error", **error.body()))
         return error.exit_status
+    except OSError:
+        traceback.print_exc()
+        return 1
     except Exception as error:  # noqa: BLE001 the process's border
         traceback.print_exc()
         box.send(encode(kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"}))
         return 1
-    with contextlib.closing(model):
-        _serve(box, model)
     return 0
 
 
-def _serve(box: socket.socket, model: Any) -> None:
+def _serve(box: socket.socket, first: dict[str, Any]) -> None:
+    from rdukit.pef import read_pef
+    from rdukit_modelbox.shape import METADATA_KEY, shape_of
+
+    pef = Path(first["pef"])
+    checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
+    found = read_pef(pef).pef
+    if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
+        from rdukit_modelbox.serving.text_process import serve_text
+
+        serve_text(box, first["name"], pef, checkpoint)
+        return
+    from rdukit_modelbox.serving.loaded_model import LoadedModel
+
+    with contextlib.closing(LoadedModel(first["name"], pef, checkpoint, first["serving"])) as model:
+        _serve_batches(box, model)
+
+
+def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
     from rdukit.errors import RdukitError
 
     size = model.signature.shared_bytes

@@ -41,7 +41,11 @@ class LoadedModel:
             self._sections = forward_sections(found, self._graph)
             self._upload(checkpoint)
             self.signature = choose_signature(
-                found, self._graph, serving, self._properties(time.perf_counter() - began), serving.get("labels") or ()
+                found,
+                self._graph,
+                serving,
+                properties_of(self._application, time.perf_counter() - began),
+                serving.get("labels") or (),
             )
         except BaseException:
             self._application.close()
@@ -107,16 +111,16 @@ class LoadedModel:
         except SafetensorError as cause:
             raise InvalidArgument(f"{file} is not a safetensors file: {cause}") from cause
 
-    def _properties(self, seconds: float) -> dict[str, str]:
-        application = self._application
-        pef = application.pef
-        metadata = pef.metadata.get("compile_seconds", "")
-        return {
-            "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
-            "native_kernels": str(application.native_kernels), "threads": str(application.threads),
-            "tiles": ",".join(application.lease.tiles), "device": str(self._program.device),
-            "load_seconds": f"{seconds:.3f}", "compile_seconds": str(metadata),
-        }  # fmt: skip
+
+def properties_of(application: Application, seconds: float) -> dict[str, str]:
+    """What people want to know about a loaded PEF; ``seconds`` is how long loading took."""
+    pef = application.pef
+    return {
+        "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
+        "native_kernels": str(application.native_kernels), "threads": str(application.threads),
+        "tiles": ",".join(application.lease.tiles), "device": str(application.program.device),
+        "load_seconds": f"{seconds:.3f}", "compile_seconds": str(pef.metadata.get("compile_seconds", "")),
+    }  # fmt: skip
 
 
 def find_checkpoint_file(checkpoint: Path) -> Path:

@@ -6,7 +6,13 @@ Source: Triton's names, which dashboards for it read; ours begin with ``rdukit_`
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
@@ -36,7 +42,8 @@ class ServingCollector(Collector):
         """One family after another."""
         versions = sorted(self._repository.versions.items())
         for name, words in _HELP.items():
-            family = CounterMetricFamily(f"nv_inference_{name}", words, labels=["model", "version"])
+            # Triton's counters have no suffix, which the exposition of a counter would add.
+            family = UnknownMetricFamily(f"nv_inference_{name}", words, labels=["model", "version"])
             for number, version in versions:
                 family.add_metric([self._repository.name, number], version.statistics.triton_metrics()[name])
             yield family

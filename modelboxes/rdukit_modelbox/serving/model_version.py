@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequ
 from rdukit_modelbox.serving.settings import INFER_TIMEOUT_S, LOAD_TIMEOUT_S, MAX_QUEUE, RESTART_BACKOFF_S
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
+from rdukit_modelbox.serving.text_queue import TextQueue, TextRequest
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,12 @@ class ModelVersion:
         self.compile_seconds = 0.0
         self.restarts = 0
         self._log_file = log_file
-        self._batcher = Batcher(self.statistics, files.serving.get("max_queue") or resolve(MAX_QUEUE))
+        max_queue = files.serving.get("max_queue") or resolve(MAX_QUEUE)
+        self._batcher = Batcher(self.statistics, max_queue)
+        #: Of a text model, instead of the batcher.
+        self.texts = TextQueue(max_queue)
+        #: Of a text model: context, prompt and vocabulary in tokens.
+        self.text: Mapping[str, int] | None = None
         self._link: DeviceLink | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -84,7 +91,7 @@ class ModelVersion:
     @property
     def pending(self) -> int:
         """Requests that wait or run."""
-        return self._batcher.pending
+        return self._batcher.pending + self.texts.pending
 
     def submit(self, request: InferRequest) -> "asyncio.Future[InferAnswer]":
         """Check and queue a request. Cancel the future to take it back.
@@ -97,6 +104,8 @@ class ModelVersion:
             raise Unavailable(
                 f"version {self.version} is {self.state.lower()}{': ' if self.reason else ''}{self.reason}"
             )
+        if self.text is not None:
+            raise InvalidArgument("this is a text model: use /v1/completions or /v1/chat/completions")
         try:
             rows = check_request(self.signature, request)
         except InvalidArgument:
@@ -114,6 +123,8 @@ class ModelVersion:
         if done > self._seen:
             self._seen = done
             return ""
+        if self.text is not None:
+            return await self._is_text_ready(timeout_s)
         rows = [
             GivenTensor(spec.name, spec.datatype, (1, *spec.row_shape), bytes(spec.row_bytes))
             for spec in self.signature.inputs
@@ -128,19 +139,36 @@ class ModelVersion:
         self._seen = self.statistics.executions
         return ""
 
+    async def _is_text_ready(self, timeout_s: float) -> str:
+        """As ``is_ready``; a text that is being made shows that the device works."""
+        if self.texts.pending:
+            return ""
+        probe = TextRequest([0], 1, {"temperature": 0.0})
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with contextlib.aclosing(self.texts.generate(probe)) as events:
+                    async for _ in events:
+                        pass
+        except TimeoutError:
+            return f"a token has not come back within {timeout_s:g} s"
+        except RdukitError as error:
+            return error.message
+        return ""
+
     async def unload(self, drain_s: float) -> None:
         """Take nothing more, let what waits finish, end the process."""
         self.state = VersionState.UNLOADING
         try:
             async with asyncio.timeout(drain_s):
                 await self._batcher.idle.wait()
+                await self.texts.idle.wait()
         except TimeoutError:
             logger.warning("not drained version=%s pending=%s", self.version, self._batcher.pending)
         for task in (self._watching, self._restarting):
             if task is not None:
                 task.cancel()
         self.state, self.reason = VersionState.UNAVAILABLE, "unloaded"
-        self._batcher.refuse(Unavailable(f"version {self.version} was unloaded"))
+        self._refuse(Unavailable(f"version {self.version} was unloaded"))
         link, self._link = self._link, None
         if link is not None:
             await link.stop()
@@ -151,7 +179,11 @@ class ModelVersion:
         self._link, self._signature = link, link.signature
         with contextlib.suppress(ValueError):
             self.compile_seconds = float(link.signature.properties.get("compile_seconds") or 0)
-        self._batcher.attach(link)
+        self.text = link.text
+        if link.text is None:
+            self._batcher.attach(link)
+        else:
+            self.texts.attach(link)
 
     def _on_end(self, ending: str) -> None:
         if self._link is None:
@@ -159,6 +191,7 @@ class ModelVersion:
         logger.warning("inference process ended version=%s how=%s", self.version, ending)
         self._link, self.reason = None, f"the inference process {ending}"
         self._batcher.detach(ending)
+        self.texts.detach(ending)
         self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:
@@ -171,11 +204,15 @@ class ModelVersion:
                 await self._start()
             except RdukitError as error:
                 self.reason = error.message
-                self._batcher.refuse(Unavailable(f"the model cannot be loaded again: {error.message}"))
+                self._refuse(Unavailable(f"the model cannot be loaded again: {error.message}"))
                 pause = min(30.0, max(pause * 2, resolve(RESTART_BACKOFF_S)))
                 continue
             self.reason = ""
             return
+
+    def _refuse(self, error: RdukitError) -> None:
+        self._batcher.refuse(error)
+        self.texts.refuse(error)
 
     async def _watch(self) -> None:
         """Kill a process whose run takes too long; it is then started again."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format
+from google.protobuf import json_format
 
 from rdukit.errors import RdukitError
 from rdukit.proto import inference_pb2 as pb
@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: The protocol's name; the generated code's package has another so that it never meets a client's.
 SERVICE_NAME: Final = "inference.GRPCInferenceService"
-_OWN_PACKAGE: Final = pb.DESCRIPTOR.package
 #: Requests of one stream that may be under way; more wait in the connection.
 STREAM_DEPTH: Final = 64
 
@@ -186,33 +185,6 @@ class OpenInferenceServicer:
     def _check_access(self, context: Context) -> None:
         header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
         self._access.check(None if header is None else str(header).encode())
-
-
-def protocol_descriptors() -> descriptor_pool.DescriptorPool:
-    """A pool in which the service has the protocol's own name, for reflection."""
-    file = descriptor_pb2.FileDescriptorProto()
-    pb.DESCRIPTOR.CopyToProto(file)
-    data = file.SerializeToString()
-    renamed = descriptor_pb2.FileDescriptorProto.FromString(data)
-    renamed.name, renamed.package = "open_inference_grpc.proto", "inference"
-    for service in renamed.service:
-        for method in service.method:
-            method.input_type = _renamed(method.input_type)
-            method.output_type = _renamed(method.output_type)
-    pending = list(renamed.message_type)
-    while pending:
-        message = pending.pop()
-        pending.extend(message.nested_type)
-        for field in message.field:
-            if field.type_name:
-                field.type_name = _renamed(field.type_name)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(renamed)
-    return pool
-
-
-def _renamed(name: str) -> str:
-    return name.replace(f".{_OWN_PACKAGE}.", ".inference.", 1)
 
 
 async def _refuse(context: Context, error: RdukitError) -> NoReturn:

@@ -4,6 +4,8 @@ from typing import Final
 
 from rdukit.settings import Setting
 
+PEF: Final = Setting("box.pef", "", "PEF that a box serves from the beginning; also --pef.", str)
+CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; also --checkpoint.", str)
 LOAD_TIMEOUT_S: Final = Setting("box.load_timeout_s", 60.0, "Seconds that loading a model may take.", float)
 INFER_TIMEOUT_S: Final = Setting(
     "box.infer_timeout_s", 30.0, "Seconds one batch may take before its process is killed and started again.", float
@@ -29,6 +31,6 @@ ACCESS_LOG: Final = Setting(
 )
 
 SERVING_SETTINGS: Final = (
-    LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S, MAX_INFER_BYTES, TOKENS,
+    PEF, CHECKPOINT, LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S, MAX_INFER_BYTES, TOKENS,
     ACCESS_LOG,
 )  # fmt: skip

@@ -5,6 +5,7 @@ one text at a time. Axes: V vocabulary.
 """
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.serving.loaded_model import properties_of
 from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
 from rdukit_runtime.application import open_application
 
-#: Beside a checkpoint: the tokenizer, and which tokens end a text.
+#: Beside a checkpoint: the tokenizer; and which tokens end a text and how many the tokenizer has.
 TOKENIZER_FILE: Final = "tokenizer.json"
 GENERATION_FILE: Final = "generation_config.json"
 
@@ -38,6 +40,7 @@ class TextProgram:
             NotFound, InvalidArgument: there is no such checkpoint, it is damaged, or of another model.
             NoResources: no tiles or memory are free.
         """
+        began = time.perf_counter()
         found = load_checkpoint(checkpoint, which)
         self._application = open_application(pef, name)
         try:
@@ -52,11 +55,14 @@ class TextProgram:
             self.checkpoint_step = found.step
             self._program = self._application.program
             self._write_parameters(found.parameters)
+            #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
+            self._known = known_tokens(checkpoint) or self.sizes.vocabulary
             self._sections = {
                 graph: self._program.choose_sections(self._program.find_graph(graph)) for graph in ("prefill", "decode")
             }
             self._outputs = {graph: self._program.find_graph(graph).outputs[0] for graph in self._sections}
             self._scalars = dict(self._application.pef.hyperparameters)
+            self._load_seconds = time.perf_counter() - began
         except BaseException:
             self._application.close()
             raise
@@ -96,6 +102,10 @@ class TextProgram:
         """Tear down and release the lease. Calling again does nothing."""
         self._application.close()
 
+    def properties(self) -> dict[str, str]:
+        """What people want to know about the loaded PEF."""
+        return properties_of(self._application, self._load_seconds)
+
     def figures(self) -> dict[str, Any]:
         """Emulated and host figures since the load."""
         return self._application.figures()
@@ -115,6 +125,7 @@ class TextProgram:
         self._program.write_all(list(values.items()))
         self._application.run(graph, self._sections[graph], self._scalars)
         found: NDArray[np.float32] = self._program.read(self._outputs[graph]).float().reshape(-1).numpy()
+        found[self._known :] = -np.inf
         return found
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
@@ -135,11 +146,30 @@ def end_tokens(checkpoint: Path) -> frozenset[int]:
     Raises:
         InvalidArgument: the file is damaged.
     """
+    value = _generation_value(checkpoint, "eos_token_id")
+    return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+
+def known_tokens(checkpoint: Path) -> int | None:
+    """How many tokens the tokenizer has, as the training kept it beside the checkpoint; None if it did not.
+
+    Raises:
+        InvalidArgument: the file is damaged.
+    """
+    value = _generation_value(checkpoint, "vocab_size")
+    return value[0] if isinstance(value, list) else value
+
+
+def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
+    """A number or numbers of ``generation_config.json``; None without the file or the key."""
     path = checkpoint / GENERATION_FILE
     if not path.is_file():
-        return frozenset()
+        return None
     try:
-        value = json.loads(path.read_text())["eos_token_id"]
-        return frozenset(int(token) for token in (value if isinstance(value, list) else [value]))
-    except (ValueError, KeyError, TypeError) as cause:
+        value = json.loads(path.read_text()).get(key)
+    except (ValueError, AttributeError) as cause:
         raise InvalidArgument(f"{path} is damaged: {cause!r}") from cause
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or value == []:
+        raise InvalidArgument(f"{path}: {key} is {value!r}; legal: a token's number, or a list of them")
+    return value  # type: ignore[no-any-return]

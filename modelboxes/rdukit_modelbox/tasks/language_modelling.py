@@ -77,10 +77,13 @@ class Texts:
             yield tokens.copy(), labels.copy()
 
     def keep_with(self, checkpoint: Path) -> None:
-        """The tokenizer, and which token ends a text."""
+        """The tokenizer, which token ends a text, and how many tokens there are."""
         write_atomic(checkpoint / TOKENIZER_FILE, self.dataset.tokenizer().to_str(pretty=True).encode())
-        ends = {"eos_token_id": self.dataset.end_of_text_id, "pad_token_id": self.dataset.pad_id}
-        write_json_atomic(checkpoint / GENERATION_FILE, ends)
+        dataset = self.dataset
+        known = {
+            "eos_token_id": dataset.end_of_text_id, "pad_token_id": dataset.pad_id, "vocab_size": dataset.vocab_size,
+        }  # fmt: skip
+        write_json_atomic(checkpoint / GENERATION_FILE, known)
 
 
 class LanguageModelling:

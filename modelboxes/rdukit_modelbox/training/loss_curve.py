@@ -36,7 +36,8 @@ _STYLE: Final = """
 
 def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
     """A complete SVG document from a journal's lines; without finite losses it says so."""
-    steps, held = [], []
+    steps: list[Point] = []
+    held: list[Point] = []
     split = ""
     for line in lines:
         loss = line.get("loss")

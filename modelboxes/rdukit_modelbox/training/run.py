@@ -157,11 +157,8 @@ class TrainingRun:
         scores = self.evaluate(journal)
         if scores is None:
             return False
-        self.judged = judge_evaluation(
-            self.judged, self.step, scores.loss, scores.accuracy, self._options.best_by
-        )
+        self.judged = judge_evaluation(self.judged, self.step, scores.loss, scores.accuracy, self._options.best_by)
         words = " ".join(f"{name} {value:.4f}" for name, value in scores.to_json().items())
         is_better = self.judged.best_step == self.step
         self._context.log(f"step {self.step}: {words} on {self._split}{', the best so far' if is_better else ''}")
         return is_better
-

@@ -39,11 +39,7 @@ def reason_to_stop(options: TrainingOptions, judged: Judged, seconds: float) -> 
         return "time"
     if options.target_loss and judged.last_loss is not None and judged.last_loss <= options.target_loss:
         return "target"
-    if (
-        options.target_accuracy
-        and judged.last_accuracy is not None
-        and judged.last_accuracy >= options.target_accuracy
-    ):
+    if options.target_accuracy and judged.last_accuracy is not None and judged.last_accuracy >= options.target_accuracy:
         return "target"
     if options.patience and judged.since_best >= options.patience:
         return "patience"

@@ -16,7 +16,7 @@ from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, save_dataset
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_zoo.datasets.digits import CLASSES, load_bundled, load_folder
-from rdukit_zoo.datasets.idx import Bytes
+from rdukit_zoo.datasets.idx import Bytes, find_idx
 
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
 MEAN: Final = np.float32(0.1307)
@@ -36,6 +36,10 @@ def run_preprocess(
         from rdukit_modelbox.preprocessing.text import preprocess_text
 
         return preprocess_text(context, parameters, inputs, output)
+    if "data" in inputs and not _is_idx(inputs["data"], str(parameters.get("format", "auto"))):
+        from rdukit_modelbox.preprocessing.rows import preprocess_rows
+
+        return preprocess_rows(context, parameters, inputs, output)
     digits = load_folder(inputs["data"]) if "data" in inputs else load_bundled()
     context.progress(Progress("read", 1, 3))
     context.check_cancelled()
@@ -67,3 +71,10 @@ def prepare(images_NHW: Bytes, labels_N: NDArray[np.int64], normalize: str) -> S
     if normalize == "mnist":
         rows = (rows - MEAN) / DEVIATION
     return Samples(np.ascontiguousarray(rows), np.ascontiguousarray(labels_N))
+
+
+def _is_idx(data: Path, format: str) -> bool:
+    """Whether ``data`` holds idx files in MNIST's names, or nothing, for the message that names them."""
+    if format != "auto":
+        return format == "idx"
+    return data.is_dir() and (find_idx(data, "train-images-idx3-ubyte") is not None or not any(data.iterdir()))

@@ -18,6 +18,8 @@ _ONE: Final = torch.ones(())
 
 #: Elements of a large tensor that ``adamw_stepwise`` updates at once.
 PIECE: Final = 1 << 17
+#: Elements of a bf16 gradient that ``adamw`` widens at once.
+WIDENED: Final = 1 << 20
 
 
 def sgd(
@@ -57,15 +59,28 @@ def adamw(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """``torch.optim.AdamW``'s update, in place; ``steps`` are scalars that count updates."""
+    """``torch.optim.AdamW``'s update, in place; ``steps`` are scalars that count updates.
+
+    Gradients may be narrower than their parameters.
+    """
     if not parameters:
         return
     _count(steps)
-    for weights, slopes, means, spreads, counts in _of_one_dtype(parameters, gradients, averages, squares, steps):
-        torch._fused_adamw_(
-            weights, slopes, means, spreads, [], counts, lr=lr, beta1=beta1, beta2=beta2,
-            weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+
+    def update(*lists: Tensors) -> None:
+        for weights, slopes, means, spreads, counts in _of_one_dtype(*lists):
+            torch._fused_adamw_(
+                weights, slopes, means, spreads, [], counts, lr=lr, beta1=beta1, beta2=beta2,
+                weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+    rows = list(zip(parameters, gradients, averages, squares, steps, strict=True))
+    if wide := [row for row in rows if row[0].dtype == row[1].dtype]:
+        update(*(list(column) for column in zip(*wide, strict=True)))
+    for parameter, gradient, average, square, step in rows:
+        if gradient.dtype != parameter.dtype:
+            for weights, slope, mean, spread in _pieces(parameter, gradient, average, square, most=WIDENED):
+                update([weights], [slope.to(weights.dtype)], [mean], [spread], [step])
 
 
 def adamw_stepwise(
@@ -85,7 +100,8 @@ def adamw_stepwise(
     for parameter, gradient, average, square, count in zip(
         parameters, gradients, averages, squares, counts, strict=True
     ):
-        for weights, slope, first, second in _pieces(parameter, gradient, average, square):
+        for weights, narrow, first, second in _pieces(parameter, gradient, average, square):
+            slope = narrow.to(weights.dtype)
             weights.mul_(1 - lr * weight_decay)
             first.lerp_(slope, 1 - beta1)
             second.mul_(beta2).addcmul_(slope, slope, value=1 - beta2)
@@ -93,12 +109,12 @@ def adamw_stepwise(
             weights.addcdiv_(first, spread, value=-lr / (1 - beta1**count))
 
 
-def _pieces(*tensors: torch.Tensor) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Tensors of one shape as views of ``PIECE`` elements; as they are if small, not on the CPU, or with gaps."""
+def _pieces(*tensors: torch.Tensor, most: int = PIECE) -> Iterable[tuple[torch.Tensor, ...]]:
+    """Tensors of one shape as views of ``most`` elements; as they are if small, not on the CPU, or with gaps."""
     first = tensors[0]
-    if first.numel() <= PIECE or first.device.type != "cpu" or not all(t.is_contiguous() for t in tensors):
+    if first.numel() <= most or first.device.type != "cpu" or not all(t.is_contiguous() for t in tensors):
         return [tensors]
-    return zip(*(torch.split(tensor.view(-1), PIECE) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor.view(-1), most) for tensor in tensors), strict=True)
 
 
 def adam(

@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
-from rdukit.errors import Conflict, InvalidTransition, NotFound
+from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.testing import FakeClock
-from rdukit_modelbox import operations as module
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.operations import Failure, OperationTable
+from rdukit_modelbox.operations import Failure, VerbCall, Webhook
+from rdukit_modelbox.operations import table as module
+from rdukit_modelbox.operations.events import KEPT_EVENTS
+from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.states import FINAL_STATES, TRANSITIONS, Event, OperationState, next_state
 
 
@@ -42,10 +44,11 @@ def test_an_operation_that_succeeds_has_result_outputs_and_an_end(table: Operati
     clock.advance(5)
     done = table.apply("a", Event.SUCCEED, result={"loss": 1.0}, outputs={"checkpoint": "/x"})
     assert done.to_json() == {
-        "id": "a", "verb": "train", "state": "succeeded", "created_at": 100.0, "ended_at": 105.0,
+        "id": "a", "verb": "train", "state": "succeeded", "created_at": 100.0, "started_at": 100.0, "runs": 1,
+        "ended_at": 105.0,
         "result": {"loss": 1.0}, "outputs": {"checkpoint": "/x"},
     }  # fmt: skip
-    events = [event.to_json() for event in table.log_of("a").after(0)]
+    events = [event.to_json() for event in table.events_after("a")]
     assert [event["kind"] for event in events] == ["state", "state", "state", "result"]
     assert [event["sequence"] for event in events] == [1, 2, 3, 4]
 
@@ -62,58 +65,95 @@ def test_nothing_happens_after_the_end(table: OperationTable) -> None:
     table.apply("a", Event.CANCEL)
     with pytest.raises(InvalidTransition):
         table.apply("a", Event.START)
-    with pytest.raises(Conflict):
-        table.log_of("a").add("log", log="late")
+    table.tell_log("a", "late")
+    table.tell_progress("a", Progress("train", 1, 2))
+    assert [event.kind for event in table.events_after("a")] == ["state", "state", "result"]
 
 
 def test_one_key_stands_for_one_request(table: OperationTable) -> None:
-    assert table.find_by_key("k", "request") is None
-    table.add("a", Verb.TRAIN, "k", "request")
-    found = table.find_by_key("k", "request")
+    call = VerbCall({"epochs": 2}, idempotency_key="k")
+    assert table.find_by_key("k", call.asked(Verb.TRAIN)) is None
+    table.add("a", Verb.TRAIN, call)
+    found = table.find_by_key("k", VerbCall({"epochs": 2.0}, idempotency_key="k").asked(Verb.TRAIN))
     assert found is not None
     assert found.id == "a"
     with pytest.raises(Conflict, match="another request"):
-        table.find_by_key("k", "other")
+        table.find_by_key("k", VerbCall({"epochs": 3}).asked(Verb.TRAIN))
 
 
 def test_an_unknown_operation_is_not_found(table: OperationTable) -> None:
     with pytest.raises(NotFound):
-        table.log_of("x")
+        table.events_after("x")
 
 
 def test_old_progress_is_dropped_but_states_stay(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
     table.apply("a", Event.START)
-    for step in range(module.KEPT_EVENTS + 10):
-        table.log_of("a").add("progress", progress=Progress("train", step, 9999))
-    events = table.log_of("a").after(0)
-    assert len(events) == module.KEPT_EVENTS + 2
+    for step in range(KEPT_EVENTS + 10):
+        table.tell_progress("a", Progress("train", step, 9999))
+    events = table.events_after("a")
+    assert len(events) == KEPT_EVENTS + 2
     assert [event.sequence for event in events[:3]] == [1, 2, 13]
 
 
 def test_the_oldest_finished_operations_are_forgotten_with_their_keys(table: OperationTable) -> None:
-    for number in range(module.KEPT_OPERATIONS + 5):
-        table.add(f"op{number}", Verb.COMPILE, f"key{number}")
+    module_limit = module.KEPT_OPERATIONS
+    for number in range(module_limit + 5):
+        table.add(f"op{number}", Verb.COMPILE, VerbCall(idempotency_key=f"key{number}"))
         table.apply(f"op{number}", Event.CANCEL)
-    assert len(table.all()) == module.KEPT_OPERATIONS
+    assert len(table.all()) == module_limit
     assert table.find_by_key("key0", "") is None
 
 
 async def test_a_follower_sees_everything_once_and_stops_after_the_result(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
-    log = table.log_of("a")
-
     async def follow(after: int) -> list[int]:
-        return [event.sequence async for event in log.follow(after)]
+        return [event.sequence async for event in table.follow("a", after)]
 
     early, late = asyncio.create_task(follow(0)), asyncio.create_task(follow(2))
     await asyncio.sleep(0)
     table.apply("a", Event.START)
     for step in range(3):
-        log.add("progress", progress=Progress("train", step, 3))
+        table.tell_progress("a", Progress("train", step, 3))
         await asyncio.sleep(0)
     table.apply("a", Event.SUCCEED, result={}, outputs={})
     assert await early == [1, 2, 3, 4, 5, 6, 7]
     assert await late == [3, 4, 5, 6, 7]
     assert await follow(0) == [1, 2, 3, 4, 5, 6, 7]
     assert await follow(7) == []
+
+
+def test_the_list_is_given_in_parts_newest_first_and_can_be_filtered(table: OperationTable) -> None:
+    for number in range(7):
+        table.add(f"op{number}", Verb.TRAIN if number % 2 else Verb.COMPILE)
+    table.apply("op3", Event.CANCEL)
+    first = table.page(None, None, 3)
+    assert [o.id for o in first.operations] == ["op6", "op5", "op4"]
+    table.add("op7", Verb.TRAIN)
+    second = table.page(None, None, 3, first.cursor)
+    assert [o.id for o in second.operations] == ["op3", "op2", "op1"]
+    last = table.page(None, None, 3, second.cursor)
+    assert ([o.id for o in last.operations], last.cursor) == (["op0"], "")
+    assert [o.id for o in table.page(OperationState.QUEUED, Verb.TRAIN, 9).operations] == ["op7", "op5", "op1"]
+    assert [o.id for o in table.page(OperationState.CANCELLED, None, 9).operations] == ["op3"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "é", "YmVmb3JlOg", "YmVmb3JlOi0x", "=" * 9, "A" * 9999])
+def test_a_cursor_that_no_list_gave_is_refused(table: OperationTable, cursor: str) -> None:
+    with pytest.raises(InvalidArgument, match="cursor") as caught:
+        table.page(None, None, 3, cursor)
+    assert caught.value.detail["field"] == "cursor"
+
+
+def test_an_announcement_is_noted_for_each_state_that_was_asked_for(clock: FakeClock) -> None:
+    heard = list[str]()
+    table = OperationTable(clock, on_state=lambda operation: heard.append(operation.state))
+    webhook = Webhook("https://example.com", ("running", "succeeded"))
+    table.add("a", Verb.TRAIN, VerbCall(webhook=webhook))
+    table.apply("a", Event.START)
+    done = table.apply("a", Event.SUCCEED, result={}, outputs={})
+    assert [(d.id, d.event, d.state) for d in done.deliveries] == [
+        ("a.1", "operation.running", "pending"), ("a.2", "operation.succeeded", "pending"),
+    ]  # fmt: skip
+    assert heard == ["queued", "running", "succeeded"]
+    table.validate()

@@ -2,11 +2,16 @@
 
 import math
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from rdukit_modelbox.box import box_names, find_box_file
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.box import box_names, find_box_file, load_box
 from rdukit_modelbox.contract.yaml_marks import Mark, read_yaml
 
 
@@ -84,3 +89,32 @@ def test_bombs_end_soon() -> None:
 def test_the_boxes_here_read_as_any_reader_reads_them(name: str) -> None:
     text = find_box_file(name).read_text()
     assert read_yaml(text).value == yaml.safe_load(text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="ab1:-[]{}&*!|>'\"#%@,?~ \n\t\0é0x.", max_size=60))
+def test_any_text_is_read_or_refused_without_an_exception(text: str) -> None:
+    read_yaml(text)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_that_is_changed_anywhere_is_valid_or_refused_with_lines(data: st.DataObject, tmp_path: Path) -> None:
+    value: Any = read_yaml(find_box_file("logreg").read_text()).value
+    here: Any = value
+    while True:
+        key = data.draw(st.sampled_from(sorted(here) if isinstance(here, dict) else range(len(here))))
+        if not isinstance(here[key], (dict, list)) or not here[key] or data.draw(st.booleans()):
+            break
+        here = here[key]
+    here[key] = data.draw(
+        st.sampled_from([None, True, -1, 1.5, "", "o1", "x" * 3000, [], [None], {}, {"a": 1}, [[1]], "../x", math.inf])
+    )
+    path = tmp_path / "modelbox.yaml"
+    path.write_text(yaml.dump(value, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
+    try:
+        load_box(path)
+    except InvalidArgument as error:
+        faults = error.detail["faults"]
+        assert isinstance(faults, list)
+        assert all(fault["line"] >= 1 and fault["message"] for fault in faults)

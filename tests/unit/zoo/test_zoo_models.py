@@ -1,6 +1,7 @@
-"""The registry and its command: every model is listed, builds, and names its inputs."""
+"""The registry and its command: every model is listed, builds, and has the inputs and outputs of its task."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -8,28 +9,53 @@ from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.cli import zoo
-from rdukit_zoo.registry import get_model, model_names
+from rdukit_zoo.registry import ModelEntry, get_model, model_names
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_a_model_builds_and_gives_a_loss_and_logits(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).task == "classification"])
+def test_a_classifier_gives_loss_and_logits_and_without_labels_logits_alone(name: str) -> None:
     entry = get_model(name)
     inputs = entry.make_inputs(4, **entry.sizes)
-    assert [tensor.sn_name for tensor in inputs] == ["image", "label"]
+    assert [tensor.sn_name for tensor in inputs][1:] == ["label"]
     torch.manual_seed(0)
-    loss, logits = entry.build(**entry.sizes)(*inputs)
+    built = entry.build(**entry.sizes)
+    loss, logits = built(*inputs)
     assert loss.shape == ()
     assert tuple(logits.shape) == (4, entry.sizes["num_classes"])
+    torch.testing.assert_close(built(inputs[0]).torch(), logits.torch())
 
 
-def test_an_unknown_model_is_refused_with_the_names() -> None:
-    with pytest.raises(InvalidArgument, match="legal: ffn, logreg"):
+@pytest.mark.parametrize("name", [name for name in model_names() if get_model(name).task == "language-modelling"])
+def test_a_language_model_gives_a_loss_near_that_of_chance_and_serves_with_the_same_names(name: str) -> None:
+    entry = get_model(name)
+    inputs = entry.make_inputs(4, **entry.sizes)
+    assert [tensor.sn_name for tensor in inputs] == ["tokens", "labels"]
+    torch.manual_seed(0)
+    built = entry.build(**entry.sizes)
+    assert built(*inputs).torch().item() == pytest.approx(math.log(entry.sizes["vocabulary"]), abs=0.2)
+    assert entry.text_serving is not None
+    assert entry.text_serving.build(**entry.sizes).state_dict().keys() == built.state_dict().keys()
+
+
+def test_an_unknown_model_task_or_size_is_refused_with_what_is_legal() -> None:
+    with pytest.raises(InvalidArgument, match="legal: ffn, llama, logreg, mlp"):
         get_model("gpt5")
+    entry = get_model("mlp")
+    with pytest.raises(InvalidArgument, match="no size depth; legal: num_features, hidden_size, num_classes"):
+        entry.check_sizes({"depth": 3})
+    assert entry.check_sizes({"num_classes": 3}) == {"num_features": 64, "hidden_size": 256, "num_classes": 3}
+    with pytest.raises(InvalidArgument, match="legal: classification, language-modelling"):
+        ModelEntry("x", "x", "chess", "x", "x", {}, entry.build, entry.make_inputs)
 
 
 def test_list_as_json_has_every_model() -> None:
     result = CliRunner().invoke(zoo, ["list", "--json"])
     assert [model["name"] for model in json.loads(result.output)] == list(model_names())
+
+
+def test_the_table_says_how_to_run_each_model() -> None:
+    output = CliRunner().invoke(zoo, ["list"]).output
+    assert "python -m rdukit_zoo.logreg" in output and "rdukit box run --box llama" in output
 
 
 def test_show_prints_the_programs_path() -> None:

@@ -1,0 +1,147 @@
+"""Bytes from and to S3, by boto3: endpoint, region and credentials from the usual AWS variables and files."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unavailable
+from rdukit_modelbox.artifacts.source import Interrupted, Opened
+
+BLOCK: Final = 1 << 20
+_MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
+_FORBIDDEN: Final = frozenset({
+    "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "AuthFailure",
+})  # fmt: skip
+
+
+def make_client(timeout_s: float) -> Any:
+    """A client by the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ….
+
+    Raises:
+        Unavailable: boto3 is not installed, or its configuration is wrong.
+    """
+    try:
+        boto3, config = import_module("boto3"), import_module("botocore.config")
+    except ImportError as cause:
+        raise Unavailable("s3:// needs boto3, which is not installed: pip install 'rdukit[s3]'") from cause
+    try:
+        return boto3.client(
+            "s3",
+            config=config.Config(
+                connect_timeout=timeout_s, read_timeout=timeout_s, retries={"mode": "standard", "max_attempts": 3}
+            ),
+        )
+    except (import_module("botocore.exceptions").BotoCoreError, ValueError) as cause:
+        raise Unavailable(f"s3:// is not configured: {cause}; set AWS_REGION and AWS_ENDPOINT_URL") from cause
+
+
+class S3Source:
+    """One object."""
+
+    def __init__(self, client: Any, bucket: str, key: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._key = key
+        self._uri = f"s3://{bucket}/{key}"
+
+    def open(self, start: int, validator: str | None) -> Opened:
+        """``Source.open``."""
+        asked: dict[str, str] = {"Bucket": self._bucket, "Key": self._key}
+        if start and validator is not None:
+            asked |= {"Range": f"bytes={start}-", "IfMatch": validator}
+        else:
+            start = 0
+        with _errors(self._uri):
+            answer = self._client.get_object(**asked)
+        size = start + int(answer["ContentLength"])
+        return Opened(start, size, str(answer["ETag"]), self._blocks(answer["Body"], size - start))
+
+    def find_validator(self) -> str | None:
+        """``Source.find_validator``."""
+        try:
+            with _errors(self._uri):
+                return str(self._client.head_object(Bucket=self._bucket, Key=self._key)["ETag"])
+        except (Interrupted, Unavailable, NotFound):
+            return None
+
+    def _blocks(self, body: Any, left: int) -> Iterator[bytes]:
+        try:
+            with _errors(self._uri):
+                for block in body.iter_chunks(BLOCK):
+                    left -= len(block)
+                    yield block
+        finally:
+            body.close()
+        if left > 0:
+            raise Interrupted(f"cut {left} bytes before the end")
+
+
+def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, str]]:
+    """Key below ``prefix`` → size and ETag; markers of folders are left out.
+
+    Raises:
+        NotFound: no bucket, or nothing below the prefix.
+        Unavailable: S3 does not answer.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    try:
+        with _errors(f"s3://{bucket}/{prefix}"):
+            for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    name = str(entry["Key"]).removeprefix(prefix)
+                    if name and not name.endswith("/"):
+                        found[name] = (int(entry["Size"]), str(entry["ETag"]))
+    except Interrupted as cause:
+        raise Unavailable(f"s3://{bucket}/{prefix} cannot be listed: {cause}") from cause
+    if not found:
+        raise NotFound(f"there is nothing below s3://{bucket}/{prefix}")
+    return found
+
+
+def upload(client: Any, path: Path, bucket: str, key: str, sha256: str, sent: Callable[[int], None]) -> None:
+    """Write a file as an object, in parts when it is large; a reader sees the whole or what was there before.
+
+    ``sent`` hears of bytes as they go, maybe from other threads. The digest is kept as metadata ``sha256``.
+
+    Raises:
+        NotFound: no such bucket.
+        Unavailable, PermissionDenied: S3 does not answer or does not allow it.
+    """
+    try:
+        with _errors(f"s3://{bucket}/{key}"):
+            client.upload_file(
+                str(path), bucket, key, ExtraArgs={"Metadata": {"sha256": sha256}}, Callback=sent,
+            )  # fmt: skip
+    except Interrupted as cause:
+        raise Unavailable(f"{path.name} cannot be written to s3://{bucket}/{key}: {cause}") from cause
+
+
+@contextmanager
+def _errors(uri: str) -> Iterator[None]:
+    """boto's errors as ours."""
+    exceptions, boto3 = import_module("botocore.exceptions"), import_module("boto3.exceptions")
+    try:
+        yield
+    except exceptions.ClientError as cause:
+        raise _told(uri, cause.response, cause) from cause
+    except boto3.S3UploadFailedError as cause:
+        inner = cause.__context__
+        raise _told(uri, getattr(inner, "response", {}), cause) from cause
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as cause:
+        raise PermissionDenied(f"{uri}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY") from cause
+    except exceptions.ParamValidationError as cause:
+        raise NotFound(f"{uri} is not legal: {cause}") from cause
+    except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as cause:
+        raise Interrupted(f"{type(cause).__name__}: {cause}") from cause
+
+
+def _told(uri: str, response: Any, cause: Exception) -> RdukitError | Interrupted:
+    error = response.get("Error", {}) if isinstance(response, dict) else {}
+    code = str(error.get("Code", ""))
+    if code in _MISSING:
+        return NotFound(f"there is nothing at {uri} ({code})")
+    if code in _FORBIDDEN:
+        return PermissionDenied(f"{uri} is not given to this box ({code})")
+    return Interrupted(f"{code}: {error.get('Message') or cause}")

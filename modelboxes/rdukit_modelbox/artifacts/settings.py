@@ -1,0 +1,31 @@
+"""Settings of artifacts by URI."""
+
+from typing import Final
+
+from rdukit.settings import Setting
+
+MAX_BYTES: Final = Setting("artifacts.max_bytes", 32 << 30, "Most bytes of one artifact, fetched or uploaded.", int)
+MAX_UNPACKED_BYTES: Final = Setting(
+    "artifacts.max_unpacked_bytes", 64 << 30, "Most bytes that one archive may unpack to.", int
+)
+MAX_RATIO: Final = Setting(
+    "artifacts.max_ratio", 200, "Most bytes per byte of an archive, once it has unpacked to 256 MiB.", int
+)
+CACHE_BYTES: Final = Setting(
+    "artifacts.cache_bytes", 100 << 30, "Bytes of fetched artifacts that a box keeps; the longest unused go first.", int
+)
+ATTEMPTS: Final = Setting("artifacts.attempts", 5, "Connections that may be cut in a row before a fetch fails.", int)
+TIMEOUT_S: Final = Setting(
+    "artifacts.timeout_s", 30.0, "Seconds without a byte after which a connection is cut.", float
+)
+REFUSED_NETWORKS: Final = Setting(
+    "artifacts.refused_networks",
+    "0.0.0.0/8 127.0.0.0/8 169.254.0.0/16 100.100.100.200/32 192.0.0.0/24 224.0.0.0/3 "
+    "::/128 ::1/128 fe80::/10 fd00:ec2::/32 ff00::/8",
+    "Networks that http artifacts are never fetched from: this machine, link-local and cloud metadata addresses.",
+    str,
+)
+
+ARTIFACT_SETTINGS: Final = (
+    MAX_BYTES, MAX_UNPACKED_BYTES, MAX_RATIO, CACHE_BYTES, ATTEMPTS, TIMEOUT_S, REFUSED_NETWORKS,
+)  # fmt: skip

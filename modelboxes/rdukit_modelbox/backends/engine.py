@@ -1,0 +1,299 @@
+"""Run boxes as containers of an engine that speaks Docker's API; ``docker.py`` and ``podman.py`` say where one is."""
+
+import contextlib
+import importlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from rdukit.clock import Clock, SystemClock
+from rdukit.errors import InvalidArgument, Unavailable
+from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Orphan, Owner, Stats, is_orphan
+from rdukit_modelbox.backends.process import answers_ready
+from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
+from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
+
+POLL_S: Final = 0.05
+REAP_GRACE_S: Final = 10
+OWNER_LABEL: Final = "dev.rdukit.owner"
+EPOCH_LABEL: Final = "dev.rdukit.epoch"
+BOX_LABEL: Final = "dev.rdukit.box.name"
+_NO_CLIENT: Final = "containers need the docker package: pip install 'rdukit[docker]'"
+
+
+class ContainerBox:
+    """A box in a container."""
+
+    def __init__(self, container: Any, limits: Mapping[str, str], clock: Clock, started: float) -> None:
+        self._container = container
+        self._limits = limits
+        self._clock = clock
+        self._events = [BoxEvent(EventKind.STARTED, started)]
+        self._last_words: str | None = None
+        self._ports: Mapping[str, str] = {}
+
+    @property
+    def id(self) -> str:
+        """The container's id."""
+        return str(self._container.id)
+
+    @property
+    def rest_url(self) -> str:
+        """Base address of the REST wire, on the loopback address."""
+        return f"http://127.0.0.1:{self._port(REST_PORT)}"
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` of the gRPC wire, on the loopback address."""
+        return f"127.0.0.1:{self._port(GRPC_PORT)}"
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """Each limit that was asked for; an engine applies them all, or does not start the box."""
+        return self._limits
+
+    def is_alive(self) -> bool:
+        """It has not ended."""
+        return bool(self._state().get("Running"))
+
+    def is_ready(self) -> bool:
+        """It says that it can serve."""
+        return self.is_alive() and answers_ready(self.rest_url)
+
+    def logs(self) -> str:
+        """What it has written so far."""
+        if self._last_words is not None:
+            return self._last_words
+        try:
+            return str(self._container.logs().decode(errors="replace"))
+        except _errors().NotFound:
+            return ""
+
+    def follow(self) -> Iterator[str]:
+        """Its log line by line till its end."""
+        if self._last_words is not None:
+            yield from self._last_words.splitlines()
+            return
+        rest = b""
+        with contextlib.closing(self._container.logs(stream=True, follow=True)) as blocks:
+            for block in blocks:
+                *lines, rest = (rest + block).split(b"\n")
+                yield from (line.decode(errors="replace") for line in lines)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def stats(self) -> Stats:
+        """What the container uses; memory without the file cache.
+
+        Raises:
+            Unavailable: it has ended.
+        """
+        if not self.is_alive():
+            raise Unavailable(f"container {self.id[:12]} has ended; it uses nothing")
+        value = self._container.stats(stream=False)
+        memory = value.get("memory_stats") or {}
+        details = memory.get("stats") or {}
+        cache = int(details.get("total_inactive_file", details.get("inactive_file", 0)))
+        return Stats(
+            cpu_s=int(value["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9,
+            memory_bytes=max(int(memory.get("usage", 0)) - cache, 0),
+            pids=int((value.get("pids_stats") or {}).get("current", 0)),
+        )
+
+    def events(self) -> Sequence[BoxEvent]:
+        """Start, readiness, and how it ended, as the engine tells it."""
+        state = self._state()
+        if state and not state.get("Running") and self._events[-1].kind is not EventKind.ENDED:
+            time = _seconds(state.get("FinishedAt")) or self._clock.now()
+            if state.get("OOMKilled"):
+                self._events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
+            self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {state.get('ExitCode')}"))
+        return tuple(self._events)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """SIGTERM, then SIGKILL; the container is removed, its log kept here."""
+        if self._last_words is not None:
+            return
+        if self.is_alive():
+            self._container.stop(timeout=max(int(grace_s), 0))
+        self.events()
+        self._last_words = self.logs()
+        with contextlib.suppress(_errors().NotFound):
+            self._container.remove(force=True, v=True)
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until it answers.
+
+        Raises:
+            Unavailable: it ended, or did not answer in time; it is removed.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        while not self.is_ready():
+            is_late = self._clock.monotonic() > deadline
+            if is_late or not self.is_alive():
+                ended = self.events()[-1]
+                self.stop(0)
+                what = f"was not ready in {timeout_s:g} s" if is_late else ended.detail
+                raise Unavailable(f"container {self.id[:12]} {what}: {self.logs().strip()[-500:]}")
+            self._clock.sleep(POLL_S)
+        self._events.append(BoxEvent(EventKind.READY, self._clock.now()))
+
+    def _state(self) -> dict[str, Any]:
+        if self._last_words is not None:
+            return {}
+        try:
+            self._container.reload()
+        except _errors().NotFound:
+            return {}
+        state: dict[str, Any] = self._container.attrs["State"]
+        return state
+
+    def _port(self, inside: int) -> str:
+        if not self._ports:
+            self._container.reload()
+            published = self._container.attrs["NetworkSettings"]["Ports"] or {}
+            self._ports = {port: bound[0]["HostPort"] for port, bound in published.items() if bound}
+        try:
+            return self._ports[f"{inside}/tcp"]
+        except KeyError as cause:
+            raise Unavailable(f"container {self.id[:12]} publishes no port {inside}; it has ended") from cause
+
+
+class EngineBackend:
+    """Starts boxes as containers: user 10001 or this process's, a read-only system, no capabilities."""
+
+    name = "engine"
+
+    def __init__(self, url: str, image: str, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._image = image
+        try:
+            client: Any = importlib.import_module("docker").DockerClient
+        except ImportError as cause:
+            raise InvalidArgument(_NO_CLIENT) from cause
+        try:
+            self._client = client(base_url=url, timeout=120)
+            self._client.ping()
+        except _errors().DockerException as cause:
+            raise Unavailable(f"{self.name} does not answer at {url}: {cause}") from cause
+
+    def close(self) -> None:
+        """Let go of the engine's socket; boxes go on."""
+        self._client.close()
+
+    def start(self, spec: BoxSpec, timeout_s: float = 30.0) -> ContainerBox:
+        """Start a container and wait until its box answers.
+
+        Raises:
+            Unavailable: the engine refuses, or the box ended or was not ready in time; nothing is left of it.
+        """
+        _prepare_state(spec)
+        started = self._clock.now()
+        try:
+            container = self._client.containers.create(**container_options(spec, self._image))
+        except _errors().APIError as cause:
+            raise Unavailable(f"{self.name} does not start box {spec.box}: {cause.explanation or cause}") from cause
+        limits = dict.fromkeys(asked_limits(spec), f"applied by {self.name}")
+        box = ContainerBox(container, limits, self._clock, started)
+        try:
+            container.start()
+        except _errors().APIError as cause:
+            container.remove(force=True, v=True)
+            raise Unavailable(f"{self.name} does not start box {spec.box}: {cause.explanation or cause}") from cause
+        box.wait_ready(timeout_s)
+        return box
+
+    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+        """From the containers' labels; also those that have ended and were not removed."""
+        found = []
+        for container in self._client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner.id}"}):
+            labels = container.labels
+            theirs = Owner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0")))
+            if is_orphan(theirs, owner):
+                found.append(Orphan(str(container.id), labels.get(BOX_LABEL, ""), theirs))
+        return tuple(sorted(found, key=lambda orphan: orphan.id))
+
+    def reap(self, orphan: Orphan) -> None:
+        """Stop and remove the container."""
+        with contextlib.suppress(_errors().NotFound):
+            container = self._client.containers.get(orphan.id)
+            container.stop(timeout=REAP_GRACE_S)
+            container.remove(force=True, v=True)
+
+
+def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
+    """What the engine is asked for, as docker-py's ``create`` takes it. Pure but for this process's user id."""
+    labels = {BOX_LABEL: spec.box}
+    if spec.owner is not None:
+        labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
+    mounts = {str(path): {"bind": str(path), "mode": "ro"} for path in spec.mounts}
+    options: dict[str, Any] = {
+        "image": spec.image or image,
+        "command": box_command(spec),
+        "name": f"rdukit-{secrets.token_hex(6)}",
+        "labels": labels,
+        "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
+        "volumes": {**mounts, str(spec.state): {"bind": str(spec.state), "mode": "rw"}},
+        "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)},
+        "user": user_of_box(),
+        "read_only": True,
+        "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+    }
+    limits = spec.limits
+    if limits.cores is not None:
+        options["cpuset_cpus"] = ",".join(map(str, limits.cores))
+        # torch asks the machine, not the container, how many threads to use.
+        options["environment"].setdefault("OMP_NUM_THREADS", str(max(len(limits.cores), 1)))
+    if limits.memory_bytes is not None:
+        options["mem_limit"] = limits.memory_bytes
+    if limits.pids is not None:
+        options["pids_limit"] = limits.pids
+    return options
+
+
+def box_command(spec: BoxSpec) -> list[str]:
+    """What runs in the container; the image's tini stays its first process."""
+    box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else spec.box
+    command = [
+        "rdukit", "box", "run", "--box", box, "--host", "0.0.0.0", "--rest-port", str(REST_PORT),
+        "--grpc-port", str(GRPC_PORT), "--parent", "0", "--state", str(spec.state),
+    ]  # fmt: skip
+    for mount in spec.mounts:
+        command += ["--mount", str(mount)]
+    return command
+
+
+def asked_limits(spec: BoxSpec) -> list[str]:
+    """Names of the limits that ``spec`` sets."""
+    limits = {"cores": spec.limits.cores, "memory": spec.limits.memory_bytes, "pids": spec.limits.pids}
+    return [name for name, value in limits.items() if value is not None]
+
+
+def user_of_box() -> str:
+    """Who a container runs as: this process's user, whose files it works on; for root the image's user."""
+    user = os.getuid()
+    return f"{user}:{os.getgid()}" if user != 0 else f"{USER_ID}:{USER_ID}"
+
+
+def _prepare_state(spec: BoxSpec) -> None:
+    spec.state.mkdir(parents=True, exist_ok=True)
+    if os.getuid() == 0:
+        os.chown(spec.state, USER_ID, USER_ID)
+
+
+def _seconds(text: object) -> float | None:
+    """RFC 3339 with any number of digits after the point; None for the engines' year 1."""
+    if not isinstance(text, str) or text.startswith("0001"):
+        return None
+    whole, _, rest = text.partition(".")
+    fraction = rest.rstrip("Z").partition("+")[0].partition("-")[0]
+    zone = "+00:00" if text.endswith("Z") or not rest else rest[len(fraction) :]
+    return datetime.fromisoformat(whole.rstrip("Z") + zone).timestamp() + float(f"0.{fraction or 0}")
+
+
+def _errors() -> Any:
+    return importlib.import_module("docker.errors")

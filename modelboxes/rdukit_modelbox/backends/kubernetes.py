@@ -1,0 +1,295 @@
+"""Run boxes as Pods, by the Kubernetes API over HTTPS.
+
+The manifests are tried (schemas, and a Pod run by podman); the calls below are written to the API's reference and tried
+against a server that only imitates it: no cluster could be had.
+"""
+
+import secrets
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from rdukit.clock import Clock, SystemClock
+from rdukit.errors import Unavailable
+from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Orphan, Owner, Stats, is_orphan
+from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
+from rdukit_modelbox.backends.kubernetes_manifests import (
+    ClaimedFolder,
+    make_pod,
+    make_service,
+    owner_of,
+    told_limits,
+)
+from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_CLUSTER_URL: Final = "https://kubernetes.default.svc"
+POLL_S: Final = 0.25
+_UNITS: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+}  # fmt: skip
+
+
+class PodBox:
+    """A box in a Pod; addressed by its Service's name, which resolves inside the cluster."""
+
+    def __init__(self, backend: "KubernetesBackend", name: str, limits: Mapping[str, str], started: float) -> None:
+        self._backend = backend
+        self._name = name
+        self._limits = limits
+        self._events = [BoxEvent(EventKind.STARTED, started)]
+        self._last_words: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The Pod's name, which is its Service's too."""
+        return self._name
+
+    @property
+    def rest_url(self) -> str:
+        """Base address of the REST wire."""
+        return f"http://{self._name}.{self._backend.namespace}.svc:{REST_PORT}"
+
+    @property
+    def grpc_address(self) -> str:
+        """``host:port`` of the gRPC wire."""
+        return f"{self._name}.{self._backend.namespace}.svc:{GRPC_PORT}"
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """Each limit that was asked for: whether it is applied."""
+        return self._limits
+
+    def is_alive(self) -> bool:
+        """Its Pod is pending or running."""
+        return self._status().get("phase") in {"Pending", "Running"}
+
+    def is_ready(self) -> bool:
+        """The kubelet's check of readiness passes."""
+        conditions = self._status().get("conditions") or []
+        return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+    def logs(self) -> str:
+        """What it has written so far."""
+        if self._last_words is None:
+            return self._backend.call("GET", self._backend.pod_path(self._name, "/log"), missing="").text
+        return self._last_words
+
+    def follow(self) -> Iterator[str]:
+        """Its log line by line till its end."""
+        if self._last_words is not None:
+            yield from self._last_words.splitlines()
+            return
+        yield from self._backend.follow(self._name)
+
+    def stats(self) -> Stats:
+        """What the metrics server says, where the cluster has one: processors in use now, not seconds so far.
+
+        Raises:
+            Unavailable: it has ended, or there is no metrics server.
+        """
+        path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self._backend.namespace}/pods/{self._name}"
+        found = self._backend.call("GET", path, missing="{}").json().get("containers") or []
+        if not found:
+            raise Unavailable(f"pod {self._name} has no metrics: it has ended, or the cluster has no metrics server")
+        usage = [container["usage"] for container in found]
+        memory = int(sum(parse_quantity(used["memory"]) for used in usage))
+        return Stats(sum(parse_quantity(used["cpu"]) for used in usage), memory, 0)
+
+    def events(self) -> Sequence[BoxEvent]:
+        """Start, readiness, and how its container ended."""
+        if self._events[-1].kind is not EventKind.ENDED:
+            self._events += [event for event in end_events(self._status()) if event not in self._events]
+        return tuple(self._events)
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Delete the Pod and the Service; returns when the Pod has gone."""
+        if self._last_words is not None:
+            return
+        self.events()
+        self._last_words = self.logs()
+        self._backend.delete(self._name, grace_s)
+        if self._events[-1].kind is not EventKind.ENDED:
+            self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted"))
+
+    def became_ready(self) -> None:
+        """Note the time."""
+        self._events.append(BoxEvent(EventKind.READY, self._backend.clock.now()))
+
+    def _status(self) -> dict[str, Any]:
+        if self._last_words is not None:
+            return {}
+        pod = self._backend.call("GET", self._backend.pod_path(self._name), missing="{}").json()
+        status: dict[str, Any] = pod.get("status") or {}
+        return status
+
+
+class KubernetesBackend:
+    """Starts boxes as Pods of one namespace, each with a Service."""
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        image: str,
+        namespace: str,
+        folders: Sequence[ClaimedFolder],
+        client: httpx.Client | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.namespace = namespace
+        self.clock = clock or SystemClock()
+        self._image = image
+        self._folders = folders
+        self._client = client or in_cluster_client()
+
+    def close(self) -> None:
+        """Close connections; boxes go on."""
+        self._client.close()
+
+    def start(self, spec: BoxSpec, timeout_s: float = 120.0) -> PodBox:
+        """Create Service and Pod, and wait until the Pod is ready.
+
+        Raises:
+            InvalidArgument: a folder of ``spec`` lies in no claim.
+            Unavailable: the API refuses, or the box ended or was not ready in time; nothing is left of it.
+        """
+        name = f"rdukit-{secrets.token_hex(6)}"
+        pod = make_pod(spec, name, self.namespace, self._image, self._folders)
+        started = self.clock.now()
+        self.call("POST", f"/api/v1/namespaces/{self.namespace}/services", make_service(spec, name, self.namespace))
+        try:
+            self.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
+        except Unavailable:
+            self.delete(name, 0)
+            raise
+        box = PodBox(self, name, told_limits(spec), started)
+        deadline = self.clock.monotonic() + timeout_s
+        while not box.is_ready():
+            is_late = self.clock.monotonic() > deadline
+            if is_late or not box.is_alive():
+                box.stop(0)
+                what = f"was not ready in {timeout_s:g} s" if is_late else box.events()[-1].detail
+                raise Unavailable(f"pod {name} {what}: {box.logs().strip()[-500:]}")
+            self.clock.sleep(POLL_S)
+        box.became_ready()
+        return box
+
+    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+        """From the Pods' labels."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        listed = self.call("GET", path, query={"labelSelector": f"{OWNER_LABEL}={owner.id}"}).json()["items"]
+        found = [(pod["metadata"]["name"], pod["metadata"].get("labels") or {}) for pod in listed]
+        return tuple(
+            Orphan(name, labels.get(BOX_LABEL, ""), owner_of(labels))
+            for name, labels in sorted(found)
+            if is_orphan(owner_of(labels), owner)
+        )
+
+    def reap(self, orphan: Orphan) -> None:
+        """Delete its Pod and Service."""
+        self.delete(orphan.id, 10.0)
+
+    def delete(self, name: str, grace_s: float) -> None:
+        """Delete a Pod and its Service, and wait until the Pod has gone."""
+        options = {"gracePeriodSeconds": int(grace_s), "propagationPolicy": "Background"}
+        self.call("DELETE", self.pod_path(name), options, missing="{}")
+        self.call("DELETE", f"/api/v1/namespaces/{self.namespace}/services/{name}", missing="{}")
+        deadline = self.clock.monotonic() + grace_s + 30
+        while self.call("GET", self.pod_path(name), missing="").text:
+            if self.clock.monotonic() > deadline:
+                raise Unavailable(f"pod {name} is still there {grace_s + 30:g} s after it was deleted")
+            self.clock.sleep(POLL_S)
+
+    def follow(self, name: str) -> Iterator[str]:
+        """A Pod's log, line by line."""
+        query = {"follow": "true"}
+        try:
+            with self._client.stream("GET", self.pod_path(name, "/log"), params=query, timeout=None) as response:
+                yield from response.iter_lines()
+        except httpx.HTTPError as cause:
+            raise Unavailable(f"the log of pod {name} broke off: {cause}") from cause
+
+    def pod_path(self, name: str, rest: str = "") -> str:
+        """Where a Pod is in the API."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}{rest}"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, str] | None = None,
+        missing: str | None = None,
+    ) -> httpx.Response:
+        """One call of the API.
+
+        Args:
+            missing: what to answer, as text, when there is no such object; None raises.
+
+        Raises:
+            Unavailable: it cannot be reached or refuses; the message is the API's own.
+        """
+        try:
+            response = self._client.request(method, path, json=body, params=query)
+        except httpx.HTTPError as cause:
+            raise Unavailable(f"the Kubernetes API cannot be reached: {cause}") from cause
+        if response.status_code == 404 and missing is not None:
+            return httpx.Response(404, text=missing)
+        if response.is_error:
+            raise Unavailable(f"the Kubernetes API refuses {method} {path}: {_message(response)}")
+        return response
+
+
+def in_cluster_client() -> httpx.Client:
+    """A client with the service account of the Pod that this process runs in.
+
+    Raises:
+        Unavailable: it runs in none.
+    Source: Kubernetes documentation, "Accessing the Kubernetes API from a Pod".
+    """
+    try:
+        token = (ACCOUNT / "token").read_text().strip()
+        trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    except OSError as cause:
+        raise Unavailable(f"not in a Kubernetes cluster: {cause}") from cause
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=IN_CLUSTER_URL, verify=trusted, headers=headers, timeout=30.0)
+
+
+def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
+    """What a Pod's status says of its end; nothing while it runs."""
+    events: list[BoxEvent] = []
+    for container in status.get("containerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated")
+        if ended:
+            time = datetime.fromisoformat(str(ended["finishedAt"]).replace("Z", "+00:00")).timestamp()
+            if ended.get("reason") == "OOMKilled":
+                events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the pod's memory limit was reached"))
+            events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {ended.get('exitCode')}"))
+    if not events and status.get("phase") in {"Failed", "Succeeded"}:
+        detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"
+        events.append(BoxEvent(EventKind.ENDED, 0.0, detail))
+    return events
+
+
+def parse_quantity(text: str) -> float:
+    """A number with Kubernetes' unit: ``250m`` is 0.25, ``64Mi`` 67108864.
+
+    Source: Kubernetes API reference, "Quantity".
+    """
+    number = text.rstrip("numkMGTiK")
+    return float(number) * _UNITS[text[len(number) :]]
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        value = response.json()
+    except ValueError:
+        return f"{response.status_code} {response.text[:300]}"
+    return f"{response.status_code} {value.get('message', '') if isinstance(value, dict) else value}"

@@ -1,0 +1,111 @@
+"""What every way to run a box must keep: one class of tests that each backend's tests inherit.
+
+They start few boxes, since starting one is what takes time: one that most look at, and one that ends.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from rdukit.errors import Unavailable
+from rdukit_modelbox.backends.base import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+
+START_S: Final = 60.0
+OWNER: Final = "contract-test"
+
+
+@contextmanager
+def contract_box(backend: BoxBackend, folder: Path, memory_bytes: int = 4 << 30) -> Iterator[RunningBox]:
+    """The box that the contract looks at, limited to one core and ``memory_bytes``; ended after."""
+    core = min(os.sched_getaffinity(0))
+    mount = folder / "readable"
+    mount.mkdir()
+    (mount / "note").write_text("for the box")
+    limits = Limits(cores=(core,), memory_bytes=memory_bytes, pids=200)
+    spec = BoxSpec("logreg", folder / "one", [mount], limits=limits, owner=Owner(OWNER, 1), ends_with_parent=False)
+    box = backend.start(spec, START_S)
+    try:
+        yield box
+    finally:
+        box.stop()
+
+
+class BackendContract:
+    """Its fixtures, of class scope: ``backend``; ``folder`` that its boxes may use; ``running``, a ``contract_box``."""
+
+    def test_a_started_box_is_ready_and_answers(self, running: RunningBox) -> None:
+        assert running.is_alive() and running.is_ready()
+        described = httpx.get(f"{running.rest_url}/v1/describe", timeout=30)
+        assert described.json()["name"] == "logreg"
+        host, _, port = running.grpc_address.rpartition(":")
+        assert host == "127.0.0.1" and int(port) > 0
+
+    def test_a_box_has_started_before_it_is_ready(self, running: RunningBox) -> None:
+        first, second, *more = running.events()
+        assert (first.kind, second.kind, more) == (EventKind.STARTED, EventKind.READY, [])
+        assert first.time <= second.time <= time.time() + 1
+
+    def test_a_box_uses_time_memory_and_threads(self, running: RunningBox) -> None:
+        stats = running.stats()
+        assert stats.cpu_s > 0.1
+        assert 10 << 20 < stats.memory_bytes < 4 << 30
+        assert 1 <= stats.pids <= 200
+
+    def test_every_limit_that_was_asked_for_is_told(self, running: RunningBox) -> None:
+        assert set(running.limits) == {"cores", "memory", "pids"}
+        assert running.limits["cores"].startswith("applied") and running.limits["memory"].startswith("applied")
+        assert all(told.startswith(("applied", "not applied: ")) for told in running.limits.values())
+
+    def test_this_epochs_boxes_and_those_of_others_are_no_orphans(
+        self, backend: BoxBackend, running: RunningBox
+    ) -> None:
+        assert running.is_alive()
+        assert not backend.orphans(Owner(OWNER, 1))
+        assert not backend.orphans(Owner("somebody-else", 9))
+
+    def test_a_box_that_is_stopped_leaves_its_log_and_no_more(self, backend: BoxBackend, folder: Path) -> None:
+        box = backend.start(BoxSpec("logreg", folder / "two"), START_S)
+        lines: list[str] = []
+        box.stop()
+        lines += box.follow()
+        assert not box.is_alive() and not box.is_ready()
+        assert "\n".join(lines).strip() == box.logs().strip()
+        box.stop()
+        with pytest.raises(Unavailable):
+            box.stats()
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"{box.rest_url}/v1/describe", timeout=5)
+        assert box.events()[-1].kind is EventKind.ENDED
+
+    def test_a_box_that_does_not_exist_is_told_with_its_last_words(self, backend: BoxBackend, folder: Path) -> None:
+        with pytest.raises(Unavailable, match=r"(?s)ended with status 3.*no-such-box"):
+            backend.start(BoxSpec("no-such-box", folder / "three", owner=Owner(OWNER, 1)), START_S)
+        assert not [orphan for orphan in backend.orphans(Owner(OWNER, 2)) if orphan.box == "no-such-box"]
+
+    def test_the_boxes_of_an_earlier_epoch_are_found_and_reaped(self, backend: BoxBackend, running: RunningBox) -> None:
+        """Last, since it ends the box that the others look at."""
+        now = Owner(OWNER, 2)
+        (orphan,) = backend.orphans(now)
+        assert (orphan.box, orphan.owner) == ("logreg", Owner(OWNER, 1))
+        backend.reap(orphan)
+        assert not backend.orphans(now)
+        wait_until(lambda: not running.is_alive())
+        backend.reap(orphan)
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """Look until it is so.
+
+    Raises:
+        AssertionError: it is not so in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "not so in time"
+        time.sleep(0.02)

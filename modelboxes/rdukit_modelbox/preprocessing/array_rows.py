@@ -1,0 +1,207 @@
+"""Arrays (NPZ, HDF5) and folders of images → blocks of rows, read piece by piece.
+
+Axes: N rows of a block, F features.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import IO, Any, Final
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.columns import RowBlock
+from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.sources import SourceFile
+
+#: About the bytes of a block of features.
+BLOCK_BYTES: Final = 4 << 20
+IMAGES_A_BLOCK: Final = 256
+LABEL_NAMES: Final = ("label", "labels", "y", "targets")
+MOST_PIXELS: Final = 1 << 26
+
+
+def read_npz(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+    """Rows of an .npz file: one array of features [N, …] and one of labels [N], read without pickles.
+
+    Raises:
+        InvalidArgument: no such arrays, or the file is damaged.
+    """
+    try:
+        with zipfile.ZipFile(source.path) as file:
+            names = [name.removesuffix(".npy") for name in file.namelist()]
+            features, labels = _choose(source, names, request)
+            with file.open(f"{labels}.npy") as stream:
+                labels_N = _labels(source, labels, _NpyStream(source, labels, stream).read_all())
+            with file.open(f"{features}.npy") as stream:
+                array = _NpyStream(source, features, stream)
+                yield from _blocks(source, features, array.shape, array.take, labels_N, request, bad)
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as cause:
+        raise InvalidArgument(f"{source.name} is not readable as NPZ: {cause}") from cause
+
+
+def read_hdf5(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+    """Rows of an HDF5 file: one data set of features [N, …] and one of labels [N], at its top.
+
+    Raises:
+        InvalidArgument: no such data sets, or the file is damaged.
+    """
+    try:
+        with h5py.File(source.path, "r") as file:
+            names = [name for name in file if isinstance(file.get(name, getlink=False), h5py.Dataset)]
+            features, labels = _choose(source, names, request)
+            data, at = file[features], 0
+            labels_N = _labels(source, labels, file[labels][:])
+
+            def take(count: int) -> NDArray[Any]:
+                nonlocal at
+                at += count
+                rows: NDArray[Any] = data[at - count : at]
+                return rows
+
+            if data.dtype.kind not in "iufb":
+                raise InvalidArgument(f"{source.name}, {features!r}: its type is {data.dtype}; legal: numbers")
+            yield from _blocks(source, features, data.shape, take, labels_N, request, bad)
+    except (OSError, KeyError) as cause:
+        raise InvalidArgument(f"{source.name} is not readable as HDF5: {cause}") from cause
+
+
+def read_images(sources: list[SourceFile], request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+    """Rows of image files whose folder is their class: grey or colour values 0..255, row by row.
+
+    Raises:
+        InvalidArgument: an image that cannot be used and ``bad`` refuses.
+    """
+    consumed = width = 0
+    rows: list[NDArray[np.float32]] = []
+    labels: list[str] = []
+    size = (request.image_size, request.image_size) if request.image_size else None
+    for source in sources:
+        consumed += source.bytes
+        folder = PurePosixPath(source.name).parent.name
+        if not folder:
+            bad.add(source.name, None, "the image is in no folder of a class", "<class>/<image>")
+            continue
+        try:
+            with Image.open(source.path) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    bad.add(
+                        source.name, None, f"{image.width} x {image.height} pixels", f"at most {MOST_PIXELS} pixels"
+                    )
+                    continue
+                plain = image.convert("L" if request.image_mode == "grey" else "RGB")
+                if size and plain.size != size:
+                    plain = plain.resize(size, Image.Resampling.BILINEAR)
+                pixels = np.asarray(plain, np.float32).reshape(-1)
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as cause:
+            bad.add(source.name, None, f"not readable as an image: {cause}", "PNG, JPEG, BMP, GIF, WebP or TIFF")
+            continue
+        width = width or len(pixels)
+        if len(pixels) != width:
+            bad.add(source.name, None, f"{plain.width} x {plain.height} pixels, others have more or fewer", "one size")
+            continue
+        rows.append(pixels)
+        labels.append(folder)
+        if len(rows) == IMAGES_A_BLOCK:
+            yield RowBlock(np.stack(rows), (), labels, consumed)
+            rows, labels = [], []
+    if rows:
+        yield RowBlock(np.stack(rows), (), labels, consumed)
+
+
+class _NpyStream:
+    """An .npy array read front to back."""
+
+    def __init__(self, source: SourceFile, name: str, stream: IO[bytes]) -> None:
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        self.shape, is_fortran, self._dtype = read(stream)
+        if is_fortran and len(self.shape) > 1:
+            raise InvalidArgument(f"{source.name}, {name!r}: rows are stored column by column; legal: C order")
+        if self._dtype.kind not in "iufbUS":
+            raise InvalidArgument(f"{source.name}, {name!r}: its type is {self._dtype}; legal: numbers or texts")
+        self._stream = stream
+
+    def take(self, count: int) -> NDArray[Any]:
+        """The next ``count`` rows."""
+        shape = (count, *self.shape[1:])
+        wanted = int(np.prod(shape)) * self._dtype.itemsize
+        data = self._stream.read(wanted)
+        if len(data) != wanted:
+            raise EOFError("the array ends early")
+        return np.frombuffer(data, self._dtype).reshape(shape)
+
+    def read_all(self) -> NDArray[Any]:
+        """All rows."""
+        return self.take(self.shape[0] if self.shape else 0)
+
+
+def _choose(source: SourceFile, names: list[str], request: RowRequest) -> tuple[str, str]:
+    """Names of the arrays of features and of labels."""
+    labels = next((name for name in (request.label_column, *LABEL_NAMES) if name in names), None)
+    others = [name for name in names if name != labels]
+    features = next((name for name in request.columns if name in names), None) if request.columns else None
+    if features is None and not request.columns and len(others) == 1:
+        features = others[0]
+    if labels is None or features is None:
+        raise InvalidArgument(
+            f"{source.name} has the arrays {', '.join(names) or 'none'}; legal: labels under {request.label_column!r} "
+            f"(label_column) and one array of features (columns names it if there are more)",
+            file=source.name, arrays=names,
+        )  # fmt: skip
+    return features, labels
+
+
+def _labels(source: SourceFile, name: str, values: NDArray[Any]) -> list[str]:
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1 or values.dtype.kind not in "iufbUSO":
+        raise InvalidArgument(f"{source.name}, {name!r}: {values.dtype} {list(values.shape)}; legal: one label a row")
+    if values.dtype.kind in "fb" and (values == values.astype(np.int64)).all():
+        values = values.astype(np.int64)
+    return [v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+
+
+def _blocks(
+    source: SourceFile,
+    name: str,
+    shape: tuple[int, ...],
+    take: Any,
+    labels: list[str],
+    request: RowRequest,
+    bad: BadRows,
+) -> Iterator[RowBlock]:
+    if len(shape) < 2 or shape[0] != len(labels):
+        raise InvalidArgument(f"{source.name}, {name!r}: shape {list(shape)}; legal: [{len(labels)}, …], a row a label")
+    width = int(np.prod(shape[1:]))
+    step = max(1, BLOCK_BYTES // (4 * width))
+    for start in range(0, len(labels), step):
+        stop = min(start + step, len(labels))
+        rows: NDArray[np.float32] = take(stop - start).reshape(stop - start, width).astype(np.float32)
+        chosen = _usable(source, name, rows, start, request, bad)
+        kept = [label for label, good in zip(labels[start:stop], chosen.tolist(), strict=True) if good]
+        yield RowBlock(rows[chosen], (), kept, source.bytes * stop // len(labels))
+
+
+def _usable(
+    source: SourceFile, name: str, rows: NDArray[np.float32], start: int, request: RowRequest, bad: BadRows
+) -> NDArray[np.bool_]:
+    is_bad_N: NDArray[np.bool_] = np.asarray(np.isinf(rows).any(axis=1))
+    is_missing_N: NDArray[np.bool_] = np.asarray(np.isnan(rows).any(axis=1)) & ~is_bad_N
+    for index in np.flatnonzero(is_bad_N).tolist():
+        bad.add(source.name, start + index + 1, "a value is infinite", "finite numbers", name)
+    if request.missing in {"zero", "mean"}:
+        return np.logical_not(is_bad_N)
+    for index in np.flatnonzero(is_missing_N).tolist():
+        if request.missing == "drop":
+            bad.dropped += 1
+        else:
+            bad.add(source.name, start + index + 1, "a value is NaN", "numbers, or missing=drop, zero or mean", name)
+    return np.logical_not(is_bad_N | is_missing_N)

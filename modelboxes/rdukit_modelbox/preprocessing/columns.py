@@ -1,0 +1,190 @@
+"""Columns of rows: their figures in one pass, and their encoding as features. Pure.
+
+Axes: N rows of a block, C numeric columns, K categorical columns, F features.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import IllegalValue, InvalidArgument
+from rdukit_modelbox.preprocessing.row_request import RowRequest
+
+Floats = NDArray[np.float32]
+#: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
+MNIST_MEAN: Final = np.float32(0.1307)
+MNIST_DEVIATION: Final = np.float32(0.3081)
+#: More names than this in a column, or classes, are refused: they are not categories.
+MOST_CATEGORIES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Some rows: numbers [N, C] with NaN where one is missing, names [K][N], labels [N] as text."""
+
+    numbers_NC: NDArray[np.float64] | Floats
+    names_KN: tuple[list[str], ...]
+    labels_N: list[str]
+    #: Bytes of the source read so far.
+    consumed: int
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+
+@dataclass(slots=True)
+class ColumnFigures:
+    """Figures of the numeric columns [C], gathered block by block (Chan, Golub and LeVeque's update)."""
+
+    count_C: NDArray[np.int64]
+    mean_C: NDArray[np.float64]
+    #: Sum of squared differences from the mean.
+    squares_C: NDArray[np.float64]
+    least_C: NDArray[np.float64]
+    most_C: NDArray[np.float64]
+    missing_C: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, columns: int) -> "ColumnFigures":
+        """No row yet."""
+        zeros, ints = np.zeros(columns), np.zeros(columns, np.int64)
+        return cls(ints.copy(), zeros.copy(), zeros.copy(), zeros + np.inf, zeros - np.inf, ints.copy())
+
+    def add(self, numbers_NC: NDArray[np.float64] | Floats) -> None:
+        """Count a block in."""
+        values = np.asarray(numbers_NC, np.float64)
+        if not len(values):
+            return
+        there = ~np.isnan(values)
+        count_C = there.sum(axis=0)
+        filled = np.where(there, values, 0.0)
+        mean_C = filled.sum(axis=0) / np.maximum(count_C, 1)
+        squares_C = np.where(there, (values - mean_C) ** 2, 0.0).sum(axis=0)
+        total_C = np.maximum(self.count_C + count_C, 1)
+        delta_C = np.where(count_C > 0, mean_C - self.mean_C, 0.0)
+        self.mean_C += delta_C * count_C / total_C
+        self.squares_C += squares_C + delta_C**2 * self.count_C * count_C / total_C
+        self.count_C += count_C
+        self.missing_C += len(values) - count_C
+        self.least_C = np.minimum(self.least_C, np.where(there, values, np.inf).min(axis=0))
+        self.most_C = np.maximum(self.most_C, np.where(there, values, -np.inf).max(axis=0))
+
+    @property
+    def deviation_C(self) -> NDArray[np.float64]:
+        """Standard deviation, of all rows rather than of a sample."""
+        deviation: NDArray[np.float64] = np.sqrt(self.squares_C / np.maximum(self.count_C, 1))
+        return deviation
+
+    def to_json(self) -> dict[str, list[float | int | None]]:
+        """Lists by name; a column without any value has no least and most."""
+        return {
+            "count": self.count_C.tolist(), "mean": self.mean_C.tolist(), "std": self.deviation_C.tolist(),
+            "min": [value if np.isfinite(value) else None for value in self.least_C.tolist()],
+            "max": [value if np.isfinite(value) else None for value in self.most_C.tolist()],
+            "missing": self.missing_C.tolist(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: dict[str, list[float]]) -> "ColumnFigures":
+        """What ``to_json`` wrote."""
+        count_C = np.array(value["count"], np.int64)
+        least, most = ([np.nan if v is None else v for v in value[key]] for key in ("min", "max"))
+        return cls(
+            count_C, np.array(value["mean"], np.float64), np.array(value["std"], np.float64) ** 2 * count_C,
+            np.array(least, np.float64), np.array(most, np.float64), np.array(value["missing"], np.int64),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class NameCounts:
+    """How often each name of a categorical column, or each label, is there."""
+
+    what: str
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, names: Sequence[str]) -> None:
+        """Count names in.
+
+        Raises:
+            InvalidArgument: too many different ones.
+        """
+        for name in names:
+            self.counts[name] = self.counts.get(name, 0) + 1
+        if len(self.counts) > MOST_CATEGORIES:
+            raise InvalidArgument(
+                f"{self.what} has more than {MOST_CATEGORIES} different values; legal: a column of categories"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Turns blocks into features [N, F] float32."""
+
+    request: RowRequest
+    figures: ColumnFigures
+    #: Names of each categorical column, in the order of their codes.
+    categories: tuple[tuple[str, ...], ...]
+
+    @property
+    def features(self) -> int:
+        """Features of a row."""
+        each = [len(names) if self.request.encoding == "one_hot" else 1 for names in self.categories]
+        return len(self.figures.mean_C) + sum(each)
+
+    def encode(self, block: RowBlock) -> Floats:
+        """Features [N, F]: the numeric columns, then the categorical ones, in their order.
+
+        Raises:
+            IllegalValue: unknown normalisation.
+        """
+        parts = [self._normalised(self._filled(block.numbers_NC))]
+        for names, values in zip(self.categories, block.names_KN, strict=True):
+            code = {name: index for index, name in enumerate(names)}
+            codes_N = np.array([code[value] for value in values], np.int64)
+            if self.request.encoding == "one_hot":
+                parts.append((codes_N[:, None] == np.arange(len(names))).astype(np.float32))
+            else:
+                parts.append(codes_N[:, None].astype(np.float32))
+        return np.ascontiguousarray(np.concatenate(parts, axis=1)) if len(parts) > 1 else parts[0]
+
+    def _filled(self, numbers_NC: NDArray[np.float64] | Floats) -> NDArray[np.float64] | Floats:
+        if self.request.missing not in {"zero", "mean"} or not np.isnan(numbers_NC).any():
+            return numbers_NC
+        instead_C = self.figures.mean_C if self.request.missing == "mean" else np.zeros_like(self.figures.mean_C)
+        return np.where(np.isnan(numbers_NC), instead_C, numbers_NC)
+
+    def _normalised(self, numbers_NC: NDArray[np.float64] | Floats) -> Floats:
+        match self.request.normalize:
+            case "as_is":
+                return np.ascontiguousarray(numbers_NC, np.float32)
+            case "none" | "mnist":
+                rows: Floats = numbers_NC.astype(np.float32) / np.float32(255)
+                return rows if self.request.normalize == "none" else (rows - MNIST_MEAN) / MNIST_DEVIATION
+            case "standard":
+                low_C, width_C = self.figures.mean_C, self.figures.deviation_C
+            case "min_max":
+                low_C, width_C = self.figures.least_C, self.figures.most_C - self.figures.least_C
+            case other:
+                raise IllegalValue(
+                    f"normalize {other!r} is not legal; legal: as_is, none, mnist, standard, min_max",
+                    parameter="normalize",
+                )
+        # A column of one value alone carries nothing: it becomes 0.
+        scaled: Floats = ((numbers_NC - low_C) / np.where(width_C > 0, width_C, 1.0)).astype(np.float32)
+        return scaled
+
+
+def classes_of(labels: Sequence[str]) -> dict[str, int]:
+    """Class of each label: whole numbers from 0 are their own classes, others are counted in their order.
+
+    Raises:
+        InvalidArgument: there is no label.
+    """
+    if not labels:
+        raise InvalidArgument("there is no label")
+    if all(label.isascii() and label.isdigit() and int(label) < MOST_CATEGORIES for label in labels):
+        return {label: int(label) for label in labels}
+    return {label: index for index, label in enumerate(sorted(labels))}

@@ -1,0 +1,225 @@
+"""Tables (CSV, JSON lines, Parquet) → blocks of rows, each value checked.
+
+Axes: N rows of a block, C numeric columns, K categorical columns.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as arrow  # type: ignore[import-untyped]
+import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.columns import RowBlock
+from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, read_line_blocks
+from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.sources import Format, SourceFile
+
+BLOCK_ROWS: Final = 2048
+MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none"})
+#: A row's line or number, and its values by column.
+Row = tuple[int, Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns are numbers and which are names."""
+
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    label: str
+
+    @classmethod
+    def of(cls, source: SourceFile, columns: Sequence[str], request: RowRequest) -> "Layout":
+        """From the first file's columns.
+
+        Raises:
+            InvalidArgument: a column that the request names is not there, or nothing is left as features.
+        """
+        chosen = request.columns or tuple(name for name in columns if name != request.label_column)
+        for name in (request.label_column, *chosen, *request.categorical):
+            if name not in columns:
+                raise InvalidArgument(
+                    f"{source.name} has no column {name!r}; there: {', '.join(columns) or 'none'}",
+                    file=source.name, column=name,
+                )  # fmt: skip
+        if not chosen:
+            raise InvalidArgument(f"{source.name} has no column besides the label {request.label_column!r}")
+        numeric = tuple(name for name in chosen if name not in request.categorical)
+        return cls(numeric, tuple(name for name in chosen if name in request.categorical), request.label_column)
+
+
+def find_layout(source: SourceFile, request: RowRequest) -> Layout:
+    """The layout that the first rows of ``source`` have."""
+    if source.format == Format.PARQUET:
+        with _open_parquet(source) as file:
+            return Layout.of(source, file.schema_arrow.names, request)
+    for _, values in _rows(source, BadRows(skips=True), [0]):
+        return Layout.of(source, list(values), request)
+    raise InvalidArgument(f"{source.name} has no row")
+
+
+def read_table(source: SourceFile, layout: Layout, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+    """The rows of one file.
+
+    Raises:
+        InvalidArgument: a row that cannot be used and ``bad`` refuses, or a damaged file.
+    """
+    consumed = [0]
+    block: list[Row] = []
+    for row in _rows(source, bad, consumed):
+        block.append(row)
+        if len(block) == BLOCK_ROWS:
+            yield _checked(source, block, layout, request, bad, consumed[0])
+            block = []
+    yield _checked(source, block, layout, request, bad, source.bytes)
+
+
+def _rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+    match source.format:
+        case Format.CSV:
+            return _csv_rows(source, bad, consumed)
+        case Format.JSONL:
+            return _json_rows(source, bad, consumed)
+        case _:
+            return _parquet_rows(source, consumed)
+
+
+def _csv_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+    before = csv.field_size_limit(LONGEST_LINE)
+
+    def lines() -> Iterator[str]:
+        for block in read_line_blocks(source):
+            consumed[0] = block.consumed
+            try:
+                yield from block.data.decode().splitlines(keepends=True)
+            except UnicodeDecodeError as cause:
+                raise InvalidArgument(
+                    f"{source.name}: not UTF-8 in the lines from {block.line}; legal: text in UTF-8"
+                ) from cause
+
+    try:
+        reader = csv.reader(lines(), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        while True:
+            try:
+                row = next(reader, None)
+            except csv.Error as cause:
+                bad.add(source.name, reader.line_num, str(cause), "fields as in RFC 4180")
+                continue
+            if row is None:
+                return
+            if len(row) == len(header):
+                yield reader.line_num, dict(zip(header, row, strict=True))
+            elif row:
+                bad.add(source.name, reader.line_num, f"{len(row)} fields", f"{len(header)} fields as in the header")
+    finally:
+        csv.field_size_limit(before)
+
+
+def _json_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+    decode = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
+    for block in read_line_blocks(source):
+        consumed[0] = block.consumed
+        for number, line in enumerate(block.data.split(b"\n"), block.line):
+            if line and not line.isspace():
+                try:
+                    yield number, decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as cause:
+                    bad.add(source.name, number, str(cause), "an object of numbers and texts")
+
+
+def _parquet_rows(source: SourceFile, consumed: list[int]) -> Iterator[Row]:
+    with _open_parquet(source) as file:
+        number, total = 0, max(file.metadata.num_rows, 1)
+        try:
+            for batch in file.iter_batches(BLOCK_ROWS):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield number, values
+                consumed[0] = source.bytes * number // total
+        except (arrow.ArrowException, OSError) as cause:
+            raise InvalidArgument(f"{source.name} is not readable as Parquet: {cause}") from cause
+
+
+def _open_parquet(source: SourceFile) -> Any:
+    try:
+        return parquet.ParquetFile(source.path)
+    except (arrow.ArrowException, OSError) as cause:
+        raise InvalidArgument(f"{source.name} is not readable as Parquet: {cause}") from cause
+
+
+def _checked(
+    source: SourceFile, rows: list[Row], layout: Layout, request: RowRequest, bad: BadRows, consumed: int
+) -> RowBlock:
+    numbers, names, labels = [], [], []
+    for line, values in rows:
+        try:
+            found = _row(values, layout, request)
+        except _Fault as fault:
+            if fault.is_missing and request.missing == "drop":
+                bad.dropped += 1
+            else:
+                bad.add(source.name, line, fault.reason, fault.legal, fault.column)
+            continue
+        if found is not None:
+            numbers.append(found[0])
+            names.append(found[1])
+            labels.append(found[2])
+    numbers_NC: NDArray[np.float64] = np.array(numbers, np.float64).reshape(len(numbers), len(layout.numeric))
+    columns = tuple([name[index] for name in names] for index in range(len(layout.categorical)))
+    return RowBlock(numbers_NC, columns, labels, consumed)
+
+
+class _Fault(Exception):
+    def __init__(self, column: str, reason: str, legal: str, *, is_missing: bool = False) -> None:
+        self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
+
+
+def _row(values: Mapping[str, object], layout: Layout, request: RowRequest) -> tuple[list[float], list[str], str]:
+    label = _name(values.get(layout.label))
+    if label is None:
+        raise _Fault(layout.label, "no label", "a class")
+    numbers = [_number(name, values.get(name), request) for name in layout.numeric]
+    names = []
+    for column in layout.categorical:
+        name = _name(values.get(column))
+        if name is None and request.missing in {"error", "drop"}:
+            raise _missing(column)
+        names.append(name or "")
+    return numbers, names, label
+
+
+def _number(column: str, value: object, request: RowRequest) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        if value is not None and not (isinstance(value, str) and value.strip().lower() in MISSING):
+            legal = "a number, or name the column in categorical"
+            raise _Fault(column, f"{value!r} is not a number", legal) from None
+        number = math.nan
+    if math.isinf(number):
+        raise _Fault(column, f"{value!r} is not finite", "a finite number")
+    if math.isnan(number) and request.missing in {"error", "drop"}:
+        raise _missing(column)
+    return number
+
+
+def _missing(column: str) -> _Fault:
+    return _Fault(column, "no value", "a value, or missing=drop, zero or mean", is_missing=True)
+
+
+def _name(value: object) -> str | None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    return None if text.lower() in MISSING else text

@@ -1,0 +1,116 @@
+"""A text model in a device process: prompts in, pieces of text out, one text at a time."""
+
+import select
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_modelbox.serving.messages import MOST_BYTES, decode, encode
+from rdukit_modelbox.serving.sampling import Sampler, SamplingOptions, log_probabilities
+from rdukit_modelbox.serving.text_program import TOKENIZER_FILE, TextProgram, end_tokens
+from rdukit_modelbox.serving.text_stream import TextStream
+
+
+def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None) -> None:
+    """Load and answer ``generate`` until the box stops.
+
+    Raises:
+        NotFound: no checkpoint, or none with a tokenizer. RdukitError: as ``TextProgram``.
+    """
+    if checkpoint is None:
+        raise NotFound("a text model needs the checkpoint folder that train made: it holds the tokenizer, too")
+    file = checkpoint / TOKENIZER_FILE
+    if not file.is_file():
+        raise NotFound(f"{file} is not there; train keeps the data set's tokenizer beside the checkpoint")
+    tokenizer = Tokenizer.from_file(str(file))
+    with TextProgram(pef, checkpoint, name=name) as program:
+        sizes = program.sizes
+        program.start([0])  # plans and touches everything before the first caller waits
+        text = {"context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary}
+        box.send(encode(kind="ready", text=text, properties=program.properties()))
+        ends = end_tokens(checkpoint)
+        while packet := box.recv(MOST_BYTES):
+            message = decode(packet)
+            if message["kind"] == "stop":
+                return
+            if message["kind"] == "generate":
+                try:
+                    _Generation(box, program, tokenizer, ends, message).run()
+                except RdukitError as error:
+                    box.send(encode(kind="refused", **error.body()))
+
+
+class _Generation:
+    """One text."""
+
+    def __init__(
+        self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
+        message: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self._box = box
+        self._program = program
+        self._tokenizer = tokenizer
+        self._ends = ends
+        prompt = message["prompt"]
+        self._prompt: list[int] = tokenizer.encode(prompt).ids if isinstance(prompt, str) else list(prompt)
+        self._sampler = Sampler(SamplingOptions(**message["sampling"]))
+        self._stream = TextStream(lambda tokens: str(tokenizer.decode(list(tokens))), message["stop"])
+        room = program.sizes.context - len(self._prompt)
+        if room < 1 or not self._prompt:
+            raise InvalidArgument(
+                f"prompt: it has {len(self._prompt)} tokens; legal: 1 to {program.sizes.context - 1}", field="prompt"
+            )
+        self._most: int = min(message["max_tokens"] or room, room)
+        #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
+        self._top: int | None = message["top_logprobs"]
+
+    def run(self) -> None:
+        """Generate, telling each piece; ends with ``done``."""
+        logits_V = self._program.start(self._prompt)
+        made, reason = 0, "length"
+        for position in range(len(self._prompt), len(self._prompt) + self._most):
+            token = self._sampler.choose(logits_V)
+            if token in self._ends:
+                reason = "stop"
+                break
+            made += 1
+            piece = self._stream.push(token)
+            self._box.send(encode(kind="piece", text=piece, **self._chances(token, logits_V)))
+            if self._stream.stopped_by is not None:
+                reason = "stop"
+                break
+            if self._is_cancelled():
+                reason = "cancelled"
+                break
+            if made < self._most:
+                logits_V = self._program.step(token, position)
+        self._box.send(
+            encode(
+                kind="done", text=self._stream.finish(), reason=reason, prompt_tokens=len(self._prompt),
+                completion_tokens=made,
+            )
+        )  # fmt: skip
+
+    def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
+        if self._top is None:
+            return {}
+        logs_V = log_probabilities(logits_V)
+        likeliest = np.argsort(-logs_V, kind="stable")[: self._top]
+        return {
+            "token": self._text_of(token),
+            "logprob": float(logs_V[token]),
+            "top": [[self._text_of(int(each)), float(logs_V[each])] for each in likeliest],
+        }
+
+    def _text_of(self, token: int) -> str:
+        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+
+    def _is_cancelled(self) -> bool:
+        """Something came while a text is made: only a cancel, a stop or the box's end can."""
+        return bool(select.select([self._box], [], [], 0)[0])

@@ -1,0 +1,45 @@
+"""Both wires of a box put together."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rdukit_modelbox.grpc_server import AddService
+from rdukit_modelbox.rest import make_app
+from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.serving.access import Access
+from rdukit_modelbox.serving.access_log import AccessLog
+from rdukit_modelbox.serving.box_app import BoxApp
+from rdukit_modelbox.serving.grpc_access import AccessInterceptor
+from rdukit_modelbox.serving.oip_grpc import SERVICE_NAME, OpenInferenceServicer
+from rdukit_modelbox.serving.oip_rest import OpenInferenceApp
+from rdukit_modelbox.serving.openai_rest import make_openai_router
+
+
+def make_box_app(service: BoxService, access: Access, access_log: AccessLog) -> BoxApp:
+    """Everything that the box answers over REST."""
+    control = make_app(service, [make_openai_router(service.models, access)])
+    inference = OpenInferenceApp(service.models, access, access_log, _why_not_ready(service))
+    return BoxApp(inference, control, access)
+
+
+def more_services(service: BoxService, access: Access, access_log: AccessLog) -> list[AddService]:
+    """What the gRPC server has beside the box's own service."""
+
+    def add_open_inference(server: Any) -> str:
+        servicer = OpenInferenceServicer(service.models, access, access_log, _why_not_ready(service))
+        server.add_generic_rpc_handlers((servicer.handler(),))
+        return SERVICE_NAME
+
+    return [add_open_inference]
+
+
+def interceptors(access: Access) -> Sequence[Any]:
+    """What every call passes; nothing when no token is asked for."""
+    return [] if access.is_open else [AccessInterceptor(access)]
+
+
+def _why_not_ready(service: BoxService) -> Any:
+    async def why_not_ready() -> str:
+        return (await service.readiness()).reason
+
+    return why_not_ready

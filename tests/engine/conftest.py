@@ -1,0 +1,162 @@
+"""One engine, one base image and one build of the images for all tests of a session.
+
+An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` (``make engine``) one is started if it may be. Without
+an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+TREE = Path(__file__).parents[2]
+BASE_IMAGE = "python:3.11-slim-bookworm"
+IMAGES = {"platform": "platform", "modelbox": "modelboxes", "snd": "runtime"}
+PODMAN_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=20000:20000","nproc=20000:20000"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+[network]
+network_backend = "netavark"
+"""
+
+
+def refuse(reason: str) -> NoReturn:
+    """Skip, or fail where an engine is required."""
+    if os.environ.get("RDUKIT_REQUIRE_ENGINE") == "1":
+        pytest.fail(f"container engine: {reason}")
+    pytest.skip(f"container engine: {reason}")
+
+
+def answers(*command: str, environment: dict[str, str] | None = None) -> bool:
+    """Whether a command succeeds."""
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def engine_environment() -> Iterator[dict[str, str]]:
+    """The environment in which ``docker`` answers and the base image is there."""
+    if shutil.which("docker") is None:
+        refuse("there is no docker command")
+    environment = dict(os.environ)
+    folder = None
+    if not answers("docker", "version", environment=environment):
+        if os.environ.get("RDUKIT_ENGINE_START") != "1":
+            refuse("none answers; make engine starts one")
+        folder = tempfile.mkdtemp(prefix="rdkeng", dir="/tmp")
+        started = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
+        if started.returncode != 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            refuse(started.stderr.strip().splitlines()[-1])
+        environment["DOCKER_HOST"] = started.stdout.strip()
+    try:
+        prepare_builds(environment)
+        yield environment
+    finally:
+        if folder is not None:
+            subprocess.run([TREE / "scripts/engine/down", folder], check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare_builds(environment: dict[str, str]) -> None:
+    """See that the base image is there, and the CPU build of torch if that is what is installed here."""
+    is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
+    if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
+        command = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
+        made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
+    wheels = TREE / "docker/wheels"
+    if not list(wheels.glob("torch-*.whl")):
+        torch = subprocess.run(
+            [sys.executable, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
+            capture_output=True, text=True, check=True,
+        ).stdout.strip()  # fmt: skip
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), f"torch=={torch}"]
+        answers(*command)
+
+
+@pytest.fixture(scope="session")
+def images(engine_environment: dict[str, str]) -> dict[str, str]:
+    """The images by part, built from this tree; with ``RDUKIT_ENGINE_REUSE=1`` those that are there."""
+    built = {}
+    for part, folder in IMAGES.items():
+        tag = f"rdukit/{part}:test"
+        is_kept = os.environ.get("RDUKIT_ENGINE_REUSE") == "1"
+        if not (is_kept and answers("docker", "image", "inspect", tag, environment=engine_environment)):
+            command = ["docker", "build", "--quiet", "--file", f"{folder}/Dockerfile", "--tag", tag, "."]
+            environment = {"DOCKER_BUILDKIT": "0", **engine_environment}
+            done = subprocess.run(
+                command, cwd=TREE, env=environment, capture_output=True, text=True, timeout=900, check=False
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+        built[part] = tag
+    return built
+
+
+@pytest.fixture(scope="session")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A layout with the boxes logreg and ffn on a base made of what is installed. In /tmp: podman wants a path in lower case."""
+    from rdukit_modelbox.image.build import build_layout
+
+    folder = Path(tempfile.mkdtemp(prefix="rdkoci", dir="/tmp"))
+    try:
+        build_layout("logreg", folder / "layout")
+        build_layout("ffn", folder / "layout", base=f"oci:{folder / 'layout'}:rdukit-base")
+        yield folder / "layout"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which ``podman`` works on storage of its own, with its service at ``CONTAINER_HOST``."""
+    if shutil.which("podman") is None:
+        refuse("there is no podman command")
+    folder = Path(tempfile.mkdtemp(prefix="rdkpod", dir="/tmp"))
+    (folder / "containers.conf").write_text(PODMAN_CONFIG)
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
+    )
+    (folder / "xdg").mkdir(mode=0o700)
+    environment = {
+        **os.environ, "CONTAINERS_CONF": str(folder / "containers.conf"), "XDG_RUNTIME_DIR": str(folder / "xdg"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }  # fmt: skip
+    environment.pop("CONTAINER_HOST", None)
+    if not answers("podman", "info", environment=environment):
+        shutil.rmtree(folder, ignore_errors=True)
+        refuse("podman does not work here")
+    socket = folder / "podman.sock"
+    with (folder / "log").open("wb") as log:
+        service = subprocess.Popen(
+            ["podman", "system", "service", "--time=0", f"unix://{socket}"],
+            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 20
+        while not socket.exists():
+            if time.monotonic() > deadline or service.poll() is not None:
+                refuse(f"podman's service does not start: {(folder / 'log').read_text()[-300:]}")
+            time.sleep(0.05)
+        yield {**environment, "CONTAINER_HOST": f"unix://{socket}"}
+    finally:
+        service.send_signal(signal.SIGTERM)
+        service.wait(10)
+        answers("podman", "system", "reset", "--force", environment=environment)
+        subprocess.run(["umount", "--quiet", str(folder / "root/overlay")], check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)

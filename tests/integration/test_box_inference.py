@@ -1,0 +1,347 @@
+"""A box that serves a model: standard clients, wrong requests, swaps, kills and hangs, with the real device process."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from safetensors.torch import save_file
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from rdukit_modelbox.backends.base import BoxSpec
+from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
+from rdukit_modelbox.testing import run_verb
+from rdukit_zoo.mlp import MultiLayerPerceptron
+
+BATCH, TOKEN = 8, "sesame"
+ROW = [round(((i * 37) % 64) / 64 - 0.5, 6) for i in range(64)]
+HEADERS = {"authorization": f"Bearer {TOKEN}"}
+METADATA = (("authorization", f"Bearer {TOKEN}"),)
+
+
+class Served:
+    """The running box, and what it should answer."""
+
+    def __init__(self, box: ProcessBox, pef: Path, folder: Path, model: MultiLayerPerceptron) -> None:
+        self.box, self.pef, self.folder, self.model = box, pef, folder, model
+        self.http = httpx.Client(base_url=box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=30)
+        self.address = box.rest_url.removeprefix("http://")
+
+    def expected(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        with torch.inference_mode():
+            answer: np.ndarray[Any, Any] = self.model(torch.from_numpy(rows)).numpy()
+        return answer
+
+    def infer(self, body: object, path: str = "/v2/models/mlp/infer") -> httpx.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.http.post(path, content=data, headers={"content-type": "application/json"})
+
+    def pid(self) -> int:
+        """Process id of the device process that answers."""
+        children = Path(f"/proc/{self.box.pid}/task/{self.box.pid}/children").read_text().split()
+        return max(int(child) for child in children)
+
+    def metric(self, name: str) -> float:
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    os.environ["RDUKIT_KERNELS"] = "portable"
+    pef = run_verb("mlp", "compile", folder, purpose="serve", batch_size=BATCH).outputs["pef"]
+    torch.manual_seed(0)
+    model = MultiLayerPerceptron().eval()
+    save_file(dict(model.state_dict()), folder / "mlp.safetensors")
+    (folder / "tokens").write_text(f"# callers\n{TOKEN}\n")
+    environment = {
+        "RDUKIT_BOX_PEF": str(pef), "RDUKIT_BOX_CHECKPOINT": str(folder / "mlp.safetensors"),
+        "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_BOX_ACCESS_LOG": str(folder / "access.log"),
+        "RDUKIT_BOX_INFER_TIMEOUT_S": "2", "RDUKIT_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    box = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
+    found = Served(box, Path(pef), folder, model)
+    yield found
+    found.http.close()
+    box.stop()
+
+
+def wait_until(happened: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    tensor = {"name": "rows", "shape": [1, 64], "datatype": "FP32", "data": ROW, **changes}
+    return {"id": "7", "inputs": [{key: value for key, value in tensor.items() if value is not None}]}
+
+
+MALFORMED: dict[str, object] = {
+    "broken JSON": b"{not json", "empty body": b"", "no inputs": {"id": "7"}, "empty inputs": {"inputs": []},
+    "wrong name": request(name="wrong"), "wrong type": request(datatype="INT32"),
+    "unknown type": request(datatype="FP99"), "wrong shape": request(shape=[1, 63]),
+    "more rows than data": request(shape=[2, 64]), "too little data": request(data=ROW[:10]),
+    "negative shape": request(shape=[-1, 64]), "no data": request(data=None), "textual data": request(data=["a"] * 64),
+    "unknown output": {**request(), "outputs": [{"name": "zzz"}]},
+    "batch too large": request(shape=[64, 64], data=ROW * 64),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_malformed_is_refused_as_the_protocol_says(served: Served, case: str) -> None:
+    answer = served.infer(MALFORMED[case])
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+    assert isinstance(answer.json()["error"], str)
+
+
+def test_unknown_models_versions_routes_and_methods_are_4xx(served: Served) -> None:
+    for path in ("/v2/models/nope/infer", "/v2/models/mlp/versions/99/infer", "/v2/nothing"):
+        answer = served.infer(request(), path)
+        assert (answer.status_code, list(answer.json())) == (404, ["error"])
+    for path in ("/v2/models/nope", "/v2/models/mlp/versions/99/ready", "/v2/models/nope/ready"):
+        assert served.http.get(path).status_code == 404
+    assert served.http.get("/v2/models/mlp/infer").status_code == 405
+    assert served.http.get("/v2/systemsharedmemory/status").status_code == 400
+
+
+@pytest.mark.parametrize("field", ["name", "datatype", "shape", "raw"])
+def test_over_grpc_the_same_faults_are_invalid_arguments(served: Served, field: str) -> None:
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        wrong = service_pb2.ModelInferRequest(model_name="mlp")
+        tensor = wrong.inputs.add(name="rows", datatype="FP32", shape=[1, 64])
+        wrong.raw_input_contents.append(np.asarray(ROW, "<f4").tobytes())
+        match field:
+            case "name":
+                tensor.name = "wrong"
+            case "datatype":
+                tensor.datatype = "INT32"
+            case "shape":
+                tensor.shape[1] = 63
+            case "raw":
+                wrong.raw_input_contents[0] = b"short"
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(wrong, timeout=10, metadata=METADATA)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        unknown = service_pb2.ModelInferRequest(model_name="mlp", model_version="99")
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(unknown, timeout=10, metadata=METADATA)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("wire", ["http", "grpc"])
+def test_tritonclient_works_unchanged(served: Served, wire: str) -> None:
+    module: Any = triton_http if wire == "http" else triton_grpc
+    address = served.address if wire == "http" else served.box.grpc_address
+    client = module.InferenceServerClient(address)
+    assert client.is_server_live(headers=dict(HEADERS))
+    assert client.is_server_ready(headers=dict(HEADERS))
+    assert client.is_model_ready("mlp", headers=dict(HEADERS))
+    rows = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    tensor = module.InferInput("rows", [3, 64], "FP32")
+    tensor.set_data_from_numpy(rows)
+    wanted = module.InferRequestedOutput("logits")
+    answer = client.infer("mlp", [tensor], request_id="r-1", outputs=[wanted], headers=dict(HEADERS), model_version="1")
+    # float32, the same products in another order
+    np.testing.assert_allclose(answer.as_numpy("logits"), served.expected(rows), rtol=1e-5, atol=1e-6)
+    given = answer.get_response()
+    assert (given["id"] if wire == "http" else given.id) == "r-1"
+    as_json: dict[str, Any] = {} if wire == "http" else {"as_json": True}
+    metadata = client.get_model_metadata("mlp", headers=dict(HEADERS), **as_json)
+    assert metadata["inputs"] == [{"name": "rows", "datatype": "FP32", "shape": metadata["inputs"][0]["shape"]}]
+    assert [int(size) for size in metadata["inputs"][0]["shape"]] == [-1, 64]
+    configuration = client.get_model_config("mlp", headers=dict(HEADERS), **as_json)
+    assert configuration.get("config", configuration)["max_batch_size"] == BATCH
+    statistics = client.get_inference_statistics("mlp", headers=dict(HEADERS), **as_json)["model_stats"][0]
+    assert int(statistics["inference_count"]) >= 3
+    with pytest.raises(InferenceServerException, match="no output 'zzz'"):
+        client.infer("mlp", [tensor], outputs=[module.InferRequestedOutput("zzz")], headers=dict(HEADERS))
+    client.close()
+
+
+def test_json_in_gives_json_out_and_says_where_the_time_went(served: Served) -> None:
+    answer = served.infer({**request(shape=[2, 64], data=[ROW, ROW]), "outputs": [{"name": "logits"}]})
+    value = answer.json()
+    assert (value["id"], value["model_name"], value["model_version"]) == ("7", "mlp", "1")
+    assert value["outputs"][0]["shape"] == [2, 10]
+    rows = np.asarray([ROW, ROW], np.float32)
+    given = np.asarray(value["outputs"][0]["data"], np.float32).reshape(2, 10)
+    np.testing.assert_allclose(given, served.expected(rows), rtol=1e-5, atol=1e-6)
+    assert {part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")} == {
+        "queue", "compute", "load", "compile",
+    }  # fmt: skip
+
+
+def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        good = service_pb2.ModelInferRequest(model_name="mlp", id="a")
+        good.inputs.add(name="rows", datatype="FP32", shape=[1, 64]).contents.fp32_contents.extend(ROW)
+        bad = service_pb2.ModelInferRequest(model_name="mlp", id="b")
+        answers = list(stub.ModelStreamInfer(iter([good, bad, good]), timeout=10, metadata=METADATA))
+    assert [bool(answer.error_message) for answer in answers] == [False, True, False]
+    expected = served.expected(np.asarray([ROW], np.float32))[0]
+    found = answers[2].infer_response.outputs[0].contents.fp32_contents
+    np.testing.assert_allclose(list(found), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_reflection_has_the_protocols_own_service(served: Served) -> None:
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService")
+        (answer,) = stub.ServerReflectionInfo(iter([asked]), timeout=10, metadata=METADATA)
+    assert len(answer.file_descriptor_response.file_descriptor_proto) == 1
+
+
+def test_without_a_token_only_health_answers(served: Served) -> None:
+    with httpx.Client(base_url=served.box.rest_url, trust_env=False) as stranger:
+        assert stranger.get("/v2/health/ready").status_code == 200
+        assert stranger.get("/health/ready").status_code == 200
+        for path in ("/v2", "/v2/models/mlp", "/v1/describe", "/v1/operations"):
+            answer = stranger.get(path)
+            assert answer.status_code == 401, path
+        assert stranger.post("/v2/models/mlp/infer", json=request()).status_code == 401
+        wrong = stranger.post("/v2/models/mlp/infer", json=request(), headers={"Authorization": "Bearer other"})
+        assert wrong.status_code == 401
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert stub.ServerLive is not None
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_requests_are_in_the_access_log_and_the_metrics(served: Served) -> None:
+    before = served.metric("nv_inference_request_success")
+    served.infer(request())
+    assert served.metric("nv_inference_request_success") == before + 1
+    log = served.folder / "access.log"
+    wait_until(lambda: log.is_file() and '"status":200' in log.read_text())
+    json.loads(log.read_text().splitlines()[0])
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: the metrics' names and help were not linted")
+    text = served.http.get("/metrics").text
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+    # Triton's names are as they are; promtool would name some of them otherwise.
+    lints = [line for line in checked.stderr.splitlines() if not line.startswith("nv_inference_")]
+    assert checked.returncode in {0, 3}, checked.stderr
+    assert lints == []
+
+
+class Load:
+    """Callers in threads that keep asking until told to stop; what they got."""
+
+    def __init__(self, served: Served, callers: int = 4) -> None:
+        self.statuses: list[int] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(served,)) for _ in range(callers)]
+
+    def _run(self, served: Served) -> None:
+        with httpx.Client(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=30) as client:
+            while not self._stop.is_set():
+                self.statuses.append(client.post("/v2/models/mlp/infer", json=request()).status_code)
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_a_version_is_swapped_under_load_without_a_failed_request(served: Served) -> None:
+    fresh = MultiLayerPerceptron()
+    path = served.folder / "fresh.safetensors"
+    save_file(dict(fresh.state_dict()), path)
+    before = served.http.get("/v2/models/mlp").json()["versions"]
+    with Load(served) as load:
+        body = {"parameters": {"pef": str(served.pef), "checkpoint": str(path)}}
+        answer = served.http.post("/v2/repository/models/mlp/load", json=body)
+        assert answer.status_code == 200, answer.text
+        wait_until(lambda: served.http.get("/v2/models/mlp").json()["versions"] not in (before, []))
+    assert set(load.statuses) == {200}
+    wait_until(lambda: len(served.http.get("/v2/models/mlp").json()["versions"]) == 1)
+    served.model = fresh.eval()
+    found = served.infer(request()).json()
+    assert int(found["model_version"]) > int(before[0])
+    expected = served.expected(np.asarray([ROW], np.float32))[0]
+    np.testing.assert_allclose(found["outputs"][0]["data"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_old_one_answering(served: Served) -> None:
+    torn = served.folder / "torn.safetensors"
+    torn.write_bytes(b"\0" * 20)
+    body = {"parameters": {"pef": str(served.pef), "checkpoint": str(torn)}}
+    answer = served.http.post("/v2/repository/models/mlp/load", json=body)
+    assert (answer.status_code, list(answer.json())) == (400, ["error"]), answer.text
+    outside = served.http.post("/v2/repository/models/mlp/load", json={"parameters": {"pef": "/etc/passwd"}})
+    assert outside.status_code == 400
+    assert served.infer(request()).status_code == 200
+
+
+def test_a_killed_device_process_loses_no_request(served: Served) -> None:
+    with Load(served) as load:
+        wait_until(lambda: len(load.statuses) > 20)
+        os.kill(served.pid(), signal.SIGKILL)
+        seen = len(load.statuses)
+        wait_until(lambda: len(load.statuses) > seen + 50)
+    assert set(load.statuses) == {200}
+    assert served.metric("rdukit_box_model_restarts_total") >= 1
+    assert served.http.get("/v2/health/ready").status_code == 200
+
+
+def test_a_hung_device_turns_readiness_off_and_is_replaced(served: Served) -> None:
+    served.http.get("/v2/health/ready")
+    hung = served.pid()
+    os.kill(hung, signal.SIGSTOP)
+    answer = served.http.get("/v2/health/ready")
+    assert answer.status_code == 503
+    wait_until(lambda: served.http.get("/v2/health/ready").status_code == 200)
+    assert served.pid() != hung
+    assert served.infer(request()).status_code == 200
+
+
+def test_a_caller_that_goes_away_takes_its_request_back(served: Served) -> None:
+    hung = served.pid()
+    os.kill(hung, signal.SIGSTOP)
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False) as client:
+            asking = [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request())) for _ in range(3)]
+            await asyncio.sleep(0.4)
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    before = served.metric("nv_inference_request_success")
+    asyncio.run(leave())
+    time.sleep(0.2)
+    os.kill(hung, signal.SIGCONT)
+    assert served.infer(request()).status_code == 200
+    # The one on the device was computed for nobody; those behind it never ran.
+    wait_until(lambda: served.metric("nv_inference_pending_request_count") == 0)
+    assert served.metric("nv_inference_request_success") - before <= 2

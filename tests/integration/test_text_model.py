@@ -1,0 +1,127 @@
+"""A language model from text to generated text: trained with one PEF, served with another, held against plain torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rdukit.errors import InvalidArgument, NotFound, PefMismatch
+from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.serving.generation import generate
+from rdukit_modelbox.serving.sampling import Sampler, SamplingOptions
+from rdukit_modelbox.serving.text_program import TextProgram, end_tokens
+from rdukit_modelbox.testing import run_verb
+from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
+
+TINY = {
+    "width": 16, "layers": 2, "heads": 4, "key_value_heads": 2, "feed_forward": 24, "vocabulary": 300,
+    "context_length": 24, "prompt_length": 8, "batch_size": 4,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """PEFs to train and to serve, a data set, and a checkpoint of a short training."""
+    folder = tmp_path_factory.mktemp("text")
+    lines = [{"prompt": f"{i} and {j}:", "completion": f"{i + j}"} for i in range(12) for j in range(12)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = run_verb(
+        "llama", "preprocess", folder / "data", {"data": folder / "sums.jsonl"}, max_seq_length=24,
+        input_packing_config="greedy::drop", dev_ratio=0.1,
+    ).outputs["dataset"]  # fmt: skip
+    train, serve = (
+        run_verb("llama", "compile", folder / purpose, purpose=purpose, **TINY).outputs["pef"]
+        for purpose in ("train", "serve")
+    )
+    done = run_verb(
+        "llama", "train", folder / "run", {"pef": train, "dataset": data}, max_steps=60, epochs=99, lr=0.03
+    )  # fmt: skip
+    checkpoint = done.outputs["checkpoint"]
+    return {"dataset": data, "train": train, "serve": serve, "checkpoint": checkpoint, "folder": folder}
+
+
+def infer(made: dict[str, Path], purpose: str, name: str, **parameters: Any) -> dict[str, Any]:
+    inputs = {"pef": made[purpose], "dataset": made["dataset"], "checkpoint": made["checkpoint"]}
+    if "prompts" in made:
+        inputs["prompts"] = made["prompts"]
+    done = run_verb("llama", "infer", made["folder"] / name, inputs, **parameters)
+    lines = [json.loads(line) for line in done.outputs["predictions"].read_text().splitlines()]
+    return {**done.figures, "lines": lines, "report": json.loads(done.outputs["report"].read_text())}
+
+
+def plain_torch(made: dict[str, Path]) -> Llama:
+    """The model without device and cache, with the trained weights."""
+    model = Llama(LlamaSizes(16, 2, 4, 24, 300, positions=24, prompt=8, key_value_heads=2), has_cache=False)
+    model.load_state_dict(dict(load_checkpoint(made["checkpoint"]).parameters))
+    return model
+
+
+def test_both_pefs_give_a_data_set_the_same_perplexity(made: dict[str, Path]) -> None:
+    by_batches, by_tokens = (infer(made, purpose, purpose, limit=3) for purpose in ("train", "serve"))
+    assert by_batches["samples"] == by_tokens["samples"] == 3
+    # f32, sums in another order.
+    assert by_tokens["loss"] == pytest.approx(by_batches["loss"], rel=1e-4)
+    assert by_batches["perplexity"] < 100
+    assert by_batches["report"]["perplexity"] == by_batches["perplexity"]
+    assert by_batches["lines"] == []
+
+
+def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_than_compiled(
+    made: dict[str, Path],
+) -> None:
+    model, ends = plain_torch(made), end_tokens(made["checkpoint"])
+    with TextProgram(made["serve"], made["checkpoint"]) as program:
+        for size in (3, 8, 13, 1):
+            torch.manual_seed(size)
+            prompt = torch.randint(257, (1, size))
+            gold = generate_by_recomputing(model, prompt, 10)
+            gold = gold[: next((place for place, token in enumerate(gold) if token in ends), 10)]
+            greedy = Sampler(SamplingOptions(temperature=0.0))
+            assert list(generate(program, prompt[0].tolist(), greedy, 10, ends)) == gold
+        full = list(generate(program, [1] * 20, Sampler(SamplingOptions(seed=1)), 99))
+        assert len(full) <= 5  # the last token needs no place in the cache
+        assert max(full) < 257  # tokens that the tokenizer lacks are never chosen
+
+
+def test_prompts_of_a_file_or_of_the_data_set_are_continued_the_same_way_again(made: dict[str, Path]) -> None:
+    prompts = made["folder"] / "prompts.jsonl"
+    prompts.write_text('{"prompt": "3 and 4:"}\n{"prompt": "10 and 1:"}\n')
+    asked = {**made, "prompts": prompts}
+    options = {"figure": "continuations", "temperature": 0.8, "top_p": 0.9, "max_tokens": 5}
+    first, again = infer(asked, "serve", "first", **options), infer(asked, "serve", "again", **options)
+    assert [line["prompt"] for line in first["lines"]] == ["3 and 4:", "10 and 1:"]
+    assert first["lines"] == again["lines"]
+    assert first["tokens"] == sum(len(line["tokens"]) for line in first["lines"])
+    own = infer(made, "serve", "own", figure="continuations", limit=2, max_tokens=3)
+    assert len(own["lines"]) == 2 and all(line["prompt"].endswith(":") for line in own["lines"])
+    prompts.write_text('{"prompt": "1"}\n{"text": "2"}\n')
+    with pytest.raises(InvalidArgument, match='line 2: legal is an object with the key "prompt"'):
+        infer(asked, "serve", "bad", figure="continuations")
+    with pytest.raises(InvalidArgument, match="figure=continuations needs one compiled with purpose=serve"):
+        infer(made, "train", "bad", figure="continuations")
+
+
+def test_what_a_text_program_cannot_do_is_refused_with_what_is_legal(made: dict[str, Path]) -> None:
+    with TextProgram(made["serve"], made["checkpoint"]) as program:
+        for prompt, words in (([], "0 tokens; legal: 1 to 23"), ([1] * 24, "24 tokens"), ([300], "token 300 is not")):
+            with pytest.raises(InvalidArgument, match=words):
+                program.start(prompt)
+        with pytest.raises(InvalidArgument, match="position 24 is not legal; legal: 0 to 23"):
+            program.step(1, 24)
+    with pytest.raises(PefMismatch, match="compile a language model with purpose=serve"):
+        TextProgram(made["train"], made["checkpoint"])
+    with pytest.raises(NotFound, match=r"no latest.json"):
+        TextProgram(made["serve"], made["folder"])
+    other = made["folder"] / "other"
+    pef = run_verb("llama", "compile", other, purpose="serve", **{**TINY, "width": 32}).outputs["pef"]
+    with pytest.raises(InvalidArgument, match="shape"):
+        TextProgram(pef, made["checkpoint"])
+
+
+def test_the_tokenizer_is_kept_beside_the_checkpoint(made: dict[str, Path]) -> None:
+    kept = json.loads((made["checkpoint"] / "tokenizer.json").read_text())
+    assert kept == json.loads((made["dataset"] / "tokenizer" / "tokenizer.json").read_text())
+    assert end_tokens(made["checkpoint"]) == {256}
+    assert end_tokens(made["folder"]) == frozenset()

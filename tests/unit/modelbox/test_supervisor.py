@@ -1,0 +1,76 @@
+"""How a child ended, told from what was seen of it."""
+
+from pathlib import Path
+
+import pytest
+
+from rdukit_modelbox.finite import as_finite, as_words
+from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
+from rdukit_modelbox.supervisor import Limits, Reason, Watch, judge
+
+LIMITS = Limits(timeout_s=2.0, given_s=3.0, stall_s=4.0, memory_bytes=100 << 20)
+
+
+def watch_with(reason: Reason | None, peak_bytes: int = 0) -> Watch:
+    watch = Watch()
+    watch.reason, watch.peak_bytes = reason, peak_bytes
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "was_short", "code", "words"),
+    [
+        (None, -9, False, "child-died", "was killed by SIGKILL; its last words: bye"),
+        (None, -11, False, "child-died", "was killed by SIGSEGV"),
+        (None, 3, False, "child-died", "exited with status 3"),
+        (None, -9, True, "out-of-memory", "while the machine ran out of memory"),
+        (Reason.DEADLINE, -15, False, "deadline-exceeded", "timeout_s = 3 s"),
+        (Reason.STALL, -9, False, "stalled", "for 4 s (box.stall_s)"),
+        (Reason.MEMORY, -9, False, "out-of-memory", "used 150 MiB; its box allows 100 MiB"),
+    ],
+)
+def test_each_end_has_its_code_and_says_why(
+    reason: Reason | None, status: int, was_short: bool, code: str, words: str
+) -> None:
+    outcome = judge({}, status, watch_with(reason, 150 << 20), LIMITS, "bye", was_short_of_memory=was_short)
+    assert outcome.failed is not None
+    assert outcome.failed.code == code
+    assert words in outcome.failed.message
+
+
+def test_a_result_counts_even_if_the_stop_came_first() -> None:
+    last = {"kind": "result", "result": {"loss": float("nan")}, "outputs": {"pef": "/x"}}
+    outcome = judge(last, 0, watch_with(Reason.DEADLINE), LIMITS, "", was_short_of_memory=False)
+    assert outcome.succeeded == ({"loss": None}, {"pef": "/x"})
+
+
+def test_a_cancelled_child_is_cancelled_however_it_ended() -> None:
+    assert judge({}, -9, watch_with(Reason.CANCEL), LIMITS, "", was_short_of_memory=False).is_cancelled
+    last = {"kind": "error", "error": {"code": "cancelled", "message": "x"}}
+    assert judge(last, 130, watch_with(None), LIMITS, "", was_short_of_memory=False).is_cancelled
+
+
+def test_an_error_of_the_verb_keeps_its_code_message_and_detail() -> None:
+    last = {"kind": "error", "error": {"code": "pef-mismatch", "message": "no", "detail": {"loss": float("inf")}}}
+    outcome = judge(last, 4, watch_with(None), LIMITS, "", was_short_of_memory=False)
+    assert outcome.failed is not None
+    assert (outcome.failed.code, outcome.failed.detail) == ("pef-mismatch", {"loss": "inf"})
+
+
+def test_memory_is_that_of_a_process_and_all_it_started(tmp_path: Path) -> None:
+    for pid, kilobytes, children in ((1, 100, "2 3"), (2, 20, ""), (3, 3, "4"), (4, 7, "")):
+        folder = tmp_path / str(pid) / "task" / str(pid)
+        folder.mkdir(parents=True)
+        (folder / "children").write_text(children)
+        (tmp_path / str(pid) / "status").write_text(f"VmHWM:\t  900 kB\nVmRSS:\t  {kilobytes} kB\n")
+    (tmp_path / "vmstat").write_text("pgfault 5\noom_kill 3\n")
+    assert resident_bytes(1, tmp_path) == 130 * 1024
+    assert peak_bytes(1, tmp_path) == 900 * 1024
+    assert kills_for_memory(tmp_path) == 3
+    assert (resident_bytes(9, tmp_path), peak_bytes(9, tmp_path)) == (0, 0)
+
+
+def test_numbers_that_json_does_not_have_become_nothing_or_words() -> None:
+    value = {"a": [float("nan"), 1.5], "b": {"c": float("-inf")}, "d": (1, "x", None)}
+    assert as_finite(value) == {"a": [None, 1.5], "b": {"c": None}, "d": [1, "x", None]}
+    assert as_words(value) == {"a": ["nan", 1.5], "b": {"c": "-inf"}, "d": [1, "x", None]}

@@ -1,0 +1,47 @@
+"""``metrics.jsonl`` and its picture: a resumed training goes on where its checkpoint was."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from rdukit_modelbox.training.journal import Journal, read_lines
+from rdukit_modelbox.training.loss_curve import POINTS, draw_loss_curve, nice_limits, thin_out
+
+
+def test_lines_after_the_checkpoint_and_half_lines_go_when_a_training_resumes(tmp_path: Path) -> None:
+    with Journal(tmp_path, 0) as journal:
+        for step in range(1, 6):
+            journal.record({"step": step, "loss": 1.0 / step})
+        journal.record_evaluation(4, "dev", {"loss": 0.5})
+    with journal.path.open("a") as stream:
+        stream.write('{"step": 6, "lo')
+    with Journal(tmp_path, 4) as journal:
+        journal.record_evaluation(4, "dev", {"loss": 0.5})
+        journal.record({"step": 5, "loss": 9.0})
+    lines = list(read_lines(journal.path))
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5]
+    assert lines[-1]["loss"] == 9.0 and lines[-2]["split"] == "dev"
+    with Journal(tmp_path, 0):
+        pass
+    assert list(read_lines(journal.path)) == []
+
+
+def test_the_picture_is_valid_and_has_both_lines() -> None:
+    steps = [{"step": step, "loss": 3.0 / step} for step in range(1, 2000)]
+    held = [{"step": step, "loss": 1.0, "split": "dev"} for step in (500, 1000)]
+    drawn = draw_loss_curve([*steps, *held, {"step": 3, "loss": float("nan")}], "a <box>")
+    tree = ElementTree.fromstring(drawn)
+    lines = tree.findall("{http://www.w3.org/2000/svg}polyline")
+    assert [line.get("class") for line in lines] == ["train", "held"]
+    assert 100 < len(str(lines[0].get("points")).split()) <= POINTS
+    assert "loss on dev" in drawn and "a &lt;box&gt;" in drawn
+    ElementTree.fromstring(draw_loss_curve([], "nothing"))
+    ElementTree.fromstring(draw_loss_curve([{"step": 1, "loss": 0.0}], "one"))
+
+
+def test_parts_are_means_and_limits_are_round() -> None:
+    assert thin_out([(1.0, 2.0)]) == [(1.0, 2.0)]
+    thin = thin_out([(float(i), 1.0) for i in range(POINTS * 2)])
+    assert len(thin) == POINTS and thin[0] == (0.5, 1.0)
+    assert nice_limits([0.13, 2.9]) == (0.0, 3.0, 0.5)
+    low, high, gap = nice_limits([5.0, 5.0])
+    assert low < high and 1 <= round((high - low) / gap) <= 10

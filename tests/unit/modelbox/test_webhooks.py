@@ -1,0 +1,89 @@
+"""What webhooks are told, how it is signed, and when it is tried again."""
+
+import base64
+import hashlib
+import hmac
+import json
+
+import pytest
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.operations import Delivery, Operation
+from rdukit_modelbox.operations.webhooks import (
+    LONGEST_BACKOFF_S,
+    backoff_s,
+    body_of,
+    check_webhook,
+    headers_of,
+    is_public,
+    is_transient,
+)
+from rdukit_modelbox.states import OperationState
+
+
+def test_without_events_the_final_states_are_told() -> None:
+    assert check_webhook("https://example.com/x", []).events == ("cancelled", "failed", "succeeded")
+    assert check_webhook("http://example.com", ["running", "running"]).events == ("running",)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://example.com", "http://", "https:///x", "http://a b", "http://[::1", "http://x:99999", "file:///etc/passwd",
+     "http://x\n", "gopher://x", "http://" + "x" * 3000],
+)  # fmt: skip
+def test_a_url_that_is_none_is_refused_by_its_field(url: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        check_webhook(url, [])
+    assert caught.value.detail["field"] == "webhook.url"
+
+
+def test_an_event_that_is_no_state_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="legal: queued, running") as caught:
+        check_webhook("https://example.com", ["done"])
+    assert caught.value.detail["field"] == "webhook.events"
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("127.0.0.1", False), ("10.1.2.3", False), ("169.254.169.254", False),
+        ("192.168.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False), ("100.64.0.1", False), ("::1", False),
+        ("::ffff:127.0.0.1", False), ("64:ff9b::7f00:1", False), ("2002:7f00:1::", False), ("fe80::1%eth0", False),
+        ("fd00::1", False), ("2606:2800:220:1:248:1893:25c8:1946", True), ("::ffff:93.184.216.34", True),
+    ],
+)  # fmt: skip
+def test_only_public_addresses_are_reached(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+def test_the_signature_is_that_of_the_standard() -> None:
+    secret = "whsec_" + base64.b64encode(b"key of the receiver").decode()
+    headers = headers_of("op-1.2", 1614265330, b'{"test": 2432232314}', secret)
+    signed = b'op-1.2.1614265330.{"test": 2432232314}'
+    expected = base64.b64encode(hmac.new(b"key of the receiver", signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{expected}"
+    assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("op-1.2", "1614265330")
+    assert "webhook-signature" not in headers_of("a", 1, b"", "")
+
+
+def test_a_secret_that_is_not_base64_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="webhook_secret"):
+        headers_of("a", 1, b"", "whsec_***")
+
+
+def test_the_body_has_the_event_the_box_and_the_operation() -> None:
+    operation = Operation(
+        "op-1", Verb.TRAIN, OperationState.SUCCEEDED, 1.0, 1, 2.0, 3.0, 1, result={"loss": 0.5}, outputs={"x": "/y"},
+        deliveries=(Delivery("op-1.1", "operation.succeeded"),),
+    )  # fmt: skip
+    told = json.loads(body_of(operation.deliveries[0], operation, "logreg"))
+    assert (told["type"], told["id"], told["box"]) == ("operation.succeeded", "op-1.1", "logreg")
+    assert told["operation"]["result"] == {"loss": 0.5}
+    assert "deliveries" not in told["operation"]
+
+
+def test_tries_are_repeated_with_longer_and_longer_pauses_if_it_may_help() -> None:
+    assert [backoff_s(n, 1.0) for n in (1, 2, 3)] == [1.0, 2.0, 4.0]
+    assert backoff_s(1000, 1.0) == LONGEST_BACKOFF_S
+    assert [s for s in (0, 200, 301, 400, 404, 408, 410, 429, 500, 503) if is_transient(s)] == [0, 408, 429, 500, 503]

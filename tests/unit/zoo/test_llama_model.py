@@ -1,0 +1,74 @@
+"""The Llama: grouped queries, a padded prompt and the cache give what a whole text without a cache gives.
+
+In f32; 1e-5 covers sums in another order.
+"""
+
+import pytest
+import torch
+
+from rdukit.errors import InvalidArgument
+from rdukit_zoo.llama import IGNORED, Llama, LlamaServing, LlamaSizes, LlamaTraining
+
+SIZES = LlamaSizes(16, 2, 4, 24, 50, positions=12, prompt=6, key_value_heads=2)
+
+
+def make_pair() -> tuple[LlamaServing, Llama]:
+    """The serving model, and one with the same weights that keeps no cache."""
+    torch.manual_seed(1)
+    serving = LlamaServing(SIZES)
+    for parameter in serving.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    whole = Llama(SIZES, has_cache=False)
+    whole.load_state_dict(serving.state_dict())
+    return serving, whole
+
+
+@torch.no_grad()
+def test_a_padded_prompt_and_decode_steps_give_the_logits_of_the_whole_text() -> None:
+    serving, whole = make_pair()
+    for seed, size in ((1, 6), (2, 3), (3, 1)):  # later texts find the caches full of earlier ones
+        torch.manual_seed(seed)
+        text = torch.randint(50, (1, 12))
+        padded = torch.zeros(1, 6, dtype=torch.int64)
+        padded[:, :size] = text[:, :size]
+        torch.testing.assert_close(
+            serving(padded, torch.tensor([size - 1])), whole(text[:, :size]), rtol=1e-5, atol=1e-5
+        )
+        for position in range(size, 12):
+            found = serving(text[:, position : position + 1], torch.tensor([position]))
+            torch.testing.assert_close(found, whole(text[:, : position + 1]), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_grouped_queries_are_plain_attention_with_repeated_heads() -> None:
+    _, whole = make_pair()
+    plain = Llama(LlamaSizes(16, 2, 4, 24, 50, positions=12, prompt=6), has_cache=False)
+    state = whole.state_dict()
+    for name in [name for name in state if name.endswith(("key.weight", "value.weight"))]:
+        state[name] = state[name].view(2, 4, 16).repeat_interleave(2, 0).reshape(16, 16)
+    plain.load_state_dict(state)
+    text = torch.randint(50, (1, 9))
+    torch.testing.assert_close(whole(text), plain(text), rtol=1e-5, atol=1e-5)
+
+
+def test_labels_that_are_ignored_count_in_no_loss() -> None:
+    torch.manual_seed(0)
+    sizes = {"width": 16, "layers": 1, "heads": 2, "key_value_heads": 1, "feed_forward": 24, "vocabulary": 50}
+    model = LlamaTraining(**sizes, context_length=8, prompt_length=4)
+    tokens, labels = torch.randint(50, (2, 8)), torch.randint(50, (2, 8))
+    labels[1] = IGNORED
+    torch.testing.assert_close(model(tokens, labels), model(tokens[:1], labels[:1]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"width": 10, "heads": 4}, "not an even number of elements for each of 4 heads"),
+        ({"width": 12, "heads": 4}, "not an even number"),
+        ({"heads": 4, "key_value_heads": 3, "width": 16}, "key_value_heads 3 does not divide heads 4"),
+        ({"prompt": 600}, "legal: 2 <= x <= 512"),
+    ],
+)
+def test_sizes_that_do_not_fit_together_are_refused(sizes: dict[str, int], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        LlamaSizes(**sizes)
