@@ -30,8 +30,8 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.memory_view import memory_line
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
-from rdukit_compiler.backend.light_tracing import without_dynamo
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
+from rdukit_compiler.backend.light_tracing import without_dynamo
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
 from rdukit_compiler.choices import load_choices
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph

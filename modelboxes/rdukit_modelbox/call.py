@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -12,41 +13,64 @@ from rdukit.errors import Cancelled, RdukitError, error_from_body
 from rdukit_modelbox.client import BoxClient
 
 
-def call_verb(
-    url: str,
-    verb: str,
-    parameters: Mapping[str, object],
-    inputs: Mapping[str, str],
-    output: str,
-    key: str | None,
-    as_json: bool,
-    *,
-    timeout_s: float = 0.0,
-    resume: bool = False,
-    webhook: str = "",
-) -> int:
-    """Submit, follow and print. Returns the exit status: 0, or that of the operation's error.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A verb's request. ``webhook`` is a URL to announce the end to; empty: none."""
 
-    Args:
-        webhook: URL to announce the end to; empty: none.
+    verb: str
+    parameters: Mapping[str, object]
+    inputs: Mapping[str, str]
+    output: str = ""
+    key: str | None = None
+    timeout_s: float = 0.0
+    resume: bool = False
+    webhook: str = ""
+
+
+def call_verb(url: str, asked: Asked, *, is_detached: bool = False, as_json: bool = False) -> int:
+    """Submit, follow unless ``is_detached``, and print. Returns the exit status: 0, or that of the operation's error.
 
     Raises:
         RdukitError: the box refused the request, or does not answer.
     """
     with BoxClient(url) as client:
         operation = client.submit(
-            verb, parameters, inputs, output, key, timeout_s=timeout_s, resume=resume,
-            webhook={"url": webhook} if webhook else None,
+            asked.verb, asked.parameters, asked.inputs, asked.output, asked.key, timeout_s=asked.timeout_s,
+            resume=asked.resume, webhook={"url": asked.webhook} if asked.webhook else None,
         )  # fmt: skip
+        if is_detached:
+            show_operation(operation, as_json=as_json)
+            return 0
         try:
             operation = _follow(client, operation, as_json)
         except KeyboardInterrupt:
             operation = client.cancel(operation["id"])
+    show_operation(operation, as_json=as_json)
+    return _exit_status(operation)
+
+
+def watch_operation(url: str, operation_id: str, *, as_json: bool = False) -> int:
+    """Follow an operation that was asked for earlier, and print it. Returns the exit status as ``call_verb`` does.
+
+    Raises:
+        NotFound: no such operation.
+    """
+    with BoxClient(url) as client:
+        operation = _follow(client, client.operation(operation_id), as_json)
+    show_operation(operation, as_json=as_json)
+    return _exit_status(operation)
+
+
+def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print it; its error goes to stderr."""
     if as_json:
         click.echo(json.dumps(operation, indent=2, sort_keys=True))
-    else:
-        _print_operation(operation)
-    return _exit_status(operation)
+        return
+    click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
+    for name, value in {**operation.get("result", {}), **operation.get("outputs", {})}.items():
+        click.echo(f"  {name:<24}{value}")
+    if "error" in operation:
+        click.echo(f"error [{operation['error']['code']}]: {operation['error']['message']}", err=True)
 
 
 def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict[str, Any]:
@@ -65,23 +89,15 @@ def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict
                     stages[stage] = bars.add_task(stage, total=told["total"], figures="")
                 bars.update(stages[stage], completed=told["step"], total=told["total"], figures=_figures(told))
             if (line := event.get("log")) is not None:
-                bars.console.print(line, highlight=False)
+                bars.console.print(line, highlight=False, markup=False)
     return operation
 
 
 def _figures(told: Mapping[str, Any]) -> str:
-    parts = [f"loss {told['loss']:.4f}"] if "loss" in told else []
-    if "throughput" in told:
+    parts = [f"loss {told['loss']:.4f}"] if told.get("loss") is not None else []
+    if told.get("throughput") is not None:
         parts.append(f"{told['throughput']:,.0f}/s")
     return "  ".join(parts)
-
-
-def _print_operation(operation: Mapping[str, Any]) -> None:
-    click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
-    for name, value in {**operation.get("result", {}), **operation.get("outputs", {})}.items():
-        click.echo(f"  {name:<24}{value}")
-    if "error" in operation:
-        click.echo(f"error [{operation['error']['code']}]: {operation['error']['message']}", err=True)
 
 
 def _exit_status(operation: Mapping[str, Any]) -> int:

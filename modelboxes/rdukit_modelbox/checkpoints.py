@@ -125,20 +125,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         NotFound: there is no such file; a training without evaluations on its way keeps no best.
         InvalidArgument: it, or the file that it names, is damaged.
     """
-    if which not in {"newest", "best"}:
-        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, best")
-    pointer = LATEST if which == "newest" else BEST
-    try:
-        latest = json.loads((folder / pointer).read_text())
-        path = folder / Path(str(latest["file"])).name
-        digest = str(latest["sha256"])
-    except FileNotFoundError as cause:
-        why = "it is not a checkpoint folder that train made" if which == "newest" else "train with evaluate_every"
-        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
-    except (ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
-    if not path.is_file() or sha256_of_file(path) != digest:
-        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train again")
+    path = _find_file(folder, which)
     try:
         with safe_open(path, framework="pt") as stream:
             header = json.loads(stream.metadata()["rdukit"])
@@ -153,6 +140,41 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+
+
+def load_parameters(folder: Path, which: str = "newest") -> tuple[int, Tensors]:
+    """The step and the parameters of a checkpoint, without optimizer and position: a third of the memory.
+
+    Raises:
+        NotFound, InvalidArgument: as ``load_checkpoint``.
+    """
+    path = _find_file(folder, which)
+    try:
+        with safe_open(path, framework="pt") as stream:
+            step = int(json.loads(stream.metadata()["rdukit"])["step"])
+            names = [name for name in stream.keys() if name.startswith("parameter/")]  # noqa: SIM118
+            return step, {name.removeprefix("parameter/"): stream.get_tensor(name) for name in names}
+    except (SafetensorError, ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+
+
+def _find_file(folder: Path, which: str) -> Path:
+    """The whole file that a pointer names; its digest is compared."""
+    if which not in {"newest", "best"}:
+        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, best")
+    pointer = LATEST if which == "newest" else BEST
+    try:
+        named = json.loads((folder / pointer).read_text())
+        path = folder / Path(str(named["file"])).name
+        digest = str(named["sha256"])
+    except FileNotFoundError as cause:
+        why = "it is not a checkpoint folder that train made" if which == "newest" else "train with evaluate_every"
+        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
+    if not path.is_file() or sha256_of_file(path) != digest:
+        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train again")
+    return path
 
 
 def _totals(value: Mapping[str, Any]) -> Totals:

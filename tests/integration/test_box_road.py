@@ -108,6 +108,12 @@ def test_the_whole_road_ends_above_ninety_percent(
     assert sum(line["label"] == line["predicted"] for line in lines) / 2000 == report["accuracy"]
 
 
+def requests_for(rows: list[list[float]]) -> Iterator[pb.InferRequest]:
+    """One request a row, and a wrong one."""
+    for number, row in enumerate([*rows, [1.0]]):
+        yield pb.InferRequest(id=str(number), rows=pb.Rows(rows=[pb.Row(values=row)]))
+
+
 def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     box: ProcessBox, client: BoxClient, made: dict[str, str], trained: dict[str, Any]
 ) -> None:
@@ -127,7 +133,11 @@ def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     with grpc.insecure_channel(box.grpc_address) as channel:
         message = pb.InferRequest(id="7", rows=pb.Rows(rows=[pb.Row(values=row) for row in rows]))
         told = modelbox_pb2_grpc.ModelBoxStub(channel).Infer(message, timeout=30)
+        answers = list(modelbox_pb2_grpc.ModelBoxStub(channel).InferStream(requests_for(rows), timeout=30))
     assert (told.id, list(told.answer.labels)) == ("7", answer["labels"])
+    assert [a.id for a in answers] == [str(number) for number in range(len(rows) + 1)]
+    assert [a.answer.labels[0] for a in answers[:-1]] == answer["labels"]
+    assert answers[-1].error.code == "invalid-argument"
     os.kill(child_of(box), signal.SIGKILL)
     assert client.infer_rows(rows[:1])["labels"] == answer["labels"][:1]
 

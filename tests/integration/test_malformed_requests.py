@@ -1,5 +1,6 @@
 """A box under wrong requests: each is told what is wrong, none breaks it, and none leaves anything behind."""
 
+import contextlib
 import json
 import random
 import socket
@@ -27,10 +28,8 @@ def exchange(box: ProcessBox, data: bytes, timeout_s: float = 10.0) -> bytes:
     """The answer to raw bytes, up to the end of the connection or of the answer."""
     host, _, port = box.rest_url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(data)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
         answer = b""
         try:
             while block := connection.recv(1 << 16):
@@ -51,7 +50,7 @@ def exchange(box: ProcessBox, data: bytes, timeout_s: float = 10.0) -> bytes:
 
 def random_request(dice: random.Random) -> bytes:
     """A request that is wrong in one or more ways."""
-    method = dice.choice(["GET", "POST", "POST", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "FOO", "get"])
+    method = dice.choice(["GET", "POST", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "FOO", "get"])
     path = dice.choice([
         "/v1/compile", "/v1/train", "/v1/infer", "/v1/preprocess", "/v1/operations", "/v1/operations/op-0",
         "/v1/operations/op-0/cancel", "/v1/operations/%ff%00/events", "/v1/operations?limit=-1", "/v1/%2e%2e/x",
@@ -59,11 +58,12 @@ def random_request(dice: random.Random) -> bytes:
         "/v1/operations/" + "x" * dice.choice([10, 2000]), "/health/ready/x", "/\u00fc".encode().decode("latin-1"), "*",
     ])  # fmt: skip
     value: object = dice.choice([
-        {"parameters": {"batch_size": dice.choice([1e308, -1, "x", None, [], {}, True])}}, {"parameters": 7}, [], 7, None,
-        {"rows": dice.choice([[], [[]], [[1, "x"]], {}, [[1e400]], [None]])}, {"timeout_s": dice.choice([-1, "5", 1e99])},
+        {"parameters": {"batch_size": dice.choice([1e308, -1, "x", None, [], {}, True])}}, {"parameters": 7}, [], 7,
+        {"rows": dice.choice([[], [[]], [[1, "x"]], {}, [[1e400]], [None]])}, None,
+        {"timeout_s": dice.choice([-1, "5", 1e99])},
         {"webhook": dice.choice([1, {}, {"url": "ftp://x"}, {"url": "http://x", "events": ["done"]}])}, "\ud800",
         {"inputs": {"pef": dice.choice(["../../etc/passwd", "\0", "", "s3://", "x" * 5000])}}, {"output": "/etc"},
-        {"\ud800": 1}, {"idempotency_key": "k" * 1000, "parameters": {"nothing": 1}}, {"resume": "yes"}, {"a": {"b": [1]}},
+        {"\ud800": 1}, {"idempotency_key": "k" * 1000, "parameters": {"nothing": 1}}, {"resume": "yes"},
     ])  # fmt: skip
     body = json.dumps(value).encode()
     match dice.randrange(8):
@@ -77,15 +77,18 @@ def random_request(dice: random.Random) -> bytes:
             body = b'{"parameters": {"batch_size": NaN}}'
         case 4:
             body = b"x" * 150_000
-    kind = dice.choice(["application/json", "text/plain", "application/xml", "multipart/form-data", "", "application/json; charset=x"])
+    kind = dice.choice(["application/json", "text/plain", "application/xml", "multipart/form-data", "", "x/json; y=z"])
     headers = [f"content-type: {kind}", "host: x"]
-    headers += dice.choice([[], [], [f"x-long: {'y' * 40_000}"], [f"h{n}: v" for n in range(500)], ["x-request-id: \x7f\x80"]])
-    headers += dice.choice([[], [], ["last-event-id: -5"], ["expect: 100-continue"], ["upgrade: websocket", "connection: upgrade"]])
+    many = [f"h{n}: v" for n in range(500)]
+    headers += dice.choice([[], [], [f"x-long: {'y' * 40_000}"], many, ["x-request-id: \x7f\x80"]])
+    upgrade = ["upgrade: websocket", "connection: upgrade"]
+    headers += dice.choice([[], [], ["last-event-id: -5"], ["expect: 100-continue"], upgrade])
     length = dice.choice([len(body)] * 6 + [0, -1])
     headers.append(f"content-length: {length}" if length >= 0 else "transfer-encoding: chunked")
     if length < 0:
         body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    return f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + "\r\n".join(headers).encode("latin-1") + b"\r\n\r\n" + body[:200_000]
+    head = "\r\n".join([f"{method} {path} HTTP/1.1", *headers, "", ""])
+    return head.encode("latin-1") + body[:200_000]
 
 
 def test_a_thousand_wrong_requests_get_an_answer_that_is_not_the_boxs_fault(box: ProcessBox) -> None:
@@ -99,7 +102,7 @@ def test_a_thousand_wrong_requests_get_an_answer_that_is_not_the_boxs_fault(box:
         status = int(words[1])
         statuses[status] = statuses.get(status, 0) + 1
         assert status < 500, (number, data[:300], answer[:500])
-        head, _, body = answer.partition(b"\r\n\r\n")
+        body = answer.partition(b"\r\n\r\n")[2]
         if status >= 400 and not data.startswith(b"HEAD"):
             error = json.loads(body)["error"]
             assert error["message"], number
@@ -151,7 +154,8 @@ def test_a_body_without_length_that_gets_too_long_is_cut_off(box: ProcessBox) ->
 def test_the_error_names_the_field(box: ProcessBox, body: bytes, field: str) -> None:
     headers = {"content-type": "application/json"}
     answer = httpx.post(f"{box.rest_url}/v1/compile", content=body, headers=headers, trust_env=False)
-    assert (answer.status_code in {400, 413, 422}, answer.json()["error"]["detail"]["field"]) == (True, field), answer.text
+    assert answer.status_code in {400, 413, 422}
+    assert answer.json()["error"]["detail"]["field"] == field, answer.text
 
 
 def test_nothing_was_started_by_all_this(box: ProcessBox, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from rdukit_modelbox.artifacts.http_source import HttpSource
 from rdukit_modelbox.artifacts.reference import Reference
 from rdukit_modelbox.artifacts.s3_source import S3Source, list_objects, make_client
 from rdukit_modelbox.artifacts.source import Source
-from rdukit_modelbox.artifacts.unpack import Limits, find_kind, unpack
+from rdukit_modelbox.artifacts.unpack import ARCHIVE_SUFFIXES, Limits, find_kind, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ArtifactStore:
         return self.folder / "by-uri" / reference.key
 
     def fetch(self, reference: Reference, kind: str, watch: Watch = lambda done, size: None) -> Path:
-        """The artifact as a ``file`` or ``folder`` on this disk; ``any`` is a folder only for a prefix.
+        """The artifact as a ``file`` or ``folder`` on this disk; ``any`` is a folder for a prefix and an archive's name.
 
         What was fetched before is not fetched again: with a digest never, without one if the server says that it is
         the same. ``watch`` hears how far it is and may raise to give up; a later fetch goes on from there.
@@ -82,7 +82,7 @@ class ArtifactStore:
         else:
             source = self._source(reference, reference.path)
             found = self._fetch_file(reference, source, watch)
-            if kind == "folder":
+            if kind == "folder" or (kind == "any" and reference.name.lower().endswith(ARCHIVE_SUFFIXES)):
                 found = self._unpacked(found, watch)
         self._link(reference, found)
         return found

@@ -19,6 +19,8 @@ from rdukit.errors import InvalidArgument
 #: Bytes that any archive may unpack to, whatever its ratio: masks and zeros pack very well.
 FREE_BYTES: Final = 256 << 20
 MAX_MEMBERS: Final = 1_000_000
+#: Names that say that a file is to be unpacked, where a file would do too.
+ARCHIVE_SUFFIXES: Final = (".zip", ".tar", ".tgz", ".tar.gz", ".tbz2", ".tar.bz2", ".txz", ".tar.xz")
 _BLOCK: Final = 1 << 20
 
 

@@ -81,7 +81,7 @@ def _words(path: Path, complaints: Sequence[Any], schema: Schema) -> str:
         return f"{_shown(value)} is not legal; legal: {' or '.join(wanted)}"
     if kind == "missing":
         told = _told(schema_at(path, schema), schema)
-        return "missing" + (f"; legal: {told}" if told else "")
+        return f"missing{told}"
     if kind == "extra_forbidden":
         around = schema_at(path[:-1], schema)
         options = [_resolved(option, schema) for option in [around, *around.get("anyOf", ())]]
@@ -122,15 +122,14 @@ def _wanted(complaint: Any) -> str:
 
 def _told(part: Schema, schema: Schema) -> str:
     """What a missing key would hold."""
+    items = _resolved(part.get("items") or {}, schema)
     if "const" in part:
-        return str(part["const"])
+        return f"; legal: {part['const']}"
     if "enum" in part:
-        return ", ".join(str(value) for value in part["enum"])
-    if part.get("description"):
-        return str(part["description"]).rstrip(".")
-    if "pattern" in part:
-        return f"text with the pattern {part['pattern']}"
-    return {"string": "text", "array": "a list", "object": "a mapping"}.get(str(part.get("type")), "")
+        return "; legal: " + ", ".join(str(value) for value in part["enum"])
+    if "enum" in items:
+        return "; legal: a list of " + ", ".join(str(value) for value in items["enum"])
+    return f" ({str(part['description']).rstrip('.')})" if part.get("description") else ""
 
 
 def _shown(value: object) -> str:

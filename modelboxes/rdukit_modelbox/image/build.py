@@ -1,9 +1,10 @@
 """Build a box's image without an engine: its layer on a base, as an OCI layout. The same input gives the same bytes."""
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.image.config import box_config
@@ -63,8 +64,11 @@ def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str |
     contents = read_contents(box)
     seconds = build_seconds()
     layout = Layout.create(output)
-    below = make_installed_base(layout, seconds) if base == INSTALLED else _take_base(layout, base)
-    return _put_on(layout, below, contents, reference or contents.box.name, seconds)
+    if base == INSTALLED:
+        manifest, config = layout.read_image(make_installed_base(layout, seconds))
+    else:
+        manifest, config = _take_base(layout, base)
+    return _put_on(layout, manifest, config, contents, reference or contents.box.name, seconds)
 
 
 def parse_base(base: str) -> tuple[Path, str | None]:
@@ -80,7 +84,8 @@ def parse_base(base: str) -> tuple[Path, str | None]:
     return Path(folder), name or None
 
 
-def _take_base(layout: Layout, base: str) -> Descriptor:
+def _take_base(layout: Layout, base: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Bring the base's layers. Returns its manifest and configuration, which the layout does not need."""
     folder, name = parse_base(base)
     source = Layout.open(folder)
     descriptor = source.find(name)
@@ -89,14 +94,19 @@ def _take_base(layout: Layout, base: str) -> Descriptor:
     if config.get("architecture") != architecture or config.get("os") != "linux":
         found = f"{config.get('os')}/{config.get('architecture')}"
         raise InvalidArgument(f"base {base} is for {found}; legal here: linux/{architecture}")
-    for part in (manifest["config"], *manifest["layers"]):
-        layout.take(source, Descriptor.from_json(part))
-    layout.take(source, descriptor)
-    return descriptor
+    for layer in manifest["layers"]:
+        layout.take(source, Descriptor.from_json(layer))
+    return manifest, config
 
 
-def _put_on(layout: Layout, below: Descriptor, contents: BoxContents, reference: str, seconds: int) -> BuiltImage:
-    manifest, config = layout.read_image(below)
+def _put_on(
+    layout: Layout,
+    manifest: Mapping[str, Any],
+    config: Mapping[str, Any],
+    contents: BoxContents,
+    reference: str,
+    seconds: int,
+) -> BuiltImage:
     layers = [_oci_layer(Descriptor.from_json(layer)) for layer in manifest["layers"]]
     layer = layout.add_layer(contents.entries(), seconds)
     grown = box_config(config, contents.labels, layer.diff_id, seconds)

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,7 @@ def verify_layout(folder: Path) -> Verified:
             faults += [f"{name}: {fault}" for fault in _faults_of(layout, descriptor, seen)]
         except RdukitError as error:
             faults.append(f"{name}: {error.message}")
-    faults += _strays(layout)
+    faults += _check_strays(layout, seen)
     if faults:
         raise InvalidArgument(f"{folder}: " + "; ".join(dict.fromkeys(faults)), faults=faults)
     return Verified(tuple(sorted(references)), len(seen), sum(seen.values()))
@@ -103,12 +102,12 @@ def _digest(stream: BinaryIO) -> tuple[str, int]:
     return f"sha256:{total.hexdigest()}", size
 
 
-def _strays(layout: Layout) -> list[str]:
-    """Blobs whose name is not their digest; those that nothing refers to are legal."""
-    names = [path.name for path in (layout.folder / "blobs" / "sha256").iterdir() if not path.name.startswith(".")]
-    return [f"blobs/sha256/{name} is not a digest" for name in names if len(name) != 64]
-
-
-def as_json(verified: Verified) -> str:
-    """For machines."""
-    return json.dumps({"images": list(verified.images), "blobs": verified.blobs, "bytes": verified.size})
+def _check_strays(layout: Layout, seen: dict[str, int]) -> Iterator[str]:
+    """Blobs that no named image needs are legal, but must be what their names say."""
+    for path in sorted((layout.folder / "blobs" / "sha256").iterdir()):
+        if path.name.startswith(".") or f"sha256:{path.name}" in seen:
+            continue
+        with path.open("rb") as stream:
+            digest, seen[f"sha256:{path.name}"] = _digest(stream)
+        if digest != f"sha256:{path.name}":
+            yield f"blob sha256:{path.name} is damaged: it has {digest}"

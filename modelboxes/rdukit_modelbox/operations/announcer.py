@@ -5,10 +5,8 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
-
-import httpx
 
 from rdukit.clock import Clock
 from rdukit.settings import resolve
@@ -22,6 +20,9 @@ from rdukit_modelbox.settings import (
     WEBHOOK_SECRET,
     WEBHOOK_TIMEOUT_S,
 )
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Announcer:
         #: What each operation looked like in each state that is to be told.
         self._bodies: dict[str, bytes] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._http: httpx.AsyncClient | None = None
+        self._http: "httpx.AsyncClient | None" = None
 
     def look(self, operation: Operation) -> None:
         """See whether ``operation`` has something to tell, and begin."""
@@ -106,6 +107,8 @@ class Announcer:
 
     async def _post(self, url: str, delivery_id: str, body: bytes) -> tuple[int, str]:
         """Status and, if it was not told, why; status 0 when there was no answer, -1 when the address is refused."""
+        import httpx  # not before a webhook is posted: it is 12 MB
+
         timeout_s = resolve(WEBHOOK_TIMEOUT_S)
         try:
             async with asyncio.timeout(timeout_s):
@@ -120,6 +123,8 @@ class Announcer:
 
     async def _send(self, url: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
         if self._http is None:
+            import httpx
+
             self._http = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=None)
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit.files import sha256_of
 from rdukit.settings import resolve
@@ -77,6 +75,16 @@ class BoxModels:
         self._use(found)
         return found
 
+    async def version_of(self, files: tuple[Path, Path] | None) -> ModelVersion:
+        """The version with these files, PEF and checkpoint; None is the one that answers now, or the newest training.
+
+        Raises:
+            NotFound: no model yet.
+        """
+        version = await (self._find(*files) if files else self.ensure(self.repository.name, ""))
+        self._use(version)
+        return version
+
     async def rows(self, rows: Sequence[Sequence[float]], files: tuple[Path, Path] | None) -> Answer:
         """Outputs and classes for feature rows, by the first input and output of the served model.
 
@@ -85,8 +93,7 @@ class BoxModels:
         Raises:
             InvalidArgument: a row has another length, or the model takes no float rows. NotFound: no model yet.
         """
-        version = await (self._find(*files) if files else self.ensure(self.repository.name, ""))
-        self._use(version)
+        version = await self.version_of(files)
         signature = version.signature
         spec = signature.inputs[0]
         if len(signature.inputs) != 1 or spec.datatype not in {"FP32", "FP64"}:
@@ -96,6 +103,8 @@ class BoxModels:
         wrong = next((i for i, row in enumerate(rows) if len(row) != spec.row_elements), None)
         if wrong is not None:
             raise InvalidArgument(f"row {wrong} has {len(rows[wrong])} values; legal: {spec.row_elements}")
+        import numpy as np  # not before rows come: it is 13 MB
+
         try:
             rows_NF = np.asarray(rows, "<f4" if spec.datatype == "FP32" else "<f8")
         except (ValueError, TypeError, OverflowError) as cause:

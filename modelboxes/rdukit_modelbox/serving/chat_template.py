@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from jinja2.exceptions import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from rdukit.errors import InvalidArgument
 
 #: Beside a checkpoint, as the tokenizers' own libraries name it; its key ``chat_template`` is a Jinja template.
@@ -41,6 +38,10 @@ def render_chat(template: str, messages: Sequence[Mapping[str, str]]) -> str:
     Raises:
         InvalidArgument: the template refuses these messages.
     """
+    # Not before it is needed: a box that makes no text has no use for it.
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
     def refuse(message: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, RequestTooLarge, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
@@ -59,6 +59,8 @@ class OpenInferenceApp:
                 await self._infer(scope, receive, send, *known)
             else:
                 await self._other(scope, receive, send, path)
+        except _WrongMethod as error:
+            await _answer(send, 405, orjson.dumps({"error": str(error)}))
         except RdukitError as error:
             if self._log.is_on:
                 self._log.add("rest", self._repository.name, "", error.http_status, 0, 0, 0)
@@ -121,7 +123,7 @@ class OpenInferenceApp:
                     break
             body = b"".join(parts)
         if len(body) > self._most_bytes:
-            raise _TooLarge(f"the body is longer than {self._most_bytes} bytes (box.max_infer_bytes)")
+            raise RequestTooLarge(f"the body is longer than {self._most_bytes} bytes (box.max_infer_bytes)")
         return body
 
     async def _other(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
@@ -204,12 +206,6 @@ class OpenInferenceApp:
         return (503, {"error": reason}) if reason else (200, {"name": name, "ready": True})
 
 
-class _TooLarge(InvalidArgument):
-    """Internal: the status of a body that is too long."""
-
-    http_status = 413
-
-
 async def _answer(send: Send, status: int, body: bytes) -> None:
     headers = [_JSON, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -236,10 +232,8 @@ def _require(method: str, legal: str) -> None:
         raise _WrongMethod(f"method {method} is not legal here; legal: {legal}")
 
 
-class _WrongMethod(InvalidArgument):
-    """Internal: the status of a method that a route lacks."""
-
-    http_status = 405
+class _WrongMethod(Exception):
+    """A method that a route lacks; its status has no error class."""
 
 
 def _number(text: bytes) -> int:

@@ -9,7 +9,6 @@ from math import isfinite
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 import orjson
 
 from rdukit.errors import InvalidArgument
@@ -24,6 +23,9 @@ _NUMPY: Final[Mapping[str, str]] = {
 
 
 _NO_DATA: Final = msgspec.Raw(b"")
+
+#: Outputs from this size on are written by way of numpy.
+_LONG_BYTES: Final = 2048
 
 
 class _Input(msgspec.Struct, gc=False):
@@ -121,7 +123,7 @@ def render_infer(
             value["parameters"] = {"binary_data_size": len(data)}
             blobs.append(data)
         else:
-            value["data"] = np.frombuffer(data, _NUMPY[spec.datatype])
+            value["data"] = _numbers(data, spec.datatype)
         outputs.append(value)
     body: dict[str, object] = {"model_name": name, "model_version": version}
     if request.id:
@@ -129,6 +131,17 @@ def render_infer(
     body["outputs"] = outputs
     text = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join((text, *blobs)), len(text)) if blobs else (text, None)
+
+
+def _numbers(data: bytes, datatype: str) -> object:
+    """What orjson writes as a list of numbers. Long ones through numpy, which costs a box 13 MB once."""
+    if len(data) < _LONG_BYTES:
+        code = "?" if datatype == "BOOL" else DATATYPES[datatype].array_code
+        assert code is not None
+        return memoryview(data).cast(code).tolist()
+    import numpy as np
+
+    return np.frombuffer(data, _NUMPY[datatype])
 
 
 def check_forms(signature: Signature, request: RestRequest) -> None:

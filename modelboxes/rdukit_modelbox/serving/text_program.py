@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, PefMismatch
-from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.serving.loaded_model import properties_of
 from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
@@ -30,10 +30,13 @@ GENERATION_FILE: Final = "generation_config.json"
 class TextProgram:
     """Reads prompts and steps from token to token; ``start`` begins another text."""
 
-    def __init__(self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text") -> None:
+    def __init__(
+        self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text", is_raw: bool = False
+    ) -> None:
         """Load the PEF onto tiles and put the checkpoint's parameters there.
 
-        ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools.
+        ``which``: ``newest`` or ``best``; ``name``: of the application, for the node's tools. ``is_raw``: leave the
+        logits of tokens that the tokenizer lacks as they are; else they are minus infinity, so that none is chosen.
 
         Raises:
             PefError: it cannot be used, or was not compiled by a box with purpose=serve from a language model.
@@ -41,7 +44,7 @@ class TextProgram:
             NoResources: no tiles or memory are free.
         """
         began = time.perf_counter()
-        found = load_checkpoint(checkpoint, which)
+        step, parameters = load_parameters(checkpoint, which)
         self._application = open_application(pef, name)
         try:
             shape = shape_of(self._application.pef, str(pef))
@@ -52,11 +55,11 @@ class TextProgram:
                 )
             self.sizes: TextSizes = shape.text
             #: Steps of the training that the parameters come from.
-            self.checkpoint_step = found.step
+            self.checkpoint_step = step
             self._program = self._application.program
-            self._write_parameters(found.parameters)
+            self._write_parameters(parameters)
             #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
-            self._known = known_tokens(checkpoint) or self.sizes.vocabulary
+            self._known = (None if is_raw else known_tokens(checkpoint)) or self.sizes.vocabulary
             self._sections = {
                 graph: self._program.choose_sections(self._program.find_graph(graph)) for graph in ("prefill", "decode")
             }

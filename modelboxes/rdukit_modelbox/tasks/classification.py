@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rdukit.files import write_atomic, write_json_atomic
-from rdukit_modelbox.checkpoints import load_checkpoint
+from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.datasets import Dataset, Samples, check_dataset_fits, load_dataset
 from rdukit_modelbox.evaluation import evaluate
@@ -72,13 +72,13 @@ class Classification:
     ) -> VerbResult:  # fmt: skip
         """Write ``<output>/predictions.jsonl`` and ``<output>/report.json``."""
         data = self.open_data(shape, inputs["dataset"])
-        checkpoint = load_checkpoint(inputs["checkpoint"], str(parameters.get("use", "newest")))
+        step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
         split = str(parameters["split"])
         samples = data.dataset.split(split)
         program = Program(shape, entry=entry_of(context.box))
         program.load(inputs["pef"])
         try:
-            program.parameters_to_device(checkpoint.parameters)
+            program.parameters_to_device(kept)
             found = evaluate(program, samples, context, "infer")
             figures = program.report()
         finally:
@@ -92,7 +92,7 @@ class Classification:
             "loss": found.loss,
             "accuracy": found.accuracy,
             "confusion": {"rows": "true class", "columns": "predicted class", "counts": found.confusion},
-            "checkpoint_step": checkpoint.step,
+            "checkpoint_step": step,
             "emulated": {"about": "projection of the emulated RDU, not measured", **emulated},
             "host": {"about": "measured on the machine that ran it", **host},
         }
@@ -104,7 +104,7 @@ class Classification:
                 "accuracy": found.accuracy,
                 "loss": found.loss,
                 "samples": len(samples),
-                "checkpoint_step": checkpoint.step,
+                "checkpoint_step": step,
                 "host_seconds": host["seconds"],
                 "emulated_seconds": emulated["seconds"],
                 "emulated_cycles": emulated["cycles"],

@@ -52,7 +52,8 @@ class TrainingRun:
             RuntimeFault: the loss is not a number any more.
             Cancelled: between two steps.
         """
-        reason = reason_to_stop(self._options, self.judged, self.seconds())
+        # An earlier attempt may have ended by itself; what this one needed to start is not training.
+        reason = reason_to_stop(self._options, self.judged, self._start.totals.train_seconds)
         if reason is not None or self.step >= self._total:
             return reason or "steps"
         for step, batch in self._batches():

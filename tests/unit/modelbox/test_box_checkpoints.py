@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, save_checkpoint
+from rdukit_modelbox.checkpoints import (
+    Checkpoint,
+    Identity,
+    Totals,
+    has_checkpoint,
+    load_checkpoint,
+    load_parameters,
+    save_checkpoint,
+)
 
 
 def make(step: int, seed: int = 0) -> Checkpoint:
@@ -53,6 +61,21 @@ def test_a_file_beside_latest_is_not_taken_before_latest_names_it(tmp_path: Path
     save_checkpoint(tmp_path, make(1))
     (tmp_path / "step-2.safetensors").write_bytes(b"half")
     assert load_checkpoint(tmp_path).step == 1
+
+
+def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save_checkpoint(tmp_path, make(step), is_best=step == 1)
+    assert load_checkpoint(tmp_path, "best").step == 1
+    save_checkpoint(tmp_path, make(5), is_best=True)
+    assert [path.name for path in sorted(tmp_path.glob("*.safetensors"))] == [
+        "best-5.safetensors", "step-4.safetensors", "step-5.safetensors",
+    ]  # fmt: skip
+    step, parameters = load_parameters(tmp_path, "best")
+    assert step == 5 and parameters.keys() == {"layer.weight", "layer.tied"}
+    assert torch.equal(parameters["layer.weight"], make(5).parameters["layer.weight"])
+    with pytest.raises(InvalidArgument, match="legal: newest, best"):
+        load_checkpoint(tmp_path, "luckiest")
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def test_the_oldest_finished_operations_are_forgotten_with_their_keys(table: Ope
 
 async def test_a_follower_sees_everything_once_and_stops_after_the_result(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
+
     async def follow(after: int) -> list[int]:
         return [event.sequence async for event in table.follow("a", after)]
 

@@ -96,7 +96,7 @@ def test_binary_data_that_does_not_add_up_is_refused(text: tuple[bytes, int], wo
         parse_infer(*text)
 
 
-ANSWER = InferAnswer(1, [floats(0.1, 2), b"\x00\x3c"], ["y", "h"], Timing(1, 2, 3, 4))
+ANSWER = InferAnswer(1, [floats(0.25, 2), b"\x00\x3c"], ["y", "h"], Timing(1, 2, 3, 4))
 
 
 def test_an_answer_goes_out_as_asked() -> None:
@@ -105,11 +105,11 @@ def test_an_answer_goes_out_as_asked() -> None:
     assert length is None
     assert json.loads(text) == {
         "model_name": "m", "model_version": "3", "id": "7",
-        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [0.1, 2.0]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [0.25, 2.0]}],
     }  # fmt: skip
     text, length = render_infer("m", "3", SIGNATURE, parse_infer(*binary()), ANSWER)
     assert length is not None
-    assert text[length:] == floats(0.1, 2) + b"\x00\x3c"
+    assert text[length:] == floats(0.25, 2) + b"\x00\x3c"
     outputs = json.loads(text[:length])["outputs"]
     assert [output["parameters"]["binary_data_size"] for output in outputs] == [8, 2]
 

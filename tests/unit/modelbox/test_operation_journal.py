@@ -29,7 +29,8 @@ def open_table(file: Path) -> OperationTable:
 
 def test_a_finished_operation_is_listed_with_its_events_after_a_kill(file: Path) -> None:
     table = open_table(file)
-    table.add("a", Verb.TRAIN, VerbCall({"epochs": 2}, idempotency_key="k", webhook=Webhook("http://x.test", ("failed",))))
+    webhook = Webhook("http://x.test", ("failed",))
+    table.add("a", Verb.TRAIN, VerbCall({"epochs": 2}, idempotency_key="k", webhook=webhook))
     table.apply("a", Event.START)
     table.tell_progress("a", Progress("train", 1, 2, loss=0.5))
     table.tell_log("a", "half of it")

@@ -1,4 +1,4 @@
-"""How much memory does training need, against eager torch?
+"""How much memory does training need, against eager torch, and in bf16 against torch's autocast too?
 
 Peak resident memory of a training process beyond what its imports take: parameters on the host (both have them), and
 for ours device memory, for torch gradients and optimizer state; activations and everything temporary for both. Ours
@@ -18,6 +18,8 @@ from rdukit_zoo.comparisons.training_cases import get_case, make_case
 QUESTION: Final = "training_memory"
 #: Ours may need 1.05 times what eager torch needs.
 BAR: Final = 1 / 1.05
+#: What torch's side does: f32, or f32 parameters and states with bf16 where torch's autocast has it.
+PEERS: Final = {"eager": "eager + fused AdamW", "autocast": "autocast bf16 + fused AdamW"}
 CASES: Final = ("gpt2", "gpt2-bf16", "mlp-wide")
 _SLOW: Final = frozenset({"gpt2", "gpt2-bf16"})
 
@@ -37,15 +39,16 @@ def compare(options: Options) -> Iterator[Row]:
         pef = compile_ours(case, module, batch, folder)
         environ = warm_environment(folder)
         ours = run_sample("training_memory_sample", "ours", name, pef, environ=environ)
-        yield make_row(name, ours, run_sample("training_memory_sample", "eager", name, environ=environ))
+        for kind in ("eager", "autocast") if case.precision == "bf16" else ("eager",):
+            yield make_row(name, ours, run_sample("training_memory_sample", kind, name, environ=environ), PEERS[kind])
 
 
-def make_row(name: str, ours: dict[str, Any], eager: dict[str, Any]) -> Row:
+def make_row(name: str, ours: dict[str, Any], theirs: dict[str, Any], peer: str = PEERS["eager"]) -> Row:
     """The row of two samples."""
-    words = "{:.0f} MB of parameters; beyond the built module: ours {:.0f}, eager {:.0f}"
+    words = "{:.0f} MB of parameters; beyond the built module: ours {:.0f}, {} {:.0f}"
     return Row(
-        question=QUESTION, case=name, ours="rdukit", peer="eager + fused AdamW", unit="MB",
-        ours_value=ours["peak"], peer_value=eager["peak"], ratio=eager["peak"] / ours["peak"], bar=BAR, samples=1,
-        note=words.format(eager["parameters"], ours["beyond"], eager["beyond"]),
-        details={"rdukit": ours, "eager + fused AdamW": eager},
+        question=QUESTION, case=name, ours="rdukit", peer=peer, unit="MB",
+        ours_value=ours["peak"], peer_value=theirs["peak"], ratio=theirs["peak"] / ours["peak"], bar=BAR, samples=1,
+        note=words.format(theirs["parameters"], ours["beyond"], peer.split(" + ", maxsplit=1)[0], theirs["beyond"]),
+        details={"rdukit": ours, peer: theirs},
     )  # fmt: skip

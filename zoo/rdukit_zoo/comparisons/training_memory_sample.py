@@ -1,8 +1,8 @@
 """One training process of the memory comparison: how far its memory grew at most, as JSON.
 
-``ours CASE PEF`` or ``eager CASE``. Counted from the end of all imports: the module's parameters on the host, device
-memory with its parameters, gradients, optimizer states, activations, and whatever the run allocates beside them. Pages
-of shared memory count like any other.
+``ours CASE PEF``, ``eager CASE`` or ``autocast CASE``. Counted from the end of all imports: the module's parameters on
+the host, device memory with its parameters, gradients, optimizer states, activations, and whatever the run allocates
+beside them. Pages of shared memory count like any other.
 """
 
 import json
@@ -11,16 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from rdukit_zoo.comparisons.training import Step, our_step, peer_step
 from rdukit_zoo.comparisons.training_cases import get_case, make_case
 
 STEPS = 3
+#: Of autocast: a processor without bf16 instructions takes a minute a step, and the second one has all there is.
+AUTOCAST_STEPS = 2
 _MB = 1e6
 
 
 def main(kind: str, name: str, pef: str = "") -> dict[str, float]:
-    """Train ``STEPS`` steps. Figures in MB: parameters, growth of the peak since the imports and since the build."""
+    """Train a few steps. Figures in MB: parameters, growth of the peak since the imports and since the build."""
     case = get_case(name)
     imported = read_status("VmRSS")
     module, batch = make_case(case)
@@ -28,15 +31,29 @@ def main(kind: str, name: str, pef: str = "") -> dict[str, float]:
     make: dict[str, Callable[[], Step]] = {
         "ours": lambda: our_step(case, module, batch, Path(pef).parent, pef),
         "eager": lambda: peer_step(module, batch, fused=True),
+        "autocast": lambda: peer_step(Autocast(module), batch, fused=True),
     }
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     reset_peak()
     step = make[kind]()
-    for _ in range(STEPS):
+    for _ in range(AUTOCAST_STEPS if kind == "autocast" else STEPS):
         loss = float(step())
     peak = read_status("VmHWM")
     return {"parameters": parameters / _MB, "peak": (peak - imported) / _MB, "beyond": (peak - built) / _MB,
             "loss": loss}  # fmt: skip
+
+
+class Autocast(nn.Module):
+    """A module whose forward runs under torch's autocast to bf16; its parameters stay f32."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            made: torch.Tensor = self.module(*batch)
+        return made
 
 
 def read_status(field: str) -> int:

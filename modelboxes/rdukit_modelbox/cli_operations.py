@@ -1,0 +1,136 @@
+"""``rdukit box call|operations|watch|cancel``: a running box's verbs and operations from the terminal."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+import click
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.box import Verb
+from rdukit_modelbox.cli_contract import JSON_OPTION
+from rdukit_modelbox.show import print_table
+from rdukit_modelbox.states import OperationState
+
+URL_OPTION: Final = click.option(
+    "--url", default="http://127.0.0.1:9000", show_default=True, help="REST address of the box."
+)
+ID_OPTION: Final = click.option("--operation", "operation_id", required=True, help="Id of the operation.")
+
+
+@click.command()
+@URL_OPTION
+@click.option("--verb", required=True, type=click.Choice([str(v) for v in Verb]), help="What to do.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
+@click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
+@click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
+@click.option("--key", default=None, help="Idempotency key.")
+@click.option("--timeout", "timeout_s", default=0.0, metavar="SECONDS", help="Time in which it must end; 0: no limit.")
+@click.option("--resume", is_flag=True, help="Have it queued once more if the box ends before it does.")
+@click.option("--webhook", default="", metavar="URL", help="Where the box announces the end.")
+@click.option("--detach", is_flag=True, help="Do not follow it; see rdukit box watch.")
+@JSON_OPTION
+def call(
+    url: str,
+    verb: str,
+    settings: Sequence[str],
+    inputs: Sequence[str],
+    output: str,
+    key: str | None,
+    timeout_s: float,
+    resume: bool,
+    webhook: str,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Ask a running box for a verb and follow it to its end; Ctrl-C cancels it.
+
+    Example: rdukit box call --verb train --set epochs=2 --input pef=/tmp/logreg/logreg.pef --input dataset=/tmp/data
+    """
+    from rdukit_modelbox.call import Asked, call_verb
+
+    parameters = {name: _value(text) for name, text in _pairs("--set", settings).items()}
+    asked = Asked(verb, parameters, _pairs("--input", inputs), output, key, timeout_s, resume, webhook)
+    sys.exit(call_verb(url, asked, is_detached=detach, as_json=as_json))
+
+
+@click.command()
+@URL_OPTION
+@click.option("--state", default="", type=click.Choice(["", *OperationState]), help="Only those in this state.")
+@click.option("--verb", default="", type=click.Choice(["", *Verb]), help="Only those of this verb.")
+@click.option("--limit", default=20, show_default=True, help="Most to show.")
+@JSON_OPTION
+def operations(url: str, state: str, verb: str, limit: int, as_json: bool) -> None:
+    """List a running box's operations, newest first, those of its earlier processes too.
+
+    Example: rdukit box operations --state failed
+    """
+    from rdukit_modelbox.client import BoxClient
+
+    with BoxClient(url) as client:
+        found = list(islice(client.operations(state, verb), limit))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    rows = []
+    for one in found:
+        begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["created_at"]))
+        told = one.get("progress", {})
+        progress = f"{told['stage']} {told['step']}/{told['total']}" if told else ""
+        rows.append((one["id"], one["verb"], one["state"], begun, progress, one.get("error", {}).get("code", "")))
+    print_table(("OPERATION", "VERB", "STATE", "ASKED", "PROGRESS", "ERROR"), rows)
+
+
+@click.command()
+@URL_OPTION
+@ID_OPTION
+@JSON_OPTION
+def watch(url: str, operation_id: str, as_json: bool) -> None:
+    """Follow an operation to its end, from its beginning; Ctrl-C leaves it running.
+
+    Example: rdukit box watch --operation op-0123456789abcdef
+    """
+    from rdukit_modelbox.call import watch_operation
+
+    sys.exit(watch_operation(url, operation_id, as_json=as_json))
+
+
+@click.command()
+@URL_OPTION
+@ID_OPTION
+@JSON_OPTION
+def cancel(url: str, operation_id: str, as_json: bool) -> None:
+    """Cancel an operation, queued or running, and wait until it has ended.
+
+    Example: rdukit box cancel --operation op-0123456789abcdef
+    """
+    from rdukit_modelbox.call import show_operation
+    from rdukit_modelbox.client import BoxClient
+
+    with BoxClient(url) as client:
+        show_operation(client.cancel(operation_id), as_json=as_json)
+
+
+OPERATION_COMMANDS: Final = (call, operations, watch, cancel)
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
+        pairs[name] = value
+    return pairs
+
+
+def _value(text: str) -> object:
+    """A number or truth value if it reads as one, else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (bool, int, float)) else text

@@ -1,0 +1,117 @@
+"""A box as Pod and Service, and what a Pod's status means."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rdukit.errors import InvalidArgument
+from rdukit_modelbox.backends.base import BoxSpec, EventKind, Limits, Owner, is_orphan
+from rdukit_modelbox.backends.engine import _seconds, container_options
+from rdukit_modelbox.backends.kubernetes import end_events, parse_quantity
+from rdukit_modelbox.backends.kubernetes_manifests import (
+    ClaimedFolder,
+    make_pod,
+    make_service,
+    owner_of,
+    told_limits,
+)
+
+FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
+SPEC = BoxSpec(
+    "logreg", Path("/data/jobs/7"), [Path("/data/cold/mnist")], {"RDUKIT_LEASE": "x"},
+    Limits(cores=(4, 5), memory_bytes=1 << 30, pids=100), Owner("platform-1", 3),
+)  # fmt: skip
+
+
+def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
+    pod = make_pod(SPEC, "rdukit-1", "boxes", "rdukit/modelbox:1", FOLDERS)
+    inner = pod["spec"]
+    (container,) = inner["containers"]
+    assert inner["automountServiceAccountToken"] is False
+    assert inner["securityContext"]["runAsNonRoot"] and inner["securityContext"]["runAsUser"] == 10001
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["resources"]["limits"] == {"cpu": "2", "memory": str(1 << 30)}
+    assert container["volumeMounts"][1:] == [
+        {"name": "data", "mountPath": "/data/jobs/7", "subPath": "jobs/7"},
+        {"name": "cold", "mountPath": "/data/cold/mnist", "subPath": "mnist", "readOnly": True},
+    ]
+    assert "hostPath" not in str(pod)
+    assert owner_of(pod["metadata"]["labels"]) == Owner("platform-1", 3)
+    service = make_service(SPEC, "rdukit-1", "boxes")
+    assert set(service["spec"]["selector"].items()) <= set(pod["metadata"]["labels"].items())
+
+
+def test_what_kubernetes_would_refuse_is_told_before() -> None:
+    with pytest.raises(InvalidArgument, match="RFC 1123"):
+        make_pod(SPEC, "Not_a_name", "boxes", "image", FOLDERS)
+    with pytest.raises(InvalidArgument, match="in no persistent volume claim; folders that are: none"):
+        make_pod(SPEC, "a", "boxes", "image", [])
+    with pytest.raises(InvalidArgument, match="owner"):
+        make_pod(BoxSpec("logreg", Path("/data/x"), owner=Owner("a b", 1)), "a", "boxes", "image", FOLDERS)
+    assert told_limits(SPEC)["pids"].startswith("not applied")
+
+
+def test_a_pods_end_is_read_from_its_status() -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "1970-01-01T00:01:00Z"}
+    events = end_events({"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]})
+    assert [(event.kind, event.time) for event in events] == [(EventKind.OUT_OF_MEMORY, 60), (EventKind.ENDED, 60)]
+    assert end_events({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}) == []
+    (evicted,) = end_events({"phase": "Failed", "reason": "Evicted", "message": "disk"})
+    assert evicted.detail == "Evicted: disk"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("250m", 0.25), ("64Mi", 64 << 20), ("12345n", 12345e-9), ("2", 2), ("1k", 1000)]
+)
+def test_quantities_are_read(text: str, value: float) -> None:
+    assert parse_quantity(text) == pytest.approx(value)
+
+
+def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
+    options = container_options(SPEC, "rdukit/modelbox:1")
+    assert options["cpuset_cpus"] == "4,5" and options["environment"]["OMP_NUM_THREADS"] == "2"
+    assert (options["mem_limit"], options["pids_limit"]) == (1 << 30, 100)
+    assert options["read_only"] and options["cap_drop"] == ["ALL"] and options["security_opt"] == ["no-new-privileges"]
+    assert options["volumes"]["/data/cold/mnist"]["mode"] == "ro"
+    assert {bound[0] for bound in options["ports"].values()} == {"127.0.0.1"}
+    assert options["labels"]["dev.rdukit.epoch"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:01:00.123456789Z", 60.123456789),
+        ("1970-01-01T01:01:00.5+01:00", 60.5),
+        ("1970-01-01T00:01:00Z", 60.0),
+        ("0001-01-01T00:00:00Z", None),
+    ],
+)
+def test_engines_times_are_read(text: str, seconds: float | None) -> None:
+    assert _seconds(text) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_only_an_earlier_epoch_of_the_same_owner_leaves_orphans() -> None:
+    now = Owner("a", 2)
+    assert is_orphan(Owner("a", 1), now)
+    assert not is_orphan(Owner("a", 2), now) and not is_orphan(Owner("b", 1), now) and not is_orphan(Owner("a", 3), now)
+
+
+def test_the_manifests_hold_against_kubernetes_schemas(tmp_path: Path) -> None:
+    program = shutil.which("kubernetes-validate", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("kubernetes-validate is not installed")
+    objects = [
+        make_pod(SPEC, "rdukit-1", "boxes", "rdukit/modelbox:1", FOLDERS),
+        make_service(SPEC, "rdukit-1", "boxes"),
+    ]
+    for number, value in enumerate(objects):
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(value))
+    for version in ("1.27", "1.37"):
+        files = [str(path) for path in sorted(tmp_path.iterdir())]
+        done = subprocess.run([program, "-k", version, "--strict", *files], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

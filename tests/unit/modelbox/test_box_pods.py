@@ -1,0 +1,114 @@
+"""The calls of the Kubernetes backend, against an imitation of the API that keeps pods and services in a dictionary.
+
+It shows that the calls fit together, not that a real cluster answers so: none could be had.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rdukit.errors import Unavailable
+from rdukit.testing import FakeClock
+from rdukit_modelbox.backends.base import BoxSpec, EventKind, Owner
+from rdukit_modelbox.backends.kubernetes import KubernetesBackend
+from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder
+
+
+class ImitatedCluster:
+    """Pods become ready at the second look, unless ``fate`` says how they end."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.fate: dict[str, Any] | None = None
+        self.refused = ""
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if request.method == "POST":
+            if path.endswith(self.refused or "no"):
+                return httpx.Response(403, json={"kind": "Status", "message": "exceeded quota"})
+            value = json.loads(request.content)
+            self.objects[f"{path}/{value['metadata']['name']}"] = {**value, "looks": 0}
+            return httpx.Response(201, json=value)
+        if request.method == "GET" and path.endswith("/pods"):
+            key, _, wanted = request.url.params["labelSelector"].partition("=")
+            pods = [o for p, o in self.objects.items() if "/pods/" in p and o["metadata"]["labels"].get(key) == wanted]
+            return httpx.Response(200, json={"items": pods})
+        if path.endswith("/log"):
+            return httpx.Response(200, text="one\ntwo\n")
+        found = self.objects.get(path)
+        if found is None:
+            return httpx.Response(404, json={"kind": "Status", "message": "not found"})
+        if request.method == "DELETE":
+            del self.objects[path]
+            return httpx.Response(200, json=found)
+        found["looks"] += 1
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        return httpx.Response(
+            200, json={**found, "status": self.fate or (ready if found["looks"] > 1 else {"phase": "Pending"})}
+        )
+
+
+@pytest.fixture
+def cluster() -> ImitatedCluster:
+    return ImitatedCluster()
+
+
+@pytest.fixture
+def backend(cluster: ImitatedCluster) -> KubernetesBackend:
+    client = httpx.Client(base_url="https://cluster", transport=httpx.MockTransport(cluster.answer))
+    folders = [ClaimedFolder(Path("/data"), "data")]
+    return KubernetesBackend("rdukit/modelbox:1", "boxes", folders, client, FakeClock())
+
+
+SPEC = BoxSpec("logreg", Path("/data/7"), owner=Owner("p", 1))
+
+
+def test_a_box_starts_as_pod_and_service_and_leaves_only_its_log(
+    backend: KubernetesBackend, cluster: ImitatedCluster
+) -> None:
+    box = backend.start(SPEC)
+    assert {path.rsplit("/", 2)[1] for path in cluster.objects} == {"pods", "services"}
+    assert box.is_alive() and box.is_ready()
+    assert box.rest_url == f"http://{box.id}.boxes.svc:9000"
+    assert list(box.follow()) == ["one", "two"]
+    box.stop()
+    assert not cluster.objects and not box.is_alive()
+    assert box.logs() == "one\ntwo\n"
+    assert [event.kind for event in box.events()] == [EventKind.STARTED, EventKind.READY, EventKind.ENDED]
+    with pytest.raises(Unavailable, match="metrics"):
+        box.stats()
+
+
+def test_what_an_earlier_epoch_left_is_found_and_deleted(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    box = backend.start(SPEC)
+    assert not backend.orphans(Owner("p", 1)) and not backend.orphans(Owner("q", 2))
+    (orphan,) = backend.orphans(Owner("p", 2))
+    assert (orphan.id, orphan.box) == (box.id, "logreg")
+    backend.reap(orphan)
+    backend.reap(orphan)
+    assert not cluster.objects
+
+
+def test_a_pod_that_fails_is_told_and_removed(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    cluster.fate = {"phase": "Failed", "reason": "ImagePull", "message": "no such image"}
+    with pytest.raises(Unavailable, match="ImagePull: no such image"):
+        backend.start(SPEC)
+    assert not cluster.objects
+
+
+def test_a_pod_that_is_never_ready_is_removed_in_the_end(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    cluster.fate = {"phase": "Pending"}
+    with pytest.raises(Unavailable, match="was not ready in 20 s"):
+        backend.start(SPEC, 20)
+    assert not cluster.objects
+
+
+def test_a_pod_that_is_refused_leaves_no_service(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    cluster.refused = "/pods"
+    with pytest.raises(Unavailable, match="403 exceeded quota"):
+        backend.start(SPEC)
+    assert not cluster.objects
