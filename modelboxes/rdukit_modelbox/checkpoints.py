@@ -142,18 +142,21 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
 
 
-def load_parameters(folder: Path, which: str = "newest") -> tuple[int, Tensors]:
+def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
     """The step and the parameters of a checkpoint, without optimizer and position: a third of the memory.
+
+    ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
 
     Raises:
         NotFound, InvalidArgument: as ``load_checkpoint``.
     """
-    path = _find_file(folder, which)
+    path = checkpoint if checkpoint.is_file() else _find_file(checkpoint, which)
     try:
         with safe_open(path, framework="pt") as stream:
-            step = int(json.loads(stream.metadata()["rdukit"])["step"])
-            names = [name for name in stream.keys() if name.startswith("parameter/")]  # noqa: SIM118
-            return step, {name.removeprefix("parameter/"): stream.get_tensor(name) for name in names}
+            ours = (stream.metadata() or {}).get("rdukit")
+            step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
+            names = [name for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
+            return step, {name.removeprefix(prefix): stream.get_tensor(name) for name in names}
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
 

@@ -102,16 +102,27 @@ def prepare_builds(environment: dict[str, str]) -> None:
         answers(*command)
 
 
+def find_builder(environment: dict[str, str]) -> tuple[str, str]:
+    """A docker client and the value of ``DOCKER_BUILDKIT`` for it: BuildKit, which is faster, where a client can."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Dockerfile").write_text("FROM scratch\nLABEL a=b\n")
+        for client in ("docker", "/usr/bin/docker"):
+            if answers(client, "build", "--quiet", folder, environment={**environment, "DOCKER_BUILDKIT": "1"}):
+                return client, "1"
+    return "docker", "0"
+
+
 @pytest.fixture(scope="session")
 def images(engine_environment: dict[str, str]) -> dict[str, str]:
     """The images by part, built from this tree; with ``RDUKIT_ENGINE_REUSE=1`` those that are there."""
     built = {}
+    builder = find_builder(engine_environment)
     for part, folder in IMAGES.items():
         tag = f"rdukit/{part}:test"
         is_kept = os.environ.get("RDUKIT_ENGINE_REUSE") == "1"
         if not (is_kept and answers("docker", "image", "inspect", tag, environment=engine_environment)):
-            command = ["docker", "build", "--quiet", "--file", f"{folder}/Dockerfile", "--tag", tag, "."]
-            environment = {"DOCKER_BUILDKIT": "0", **engine_environment}
+            command = [builder[0], "build", "--quiet", "--file", f"{folder}/Dockerfile", "--tag", tag, "."]
+            environment = {**engine_environment, "DOCKER_BUILDKIT": builder[1]}
             done = subprocess.run(
                 command, cwd=TREE, env=environment, capture_output=True, text=True, timeout=900, check=False
             )

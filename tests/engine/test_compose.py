@@ -64,7 +64,6 @@ def engine(engine_environment: dict[str, str], images: dict[str, str]) -> Engine
 
 @pytest.fixture(scope="module")
 def stack(engine: Engine) -> Iterator[Engine]:
-    engine.up("build", "--quiet", timeout_s=900)
     try:
         engine.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
         yield engine

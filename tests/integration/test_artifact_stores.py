@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import ssl
+import sys
 import tarfile
 import threading
 import time
@@ -280,6 +281,12 @@ def test_an_s3_server_that_is_down_is_told(store: ArtifactStore, s3: Any, monkey
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="cut off 1 times"):
         fetch(store, "s3://models/mlp/mlp.pef")
+
+
+def test_without_boto3_s3_says_what_to_install(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(Unavailable, match=r"pip install 'rdukit\[s3\]'"):
+        fetch(store, "s3://models/x")
 
 
 def test_a_box_takes_its_data_from_http_and_leaves_its_outputs_in_s3(

@@ -55,7 +55,7 @@ class ArtifactStore:
         return self.folder / "by-uri" / reference.key
 
     def fetch(self, reference: Reference, kind: str, watch: Watch = lambda done, size: None) -> Path:
-        """The artifact as a ``file`` or ``folder`` on this disk; ``any`` is a folder for a prefix and an archive's name.
+        """The artifact as a ``file`` or ``folder`` on this disk; ``any``: a folder for prefixes and archives.
 
         What was fetched before is not fetched again: with a digest never, without one if the server says that it is
         the same. ``watch`` hears how far it is and may raise to give up; a later fetch goes on from there.

@@ -63,6 +63,8 @@ def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str |
     """
     contents = read_contents(box)
     seconds = build_seconds()
+    if base != INSTALLED:
+        parse_base(base)
     layout = Layout.create(output)
     if base == INSTALLED:
         manifest, config = layout.read_image(make_installed_base(layout, seconds))

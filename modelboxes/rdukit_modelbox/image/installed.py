@@ -38,6 +38,8 @@ BASE_REFERENCE: Final = "rdukit-base"
 FINGERPRINT: Final = "dev.rdukit.base.fingerprint"
 #: Of the standard library, not needed by a server.
 _LEFT_OUT: Final = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "__pycache__"}
+#: Of packages, what only tests and compilers need; the image has no compiler.
+_WITHOUT: Final = {("torch", "test"), ("torch", "include"), ("pyarrow", "tests"), ("pyarrow", "include")}
 _SKIPPED_SUFFIXES: Final = (".pyc", ".pyo", ".a", ".pyi", ".pxd", ".pyx")
 
 
@@ -129,7 +131,7 @@ def _package_entries(packages: Sequence[Distribution], site: str) -> Iterator[En
                 continue
             if file.name in {"RECORD", "direct_url.json", "INSTALLER", "REQUESTED"} or file.suffix == ".pth":
                 continue
-            if parts[:2] in {("torch", "test"), ("pyarrow", "tests"), ("pyarrow", "include")}:
+            if parts[:2] in _WITHOUT:
                 continue
             source = Path(str(file.locate()))
             if source.is_file():

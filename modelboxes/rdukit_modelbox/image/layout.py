@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -119,21 +120,22 @@ class Layout:
 
         Uncompressed by default: gzip's bytes depend on the library that made them, a tar's do not.
         """
-        with atomic_target(self.folder / "blobs" / "new-layer") as temporary:
+        # Its name is known when it is written, which is why atomic_target does not fit.
+        temporary = self.folder / "blobs" / f".layer.{os.getpid()}.{secrets.token_hex(4)}.part"
+        try:
             with temporary.open("wb") as stream:
-                outer = _Digesting(stream)
+                outer = inner = _Digesting(stream)
                 if is_compressed:
                     with gzip.GzipFile("", "wb", 1, outer, mtime=0) as packed:
                         inner = _Digesting(packed)  # type: ignore[arg-type]
                         write_layer(entries, inner, seconds)  # type: ignore[arg-type]
                 else:
-                    inner = outer
-                    write_layer(entries, inner, seconds)  # type: ignore[arg-type]
-            target = self.blob_file(outer.digest)
-            if not target.exists():
-                temporary.chmod(0o644)
-                os.link(temporary, target)
-        (self.folder / "blobs" / "new-layer").unlink(missing_ok=True)
+                    write_layer(entries, outer, seconds)  # type: ignore[arg-type]
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(self.blob_file(outer.digest))
+        finally:
+            temporary.unlink(missing_ok=True)
         media_type = LAYER_GZIP_TYPE if is_compressed else LAYER_TYPE
         return Layer(Descriptor(media_type, outer.digest, outer.size), inner.digest)
 

@@ -19,10 +19,20 @@ class Pace:
         self._total = max(total, 1)
         self._began = time.perf_counter()
         self._skipped = 0
+        self._counted = 0
 
     def skip(self, amount: int) -> None:
         """So much was done by an earlier attempt."""
         self._skipped += amount
+
+    def count(self, rows: int) -> None:
+        """So many more rows are done, of a stage that counts rows.
+
+        Raises:
+            Cancelled: somebody cancelled the operation.
+        """
+        self._counted += rows
+        self.tell(self._skipped + self._counted, self._counted)
 
     def tell(self, done: int, rows: int) -> None:
         """So much of the stage is done, and so many rows in this attempt. Also looks for a cancellation.

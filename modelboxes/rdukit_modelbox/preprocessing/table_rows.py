@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
 from rdukit_modelbox.preprocessing.columns import RowBlock
-from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, read_line_blocks
+from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, check_header, read_csv_lines, read_line_blocks
 from rdukit_modelbox.preprocessing.row_request import RowRequest
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
@@ -95,19 +95,14 @@ def _rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row
 def _csv_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
     before = csv.field_size_limit(LONGEST_LINE)
 
-    def lines() -> Iterator[str]:
-        for block in read_line_blocks(source):
-            consumed[0] = block.consumed
-            try:
-                yield from block.data.decode().splitlines(keepends=True)
-            except UnicodeDecodeError as cause:
-                raise InvalidArgument(
-                    f"{source.name}: not UTF-8 in the lines from {block.line}; legal: text in UTF-8"
-                ) from cause
+    def tell(count: int) -> None:
+        consumed[0] = count
 
     try:
-        reader = csv.reader(lines(), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True)
-        header = [name.strip() for name in next(reader, [])]
+        reader = csv.reader(
+            read_csv_lines(source, tell), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True
+        )
+        header = check_header(source, next(reader, []))
         while True:
             try:
                 row = next(reader, None)

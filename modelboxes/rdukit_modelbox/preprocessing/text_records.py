@@ -16,7 +16,13 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
-from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, LineBlock, read_line_blocks
+from rdukit_modelbox.preprocessing.lines import (
+    LONGEST_LINE,
+    LineBlock,
+    check_header,
+    read_csv_lines,
+    read_line_blocks,
+)
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
 TEXT_FORMATS: Final = (Format.TXT, Format.JSONL, Format.CSV, Format.PARQUET)
@@ -58,7 +64,8 @@ def _of_lines(source: SourceFile, convert: Callable[[LineBlock], list[bytes]]) -
 def _texts(source: SourceFile, block: LineBlock, bad: BadRows) -> list[bytes]:
     encode = msgspec.json.Encoder().encode
     try:
-        lines = block.data.decode().split("\n")
+        # Windows' line ends count as one character, as in Python's text files.
+        lines = block.data.decode().replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:
         lines = _decode_each(source, block, bad)
     lines.pop()
@@ -69,7 +76,7 @@ def _decode_each(source: SourceFile, block: LineBlock, bad: BadRows) -> list[str
     lines = []
     for number, line in enumerate(block.data.split(b"\n"), block.line):
         try:
-            lines.append(line.decode())
+            lines.append(line.decode().removesuffix("\r"))
         except UnicodeDecodeError as cause:
             bad.add(source.name, number, f"not UTF-8 at byte {cause.start} of the line", "text in UTF-8")
     return lines
@@ -112,21 +119,15 @@ def _csv_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterat
     before = csv.field_size_limit(LONGEST_LINE)
     consumed = 0
 
-    def lines() -> Iterator[str]:
+    def tell(count: int) -> None:
         nonlocal consumed
-        for block in read_line_blocks(source):
-            consumed = block.consumed
-            try:
-                yield from block.data.decode().splitlines(keepends=True)
-            except UnicodeDecodeError:
-                raise InvalidArgument(
-                    f"{source.name}: not UTF-8 between lines {block.line} and {block.line + block.data.count(10)}; "
-                    f"legal: text in UTF-8"
-                ) from None
+        consumed = count
 
     try:
-        reader = csv.reader(lines(), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True)
-        header = next(reader, [])
+        reader = csv.reader(
+            read_csv_lines(source, tell), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True
+        )
+        header = check_header(source, next(reader, []))
         keys = _keys(source, header, policy)
         wanted = [(key, header.index(key)) for key in keys]
         records: list[bytes] = []

@@ -1,7 +1,7 @@
 """Second step of preprocessing text: records → sequences, one output file after the other."""
 
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from rdukit_modelbox.preprocessing.tokenizer import (
     learn_tokenizer,
     own_tokenizer,
 )
-from rdukit_modelbox.preprocessing.tokenizing import RecordTokenizer, texts_of
+from rdukit_modelbox.preprocessing.tokenizing import RecordTokenizer, TokenBatch, texts_of
 
 #: Kinds of output files that hold sequences; the others stay text.
 SEQUENCES: Final = ("train", "dev")
@@ -62,46 +62,35 @@ def write_sequences(run: TextRun, tokenizer: TextTokenizer, spilled: Mapping[str
         Cancelled: between two batches.
     """
     pace = Pace(run.context, "tokenize", sum(spilled["articles"]))
-    done = made = 0
-    statistics = []
+    found: dict[int, TokenStatistics] = {}
+    unfinished = []
+    for file, split in enumerate(run.splits):
+        note = run.work.find(split.name) if split.kind in SEQUENCES else {"articles": spilled["articles"][file]}
+        if note is None:
+            unfinished.append(file)
+        else:
+            found[file] = TokenStatistics(**note)
+            pace.skip(found[file].articles)
     worker = RecordTokenizer(tokenizer, run.request.policy)
     try:
-        for file, split in enumerate(run.splits):
-            articles = int(spilled["articles"][file])
-            if split.kind not in SEQUENCES:
-                statistics.append(TokenStatistics(articles=articles))
-                continue
-            note = run.work.find(split.name)
-            if note is None:
-                found = TokenStatistics(articles=articles)
-                with atomic_target(run.sequences_path(split)) as temporary:
-                    _write_file(run, temporary, file, tokenizer, worker, found, pace, (done, made))
-                note = found.to_json()
-                run.work.finish(split.name, note)
-                made += articles
-            else:
-                pace.skip(articles)
-            statistics.append(TokenStatistics(**note))
-            done += articles
-            pace.tell(done, made)
+        # One stream over all files, so that the tokenizer works on the next file while one is closed.
+        stream = worker.tokens_of((file, batch) for file in unfinished for batch in run.records_of(file))
+        for file, batches in groupby(stream, key=lambda batch: batch.file):
+            split = run.splits[file]
+            with atomic_target(run.sequences_path(split)) as temporary:
+                found[file] = _write_file(run, temporary, tokenizer, batches, pace)
+            run.work.finish(split.name, found[file].to_json())
     finally:
         worker.close()
-    return statistics
+    return [found[file] for file in range(len(run.splits))]
 
 
 def _write_file(
-    run: TextRun,
-    path: Path,
-    file: int,
-    tokenizer: TextTokenizer,
-    worker: RecordTokenizer,
-    statistics: TokenStatistics,
-    pace: Pace,
-    before: tuple[int, int],
-) -> None:
+    run: TextRun, path: Path, tokenizer: TextTokenizer, batches: Iterable[TokenBatch], pace: Pace
+) -> TokenStatistics:
     request = run.request
+    statistics = TokenStatistics()
     packer = Packer(request.max_seq_length, request.packing, tokenizer.pad_id)
-    done, made = before
     with TokenFile(path, request.max_seq_length) as target:
 
         def keep(rows: Rows) -> None:
@@ -109,11 +98,12 @@ def _write_file(
             statistics.count_rows(kept)
             target.add(kept)
 
-        for batch in worker.tokens_of(run.records_of(file)):
+        for batch in batches:
+            statistics.articles += batch.records
             statistics.count_units(batch.tokens)
             keep(packer.pack(batch.tokens))
-            done, made = done + batch.records, made + batch.records
-            pace.tell(done, made)
+            pace.count(batch.records)
         keep(packer.finish())
     statistics.tokens_dropped_from_packing = packer.dropped_tokens
     statistics.cut_units = packer.cut_units
+    return statistics

@@ -22,8 +22,9 @@ AHEAD: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Tokens of so many records."""
+    """Tokens of so many records of an output file."""
 
+    file: int
     tokens: Tokens
     records: int
 
@@ -41,14 +42,14 @@ class RecordTokenizer:
         """Wait for what runs and forget what waits."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def tokens_of(self, batches: Iterable[list[bytes]]) -> Iterator[TokenBatch]:
-        """The tokens of each batch."""
-        pending: deque[tuple[Pieces, int, Future[list[Encoding]]]] = deque()
-        for batch in batches:
+    def tokens_of(self, batches: Iterable[tuple[int, list[bytes]]]) -> Iterator[TokenBatch]:
+        """The tokens of each batch, given with its output file."""
+        pending: deque[tuple[int, int, Pieces, Future[list[Encoding]]]] = deque()
+        for file, batch in batches:
             pieces = cut_pieces(self._decode(batch), self._policy)
             # The library lets go of Python's lock while it encodes.
             encoding = self._thread.submit(self._tokenizer.tokenizer.encode_batch_fast, pieces.texts)
-            pending.append((pieces, len(batch), encoding))
+            pending.append((file, len(batch), pieces, encoding))
             if len(pending) > AHEAD:
                 yield self._join(*pending.popleft())
         while pending:
@@ -58,10 +59,10 @@ class RecordTokenizer:
         records: list[Any] = self._decoder.decode_lines(b"\n".join(batch))
         return records
 
-    def _join(self, pieces: Pieces, records: int, encoding: "Future[list[Encoding]]") -> TokenBatch:
+    def _join(self, file: int, records: int, pieces: Pieces, encoding: "Future[list[Encoding]]") -> TokenBatch:
         ids = [found.ids for found in encoding.result()]
-        of = self._tokenizer
-        return TokenBatch(join_tokens(pieces, ids, of.end_id, of.begin_id), records)
+        tokens = join_tokens(pieces, ids, self._tokenizer.end_id, self._tokenizer.begin_id)
+        return TokenBatch(file, tokens, records)
 
 
 def texts_of(records: Iterable[bytes], policy: ArticlePolicy) -> Iterator[str]:

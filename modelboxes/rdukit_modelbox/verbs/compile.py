@@ -1,6 +1,7 @@
 """Compile: the box's model → a PEF, to train or to serve."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument
@@ -36,6 +37,7 @@ def run_compile(
     context.progress(Progress("compile", 1, 2))
     if program is None:
         path = compile_text_serving(entry, shape, box.name, output, mode, target, num_tiles)
+        shape = replace(shape, batch_size=1)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles)
     loaded = read_pef(path)

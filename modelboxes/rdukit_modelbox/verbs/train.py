@@ -1,7 +1,6 @@
 """Train: a PEF and a data set → checkpoints. An attempt that died is continued by asking for the same again."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,7 +8,7 @@ import torch
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files import write_atomic
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
@@ -122,12 +121,11 @@ def _starting_point(
             )
         return _resume(program, found)
     if given is None:
-        empty: dict[str, object] = {"state": {}, "param_groups": []}
-        return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, Totals())
-    found = load_checkpoint(given)
+        return _at_the_beginning(identity)
     if options.continue_as == "weights":
-        program.parameters_to_device(found.parameters)
-        return replace(found, step=0, random=torch.get_rng_state(), totals=Totals())
+        program.parameters_to_device(load_parameters(given)[1])
+        return _at_the_beginning(identity)
+    found = load_checkpoint(given)
     difference = identity.find_difference(found.identity)
     if difference is not None:
         raise InvalidArgument(
@@ -135,6 +133,12 @@ def _starting_point(
             f"pass continue_as=weights to take only its parameters"
         )
     return _resume(program, found)
+
+
+def _at_the_beginning(identity: Identity) -> Checkpoint:
+    """Step 0 with what is on the device."""
+    empty: dict[str, object] = {"state": {}, "param_groups": []}
+    return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, Totals())
 
 
 def _resume(program: Program, found: Checkpoint) -> Checkpoint:

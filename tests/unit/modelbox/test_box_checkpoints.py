@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.checkpoints import (
@@ -74,6 +75,9 @@ def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path:
     step, parameters = load_parameters(tmp_path, "best")
     assert step == 5 and parameters.keys() == {"layer.weight", "layer.tied"}
     assert torch.equal(parameters["layer.weight"], make(5).parameters["layer.weight"])
+    save_file({"layer.weight": torch.ones(2)}, tmp_path / "plain.safetensors")
+    step, parameters = load_parameters(tmp_path / "plain.safetensors")
+    assert (step, list(parameters)) == (0, ["layer.weight"])
     with pytest.raises(InvalidArgument, match="legal: newest, best"):
         load_checkpoint(tmp_path, "luckiest")
 

@@ -1,6 +1,9 @@
 """Parameters as given, checked against the legal values."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
@@ -125,6 +128,14 @@ def dependent(**change: object) -> Box:
 def test_what_is_legal_may_depend_on_other_parameters(given: dict[str, object], words: str) -> None:
     with pytest.raises(IllegalValue, match=words):
         check_parameters(dependent(), Verb.COMPILE, given)
+
+
+def test_the_example_of_the_manual_is_legal() -> None:
+    text = (Path(__file__).parents[3] / "docs/modelbox.md").read_text()
+    example = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    box = dependent().model_dump(by_alias=True, exclude={"parameters"}) | example
+    values = check_parameters(Box.model_validate(box), Verb.COMPILE, {"mode": "o0", "prompt": 128})
+    assert (values["num_tiles"], values["fusion_rules"], values["prompt"]) == (1, "all", 128)
 
 
 @pytest.mark.parametrize(

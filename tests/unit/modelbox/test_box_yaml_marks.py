@@ -91,13 +91,13 @@ def test_the_boxes_here_read_as_any_reader_reads_them(name: str) -> None:
     assert read_yaml(text).value == yaml.safe_load(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="ab1:-[]{}&*!|>'\"#%@,?~ \n\t\0é0x.", max_size=60))
 def test_any_text_is_read_or_refused_without_an_exception(text: str) -> None:
     read_yaml(text)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_that_is_changed_anywhere_is_valid_or_refused_with_lines(data: st.DataObject, tmp_path: Path) -> None:
     value: Any = read_yaml(find_box_file("logreg").read_text()).value

@@ -213,7 +213,11 @@ def test_the_folder_has_what_users_of_generative_data_prep_expect(tmp_path: Path
     ) == (3, 2, 2)
     assert (metadata["max_seq_length"], metadata["token_type_ids"], metadata["vocab_size"]) == (16, True, 257)
     assert metadata["train_articles"] == pytest.approx(200, abs=2)
-    test = [json.loads(line) for path in sorted((folder / "test_files").glob("*.jsonl")) for line in path.read_text().splitlines()]
+    test = [
+        json.loads(line)
+        for path in sorted((folder / "test_files").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
     assert len(test) == pytest.approx(100, abs=2)
     assert set(test[0]) == {"prompt", "completion"}
     sums = json.loads((folder / "sha256/files_metadata.json").read_text())
@@ -255,11 +259,11 @@ def test_a_cancelled_preprocess_goes_on_after_its_last_finished_file(tmp_path: P
     wanted = preprocess(data, tmp_path / "whole", num_training_splits=4, shuffle="on_RAM").figures
     output = tmp_path / "out"
     with pytest.raises(Cancelled):
-        preprocess(data, output, Recorder(cancel_at=6), num_training_splits=4, shuffle="on_RAM")
+        preprocess(data, output, Recorder(cancel_at=4), num_training_splits=4, shuffle="on_RAM")
     finished = {path: path.stat().st_ino for path in (output / ".preprocess/sequences").glob("*.hdf5")}
     assert 1 <= len(finished) < 4
     assert not (output / "dataset").exists()
-    context = Recorder(cancel_at=4)
+    context = Recorder(cancel_at=2)
     with pytest.raises(Cancelled):
         preprocess(data, output, context, num_training_splits=4, shuffle="on_RAM")
     assert "read" not in {progress.stage for progress in context.told}
@@ -274,7 +278,7 @@ def test_a_cancelled_preprocess_goes_on_after_its_last_finished_file(tmp_path: P
 def test_another_request_starts_anew_and_replaces_the_data_set(tmp_path: Path) -> None:
     data, output = articles(tmp_path / "in.jsonl"), tmp_path / "out"
     with pytest.raises(Cancelled):
-        preprocess(data, output, Recorder(cancel_at=6), num_training_splits=4)
+        preprocess(data, output, Recorder(cancel_at=4), num_training_splits=4)
     preprocess(data, output, num_training_splits=2)
     assert len(list((output / "dataset").glob("*.hdf5"))) == 2
     write_lines(tmp_path / "in.jsonl", {"completion": "other"})
@@ -340,3 +344,17 @@ def test_a_damaged_data_set_is_refused(tmp_path: Path) -> None:
     run_preprocess(Recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path / "digits")
     with pytest.raises(InvalidArgument, match="not of kind tokens"):
         load_token_dataset(tmp_path / "digits/dataset")
+
+
+def test_only_line_ends_end_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("a\u2028b\r\nc\x0bd\n".encode())
+    preprocess(tmp_path / "a.txt", tmp_path / "txt", input_packing_config="single::drop")
+    assert texts_in(tmp_path / "txt") == ["a\u2028b\n", "c\x0bd\n"]
+    (tmp_path / "a.csv").write_bytes('completion,n\r\na\u2028b,1\r\n"c\x0b\nd",2\r\n'.encode())
+    preprocess(
+        tmp_path / "a.csv", tmp_path / "csv", input_packing_config="single::drop", disable_space_separator=True
+    )  # fmt: skip
+    assert texts_in(tmp_path / "csv") == ["a\u2028b", "c\x0b\nd"]
+    (tmp_path / "a.csv").write_text("completion,completion\na,b\n")
+    with pytest.raises(InvalidArgument, match=r"a\.csv:1: more than one column is named 'completion'"):
+        preprocess(tmp_path / "a.csv", tmp_path / "out")
