@@ -33,8 +33,8 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 @click.option(
     "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
 )
-@click.option("--pef", type=click.Path(path_type=Path), help="A PEF to serve from the beginning.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="The parameters to serve it with.")
+@click.option("--pef", help="A PEF to serve from the beginning: a path, or a URI to fetch it from.")
+@click.option("--checkpoint", help="The parameters to serve it with: a path, or a URI.")
 @click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
 @click.option("--parent", type=int, help="Process to end with [default: the one that starts this]; 0: none.")
 def run(
@@ -44,8 +44,8 @@ def run(
     host: str,
     state: Path | None,
     mounts: Sequence[Path],
-    pef: Path | None,
-    checkpoint: Path | None,
+    pef: str | None,
+    checkpoint: str | None,
     announce: Path | None,
     parent: int | None,
 ) -> None:

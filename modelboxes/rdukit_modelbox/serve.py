@@ -19,6 +19,7 @@ import uvloop
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
 from rdukit.settings import resolve
+from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.lifeline import signal_on_parent_death
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
@@ -42,8 +43,8 @@ class ServeOptions:
     #: Process to end with; None: the one that started this one. 0: none.
     parent: int | None = None
     #: Served from the beginning; a PEF without parameters needs no checkpoint.
-    pef: Path | None = None
-    checkpoint: Path | None = None
+    pef: str | None = None
+    checkpoint: str | None = None
 
 
 def serve(options: ServeOptions) -> None:
@@ -120,7 +121,14 @@ async def _serve(options: ServeOptions, parent: int) -> None:
 async def _load(service: BoxService, options: ServeOptions) -> None:
     pef, checkpoint = options.pef or resolve(PEF), options.checkpoint or resolve(CHECKPOINT)
     if pef:
-        await service.models.start(Path(pef), Path(checkpoint) if checkpoint else None)
+        files = [await _bring(service, text) if text else None for text in (pef, checkpoint)]
+        assert files[0] is not None
+        await service.models.start(files[0], files[1])
+
+
+async def _bring(service: BoxService, text: str) -> Path:
+    """Whoever starts a box may name any path; only what is elsewhere goes the way of requests."""
+    return await service.models.resolve_path(text, "served file") if is_remote(text) else Path(text)
 
 
 class _Server(uvicorn.Server):

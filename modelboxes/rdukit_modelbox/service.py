@@ -13,12 +13,14 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import resolve
+from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.reference import parse_output
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
 from rdukit_modelbox.describe import describe
@@ -77,7 +79,7 @@ class BoxService:
         clock = clock or SystemClock()
         self.metrics = Metrics(self.box.name)
         #: The models that it serves.
-        self.models = BoxModels(self.box, self._state / "logs", self._find_latest, self._mounts.resolve)
+        self.models = BoxModels(self.box, self._state / "logs", self._find_latest, partial(bring_file, self._mounts))
         self.metrics.add_models(self.models.repository)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)

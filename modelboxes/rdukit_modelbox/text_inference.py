@@ -65,9 +65,8 @@ def infer_text(
         scores, step, figures = _judge_steps(context, data, split, limit, which, inputs)
     context.log(f"perplexity {scores.perplexity:.4f} on {scores.samples} sequences of the {split} split")
     found = {**scores.to_json(), "samples": scores.samples, "checkpoint_step": step, **_measured(figures)}
-    write_atomic(output / "predictions.jsonl", b"")
     write_json_atomic(output / "report.json", {"box": context.box.name, "split": split, **found})
-    return VerbResult(found, {"predictions": output / "predictions.jsonl", "report": output / "report.json"})
+    return VerbResult(found, {"report": output / "report.json"})
 
 
 def _judge_batches(

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rdukit_modelbox.backends.base import BoxBackend, BoxSpec, Limits, Owner, RunningBox
+from rdukit_modelbox.backends.base import BoxBackend, Limits, Owner, RunningBox
 from rdukit_modelbox.backends.process import ProcessBackend, apply_limits
 from rdukit_modelbox.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
 from rdukit_modelbox.backends.testing import BackendContract, contract_box, wait_until
@@ -95,13 +94,3 @@ def test_a_box_ends_with_the_platform_that_was_killed(tmp_path: Path) -> None:
         platform.kill()
     wait_until(lambda: start_ticks(pid) is None)
     assert ProcessBackend(records=tmp_path / "records").orphans(Owner("p", 2)) == ()
-
-
-def test_following_a_log_gives_lines_while_the_box_runs(tmp_path: Path) -> None:
-    box = ProcessBackend().start(BoxSpec("logreg", tmp_path, environment={"PYTHONPROFILEIMPORTTIME": "1"}))
-    try:
-        first = next(iter(box.follow()))
-        assert first in box.logs()
-        assert time.time() - box.events()[0].time < 60
-    finally:
-        box.stop()

@@ -155,22 +155,31 @@ def _checked(
     source: SourceFile, rows: list[Row], layout: Layout, request: RowRequest, bad: BadRows, consumed: int
 ) -> RowBlock:
     numbers, names, labels = [], [], []
-    for line, values in rows:
+    plain = _find_plain_numbers(rows, layout)
+    for index, (line, values) in enumerate(rows):
         try:
-            found = _row(values, layout, request)
+            found = _row(values, layout, request, None if plain is None else plain[index])
         except _Fault as fault:
             if fault.is_missing and request.missing == "drop":
                 bad.dropped += 1
             else:
                 bad.add(source.name, line, fault.reason, fault.legal, fault.column)
             continue
-        if found is not None:
-            numbers.append(found[0])
-            names.append(found[1])
-            labels.append(found[2])
+        numbers.append(found[0])
+        names.append(found[1])
+        labels.append(found[2])
     numbers_NC: NDArray[np.float64] = np.array(numbers, np.float64).reshape(len(numbers), len(layout.numeric))
     columns = tuple([name[index] for name in names] for index in range(len(layout.categorical)))
     return RowBlock(numbers_NC, columns, labels, consumed)
+
+
+def _find_plain_numbers(rows: list[Row], layout: Layout) -> list[list[float]] | None:
+    """The numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
+    try:
+        found = [[float(values[name]) for name in layout.numeric] for _, values in rows]  # type: ignore[arg-type]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return found if np.isfinite(np.array(found, np.float64)).all() else None
 
 
 class _Fault(Exception):
@@ -178,11 +187,13 @@ class _Fault(Exception):
         self.column, self.reason, self.legal, self.is_missing = column, reason, legal, is_missing
 
 
-def _row(values: Mapping[str, object], layout: Layout, request: RowRequest) -> tuple[list[float], list[str], str]:
+def _row(
+    values: Mapping[str, object], layout: Layout, request: RowRequest, plain: list[float] | None
+) -> tuple[list[float], list[str], str]:
     label = _name(values.get(layout.label))
     if label is None:
         raise _Fault(layout.label, "no label", "a class")
-    numbers = [_number(name, values.get(name), request) for name in layout.numeric]
+    numbers = plain or [_number(name, values.get(name), request) for name in layout.numeric]
     names = []
     for column in layout.categorical:
         name = _name(values.get(column))

@@ -16,6 +16,7 @@ from rdukit.settings import resolve
 from rdukit_modelbox.box import Box
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.repository import Repository
+from rdukit_modelbox.serving.repository_calls import BringFile
 from rdukit_modelbox.serving.requests import GivenTensor, InferRequest
 from rdukit_modelbox.serving.settings import READY_TIMEOUT_S
 from rdukit_modelbox.settings import ROWS_IDLE_S
@@ -33,7 +34,7 @@ _LOOK_S: Final = 1.0
 class BoxModels:
     """The repository of one box and what moves it. Belongs to one event loop."""
 
-    def __init__(self, box: Box, logs: Path, find_latest: FindLatest, resolve_path: Callable[[str, str], Path]) -> None:
+    def __init__(self, box: Box, logs: Path, find_latest: FindLatest, resolve_path: BringFile) -> None:
         serving: Mapping[str, Any] = box.serving.model_dump(mode="json")
         self.repository = Repository(serving.get("name") or box.name, serving, logs)
         self.resolve_path = resolve_path

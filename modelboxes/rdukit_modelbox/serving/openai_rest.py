@@ -40,8 +40,12 @@ def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
 
     def route(path: str, method: str, body: type[Any] | None, words: str, respond: Respond) -> None:
         extra: dict[str, Any] = {"responses": {"4XX": {"description": "{error: {message, type, param, code}}"}}}
+        if "{model}" in path:
+            extra["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
         if body is not None:
-            content = {"application/json": {"schema": body.model_json_schema()}}
+            place = f"#/paths/{path.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
+            schema = body.model_json_schema(ref_template=place + "/$defs/{model}")
+            content = {"application/json": {"schema": schema}}
             extra["requestBody"] = {"required": True, "content": content}
 
         async def answer(request: Request) -> Response:

@@ -1,17 +1,20 @@
 """Load and unload as the repository extension has them, on both wires."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.serving.repository import Repository
+
+#: A path or URI, and what it is for → its file, fetched if it is elsewhere.
+BringFile = Callable[[str, str], Awaitable[Path]]
 
 LOAD_PARAMETERS = ("pef", "checkpoint", "version", "keep_others")
 UNLOAD_PARAMETERS = ("version", "unload_dependents")
 
 
 async def load_model(
-    repository: Repository, name: str, parameters: Mapping[str, object], resolve_path: Callable[[str, str], Path]
+    repository: Repository, name: str, parameters: Mapping[str, object], resolve_path: BringFile
 ) -> None:
     """Load a version: the files that ``parameters`` name, or again those of the newest version.
 
@@ -29,12 +32,12 @@ async def load_model(
         raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not legal; legal: true or false")
     newest = repository.current or next(reversed(repository.versions.values()), None)
     if "pef" in given:
-        pef = _existing("pef", given["pef"], resolve_path)
-        checkpoint = _existing("checkpoint", given["checkpoint"], resolve_path) if "checkpoint" in given else None
+        pef = await _existing("pef", given["pef"], resolve_path)
+        checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path) if "checkpoint" in given else None
     elif newest is not None:
         pef, checkpoint = newest.files.pef, newest.files.checkpoint
         if "checkpoint" in given:
-            checkpoint = _existing("checkpoint", given["checkpoint"], resolve_path)
+            checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path)
     else:
         raise InvalidArgument("nothing was loaded before: pass the parameter pef, and checkpoint if it has parameters")
     await repository.load(pef, checkpoint, given.get("version", ""), keep)
@@ -64,8 +67,8 @@ def _text(key: str, value: object) -> str:
     return str(value)
 
 
-def _existing(key: str, text: str, resolve_path: Callable[[str, str], Path]) -> Path:
-    path = resolve_path(text, f"parameter {key!r}")
+async def _existing(key: str, text: str, resolve_path: BringFile) -> Path:
+    path = await resolve_path(text, f"parameter {key!r}")
     if not path.exists():
         raise NotFound(f"parameter {key!r}: there is nothing at {path}")
     return path

@@ -1,0 +1,41 @@
+"""The floor of gRPC in Python: ``grpc.aio``, the protocol's messages and the model. Arguments: port, asyncio or uvloop."""
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import grpc
+import numpy as np
+import uvloop
+
+import serving_model
+from rdukit.proto import inference_pb2 as pb
+
+MODEL = serving_model.make_model()
+
+
+async def infer(request: Any, context: Any) -> Any:
+    """The logits of the first input."""
+    row = np.frombuffer(request.raw_input_contents[0], "<f4")
+    logits = np.asarray(serving_model.run_rows(MODEL, row), "<f4")
+    response = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+    response.outputs.add(name=serving_model.OUTPUT, datatype="FP32", shape=logits.shape)
+    response.raw_output_contents.append(logits.tobytes())
+    return response
+
+
+async def main() -> None:
+    method = grpc.unary_unary_rpc_method_handler(
+        infer, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
+    )
+    server = grpc.aio.server()
+    service, name = serving_model.GRPC_METHOD[1:].split("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
+    server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+(uvloop.run if sys.argv[2] == "uvloop" else asyncio.run)(main())

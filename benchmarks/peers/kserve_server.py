@@ -1,0 +1,40 @@
+"""KServe's Python server, with its latency and access logs off. Arguments: REST port, gRPC port."""
+
+import logging
+import os
+import sys
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.argv[1:] = [
+    "--http_port", sys.argv[1], "--grpc_port", sys.argv[2], "--workers", "1", "--enable_grpc", "true",
+    "--enable_docs_url", "false", "--enable_latency_logging", "false",
+]  # fmt: skip
+import numpy as np
+from kserve import InferOutput, InferResponse, Model, ModelServer
+
+import serving_model
+
+
+class Mlp(Model):
+    """The model behind KServe's values."""
+
+    def __init__(self) -> None:
+        super().__init__(serving_model.NAME)
+        self.model = serving_model.make_model()
+        self.ready = True
+
+    def load(self) -> bool:
+        return True
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+        rows = np.array(payload.inputs[0].as_numpy(), np.float32)
+        logits = np.asarray(serving_model.run_rows(self.model, rows), np.float32)
+        output = InferOutput(serving_model.OUTPUT, list(logits.shape), "FP32")
+        output.set_data_from_numpy(logits, binary_data=payload.from_grpc)
+        return InferResponse(payload.id, self.name, infer_outputs=[output])
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    ModelServer().start([Mlp()])

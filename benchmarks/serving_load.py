@@ -1,0 +1,71 @@
+"""One load client for all servers: h2load, a C program that speaks HTTP/1.1 and, for gRPC, HTTP/2.
+
+It writes microseconds and status of every request; rates and percentiles are taken from those.
+"""
+
+import statistics
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one slot of load gave. ``bad``: requests without status 200; -1: the client did not end."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    answered: int
+    bad: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to send what."""
+
+    url: str
+    body: bytes
+    headers: Mapping[str, str]
+    is_grpc: bool = False
+
+
+def put_under_load(target: Target, concurrency: int, seconds: float, core: int | None = None) -> Load:
+    """``concurrency`` connections, each with one request at a time, for so long.
+
+    Raises:
+        FileNotFoundError: h2load is not installed (Debian: nghttp2-client).
+    """
+    with tempfile.TemporaryDirectory(prefix="load-") as folder:
+        body, log = Path(folder, "body"), Path(folder, "log")
+        body.write_bytes(b"\0" + struct.pack(">I", len(target.body)) + target.body if target.is_grpc else target.body)
+        command = [
+            *([] if core is None else ["taskset", "-c", str(core)]),
+            "h2load", "-D", f"{seconds:g}", "-c", str(concurrency), "-m", "1", "-t", "1", "-d", str(body),
+            "--log-file", str(log), *([] if target.is_grpc else ["--h1"]),
+        ]  # fmt: skip
+        for name, value in target.headers.items():
+            command += ["-H", f"{name}: {value}"]
+        try:
+            ended = subprocess.run(
+                [*command, target.url], capture_output=True, text=True, timeout=seconds + 30, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Load(0, 0, 0, 0, -1)
+        if not log.is_file():
+            raise RuntimeError(f"h2load wrote nothing: {(ended.stdout + ended.stderr).strip()[-300:]}")
+        return read_log(log.read_text().splitlines(), seconds)
+
+
+def read_log(lines: Sequence[str], seconds: float) -> Load:
+    """h2load's lines ``start, status, microseconds`` as figures. Pure."""
+    fields = [line.split() for line in lines]
+    taken = sorted(int(field[2]) for field in fields if field[1] == "200")
+    bad = len(fields) - len(taken)
+    if not taken:
+        return Load(0, 0, 0, 0, bad)
+    p99 = taken[min(len(taken) - 1, int(len(taken) * 0.99))]
+    return Load(len(taken) / seconds, statistics.median(taken) / 1000, p99 / 1000, len(taken), bad)
