@@ -33,7 +33,7 @@ class Target:
     is_grpc: bool = False
 
 
-def put_under_load(target: Target, concurrency: int, seconds: float, core: int | None = None) -> Load:
+def put_under_load(target: Target, concurrency: int, seconds: int, core: int | None = None) -> Load:
     """``concurrency`` connections, each with one request at a time, for so long.
 
     Raises:
@@ -44,7 +44,7 @@ def put_under_load(target: Target, concurrency: int, seconds: float, core: int |
         body.write_bytes(b"\0" + struct.pack(">I", len(target.body)) + target.body if target.is_grpc else target.body)
         command = [
             *([] if core is None else ["taskset", "-c", str(core)]),
-            "h2load", "-D", f"{seconds:g}", "-c", str(concurrency), "-m", "1", "-t", "1", "-d", str(body),
+            "h2load", "-D", str(seconds), "-c", str(concurrency), "-m", "1", "-t", "1", "-d", str(body),
             "--log-file", str(log), *([] if target.is_grpc else ["--h1"]),
         ]  # fmt: skip
         for name, value in target.headers.items():
@@ -60,7 +60,7 @@ def put_under_load(target: Target, concurrency: int, seconds: float, core: int |
         return read_log(log.read_text().splitlines(), seconds)
 
 
-def read_log(lines: Sequence[str], seconds: float) -> Load:
+def read_log(lines: Sequence[str], seconds: int) -> Load:
     """h2load's lines ``start, status, microseconds`` as figures. Pure."""
     fields = [line.split() for line in lines]
     taken = sorted(int(field[2]) for field in fields if field[1] == "200")

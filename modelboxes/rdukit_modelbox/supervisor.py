@@ -97,7 +97,10 @@ async def run_child(
     except OSError as cause:
         failure = Failure(Unavailable.code, f"no process could be started: {cause}")
         return Outcome(failed=failure, has_started=False)
-    logger.info("child started pid=%s verb=%s", child.pid, request.get("verb"))
+    logger.info(
+        "child started pid=%s verb=%s memory_bytes=%s enforced_by=%s",
+        child.pid, request.get("verb"), limits.memory_bytes, "watching its memory" if limits.memory_bytes else "nobody",
+    )  # fmt: skip
     keeper = asyncio.create_task(_keep(child, watch, cancel, limits))
     last: dict[str, Any] = {}
     has_started = False

@@ -111,6 +111,12 @@ def _continue(
     tokenizer = data.dataset.tokenizer()
     source = _prompts_in(inputs["prompts"], tokenizer) if "prompts" in inputs else _prompts_of(data, split, tokenizer)
     prompts = list(source)[: limit or None]
+    long = next((prompt for prompt in prompts if len(prompt.tokens) >= data.tokens_per_sample), None)
+    if long is not None:
+        raise InvalidArgument(
+            f"prompt {long.index + 1} has {len(long.tokens)} tokens; legal: 1 to {data.tokens_per_sample - 1}, which "
+            "leaves room for one more"
+        )
     seed, most = int(parameters.get("seed", 0)), int(parameters.get("max_tokens", 32))
     lines, made = [], 0
     began = time.perf_counter()

@@ -24,12 +24,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 from rdukit.errors import Cancelled, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
 from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.inspect_box import inspect_running
+from rdukit_modelbox.mounts import Mounts
 
 DATA = bytes(range(256)) * 4096
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -281,6 +283,19 @@ def test_an_s3_server_that_is_down_is_told(store: ArtifactStore, s3: Any, monkey
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="cut off 1 times"):
         fetch(store, "s3://models/mlp/mlp.pef")
+
+
+async def test_a_server_of_models_has_its_files_fetched_apart(store: ArtifactStore, s3: Any) -> None:
+    s3.put_object(Bucket="models", Key="served/mlp.pef", Body=DATA)
+    s3.put_object(Bucket="models", Key="served/weights.pt", Body=b"x")
+    mounts = Mounts([store.folder.parent])
+    path = await bring_file(mounts, f"s3://models/served/mlp.pef#sha256={DIGEST}", "parameter 'pef'")
+    assert path.read_bytes() == DATA
+    assert await bring_file(mounts, str(path), "parameter 'pef'") == path
+    with pytest.raises(NotFound, match="s3://models/none"):
+        await bring_file(mounts, "s3://models/none", "parameter 'pef'")
+    with pytest.raises(InvalidArgument, match=r"parameter 'checkpoint'.*is a pickle"):
+        await bring_file(mounts, "s3://models/served/weights.pt", "parameter 'checkpoint'")
 
 
 def test_without_boto3_s3_says_what_to_install(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:

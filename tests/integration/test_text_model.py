@@ -100,6 +100,9 @@ def test_prompts_of_a_file_or_of_the_data_set_are_continued_the_same_way_again(m
     prompts.write_text('{"prompt": "1"}\n{"text": "2"}\n')
     with pytest.raises(InvalidArgument, match='line 2: legal is an object with the key "prompt"'):
         infer(asked, "serve", "bad", figure="continuations")
+    prompts.write_text('{"prompt": "short"}\n{"prompt": "%s"}\n' % ("long " * 9))
+    with pytest.raises(InvalidArgument, match="prompt 2 has 45 tokens; legal: 1 to 23"):
+        infer(asked, "serve", "bad", figure="continuations")
     with pytest.raises(InvalidArgument, match="figure=continuations needs one compiled with purpose=serve"):
         infer(made, "train", "bad", figure="continuations")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rdukit.clock import Clock
+from rdukit.errors import RdukitError
 from rdukit.settings import resolve
 from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.operations.values import Delivery, Operation
@@ -47,7 +48,7 @@ class Announcer:
         #: What each operation looked like in each state that is to be told.
         self._bodies: dict[str, bytes] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._http: "httpx.AsyncClient | None" = None
+        self._http: httpx.AsyncClient | None = None
 
     def look(self, operation: Operation) -> None:
         """See whether ``operation`` has something to tell, and begin."""
@@ -116,7 +117,7 @@ class Announcer:
                 return await self._send(url, headers, body)
         except TimeoutError:
             return 0, f"no answer within {timeout_s:g} s"
-        except Refused as refused:
+        except (Refused, RdukitError) as refused:
             return -1, str(refused)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             return 0, f"{type(error).__name__}: {error}"

@@ -136,9 +136,10 @@ def render_infer(
 def _numbers(data: bytes, datatype: str) -> object:
     """What orjson writes as a list of numbers. Long ones through numpy, which costs a box 13 MB once."""
     if len(data) < _LONG_BYTES:
-        code = "?" if datatype == "BOOL" else DATATYPES[datatype].array_code
+        code = DATATYPES[datatype].array_code
         assert code is not None
-        return memoryview(data).cast(code).tolist()
+        numbers = array(code, data).tolist()
+        return list(map(bool, numbers)) if datatype == "BOOL" else numbers
     import numpy as np
 
     return np.frombuffer(data, _NUMPY[datatype])

@@ -63,7 +63,7 @@ def test_outputs_must_exist_once() -> None:
     request.outputs = ("z",)
     assert check_request(SIGNATURE, request) == 2
     request.outputs = ("nope",)
-    with pytest.raises(InvalidArgument, match="no output 'nope'; legal: y .*, z"):
+    with pytest.raises(InvalidArgument, match=r"no output 'nope'; legal: y .*, z"):
         check_request(SIGNATURE, request)
     request.outputs = ("y", "y")
     with pytest.raises(InvalidArgument, match="more than once"):

@@ -16,9 +16,9 @@ from rdukit.errors import RuntimeFault
 from rdukit_zoo.comparisons.llama_cpp_peer import find_missing_package
 from rdukit_zoo.comparisons.llama_sides import POSITION, READ_BYTES
 from rdukit_zoo.comparisons.model import PEER_MISSING, Options, Row, comparison
-from rdukit_zoo.llama import LlamaSizes
 from rdukit_zoo.comparisons.sides import Sides
 from rdukit_zoo.comparisons.timing import Timing, pair_row, rounds_of
+from rdukit_zoo.llama import LlamaSizes
 
 EAGER: Final = "eager f32"
 READ: Final = "memory read"

@@ -12,8 +12,8 @@ import torch
 
 from rdukit_zoo.comparisons.llama_cpp_peer import LlamaCpp, write_gguf
 from rdukit_zoo.comparisons.llama_program import LlamaProgram
-from rdukit_zoo.llama import Llama, LlamaSizes
 from rdukit_zoo.comparisons.side import Work
+from rdukit_zoo.llama import Llama, LlamaSizes
 
 #: Where decode is timed: the cache is filled up to here.
 POSITION: Final = 200
