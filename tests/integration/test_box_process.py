@@ -161,9 +161,10 @@ def test_preprocess_runs_over_grpc_too(channel: grpc.Channel) -> None:
 
 def test_bad_data_fails_the_operation_with_its_reason(box: ProcessBox, client: BoxClient, tmp_path: Path) -> None:
     folder = Path(client.wait(client.submit("preprocess", {"limit": 1})["id"])["outputs"]["dataset"])
+    (folder / "train.npz").write_bytes(b"these are no arrays")
     ended = client.wait(client.submit("preprocess", inputs={"data": str(folder)})["id"])
-    assert (ended["state"], ended["error"]["code"]) == ("failed", "not-found")
-    assert "train-images-idx3-ubyte" in ended["error"]["message"]
+    assert (ended["state"], ended["error"]["code"]) == ("failed", "invalid-argument"), ended
+    assert "train.npz" in ended["error"]["message"]
     with pytest.raises(InvalidArgument, match="outside this box's mounts"):
         client.submit("preprocess", inputs={"data": str(tmp_path)})
     assert client.health() == {"status": "ready"}
