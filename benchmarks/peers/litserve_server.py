@@ -2,7 +2,6 @@
 
 import os
 import sys
-from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import litserve
@@ -16,21 +15,22 @@ class Api(litserve.LitAPI):
     def setup(self, device: str) -> None:
         self.model = serving_model.make_model()
 
-    def decode_request(self, request: Any) -> Any:
+    # LitServe reads annotations of these methods as schemas of the body: there are none.
+    def decode_request(self, request):
         return request["inputs"][0]["data"]
 
-    def predict(self, rows: Any) -> Any:
+    def predict(self, rows):
         if isinstance(rows[0], list):
             return serving_model.run_rows(self.model, rows)
         return serving_model.run_rows(self.model, [rows])[0]
 
-    def batch(self, inputs: Any) -> Any:
+    def batch(self, inputs):
         return list(inputs)
 
-    def unbatch(self, output: Any) -> Any:
+    def unbatch(self, output):
         return output
 
-    def encode_response(self, output: Any) -> Any:
+    def encode_response(self, output):
         return serving_model.reply([output])
 
 

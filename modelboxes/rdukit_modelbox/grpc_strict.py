@@ -51,7 +51,7 @@ class _Registrar:
 
 
 def _strict(handler: Any) -> Any:
-    decode, encode = _decoder(handler.request_deserializer), handler.response_serializer
+    decode, encode = strict_decoder(handler.request_deserializer), handler.response_serializer
     if handler.unary_unary:
         return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, encode)
     if handler.unary_stream:
@@ -61,7 +61,9 @@ def _strict(handler: Any) -> Any:
     return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary), decode, encode)
 
 
-def _decoder(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:
+def strict_decoder(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    """``decode`` that gives ``Undecodable`` where it would raise."""
+
     def decoded(data: bytes) -> object:
         try:
             return decode(data)

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 
 from rdukit.errors import RdukitError
 from rdukit.proto import inference_pb2 as pb
+from rdukit_modelbox.grpc_strict import Undecodable, strict_decoder
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
@@ -125,6 +126,8 @@ class OpenInferenceServicer:
                     task.cancel()
 
     async def _infer(self, message: Any) -> Any:
+        if isinstance(message, Undecodable):
+            raise message.error
         name = message.model_name
         found = await self._models.ensure(name, message.model_version)
         signature = found.signature
@@ -150,11 +153,11 @@ class OpenInferenceServicer:
             serve = getattr(self, method.name)
             if method.name == "ModelStreamInfer":
                 handlers[method.name] = grpc.stream_stream_rpc_method_handler(
-                    self._guard_stream(serve), request.FromString, response.SerializeToString
+                    self._guard_stream(serve), strict_decoder(request.FromString), response.SerializeToString
                 )
             else:
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    self._guard(serve), request.FromString, response.SerializeToString
+                    self._guard(serve), strict_decoder(request.FromString), response.SerializeToString
                 )
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
 
@@ -165,6 +168,8 @@ class OpenInferenceServicer:
             try:
                 if not is_open:
                     self._check_access(context)
+                if isinstance(request, Undecodable):
+                    raise request.error
                 return await serve(request, context)
             except RdukitError as error:
                 await _refuse(context, error)

@@ -86,6 +86,8 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
         raise InvalidArgument(f"the request is malformed: {cause}") from cause
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise InvalidArgument(f"the request is not JSON: {cause}") from cause
+    except RecursionError as cause:
+        raise InvalidArgument("the request is malformed: it is nested too deeply") from cause
     inputs, at = [], 0
     for given in request.inputs:
         size = given.parameters.get("binary_data_size") if given.parameters else None
@@ -225,11 +227,11 @@ def _read_values(given: _Input, datatype: str) -> list[Any]:
         decode = _decode_bools
     try:
         return decode(given.data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as flat:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as flat:
         try:
             values = _flatten(msgspec.json.decode(given.data), given.shape)
             return decode(msgspec.json.encode(values))
-        except (msgspec.DecodeError, _NotNested):
+        except (msgspec.DecodeError, RecursionError, _NotNested):
             raise InvalidArgument(f"input {given.name!r}: data must be {datatype} numbers: {flat}") from flat
 
 
