@@ -1,7 +1,9 @@
 """Compile a language model to serve: one PEF with the graphs ``prefill`` and ``decode`` over one set of weights.
 
 ``prefill`` takes ``tokens`` [1, prompt] and ``last`` [1], the index of the prompt's true last token; ``decode`` takes
-``token`` [1, 1] and its ``position`` [1]. Both give logits [1, vocabulary]. The caches are buffers in device memory.
+``token`` [1, 1] and its ``position`` [1]. Both give logits [1, vocabulary]. ``embed`` takes ``text`` [1, prompt] and
+``shares`` [1, prompt], which add up to 1 over the true tokens, and gives a vector [1, width]; it overwrites the caches.
+The caches are buffers in device memory.
 """
 
 from dataclasses import replace
@@ -37,10 +39,14 @@ def compile_text_serving(
     last = samba.zeros(1, dtype=torch.int64, name="last")
     token = samba.zeros(1, 1, dtype=torch.int64, name="token")
     position = samba.zeros(1, dtype=torch.int64, name="position")
+    text_tokens = samba.zeros(1, text.prompt, dtype=torch.int64, name="text")
+    shares = samba.zeros(1, text.prompt, name="shares")
     (after_prompt,) = session.trace_multigraph(model, (tokens, last), "prefill")
     (after_token,) = session.trace_multigraph(model, (token, position), "decode")
+    (vector,) = session.trace_multigraph(model, (text_tokens, shares), "embed")
     session.add_graph(FwdGraph((tokens, last), after_prompt, "prefill"))
     session.add_graph(FwdGraph((token, position), after_token, "decode"))
+    session.add_graph(FwdGraph((text_tokens, shares), vector, "embed"))
     found = replace(shape, batch_size=1, task=entry.task, text=text, outputs=("logits",))
     return Path(
         session.compile_multigraph(

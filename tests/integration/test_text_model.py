@@ -69,6 +69,19 @@ def test_both_pefs_give_a_data_set_the_same_perplexity(made: dict[str, Path]) ->
     assert by_batches["lines"] is None
 
 
+def test_a_text_as_a_vector_is_the_mean_of_the_last_layer(made: dict[str, Path]) -> None:
+    model, tokens = plain_torch(made), [5, 6, 7, 5, 9]
+    with torch.no_grad():
+        expected = model.norm(model.read(torch.tensor([tokens]))).mean(1)[0]
+    with TextProgram(made["serve"], made["checkpoint"]) as program:
+        before = program.start(tokens)
+        # f32, sums in another order.
+        torch.testing.assert_close(torch.from_numpy(program.embed(tokens)), expected, rtol=1e-4, atol=1e-5)
+        assert (program.start(tokens) == before).all()
+        with pytest.raises(InvalidArgument, match="has 9 tokens; legal: 1 to 8"):
+            program.embed([5] * 9)
+
+
 def test_greedy_texts_are_those_of_plain_torch_for_prompts_shorter_and_longer_than_compiled(
     made: dict[str, Path],
 ) -> None:

@@ -220,10 +220,14 @@ class LlamaServing(Llama):
 
     ``tokens`` [1, T > 1] is a prompt from position 0, padded behind; the answer is that of index ``at`` [1], its true
     last. What the padding leaves in the cache is overwritten before it is read. ``tokens`` [1, 1] is one token at
-    position ``at`` [1].
+    position ``at`` [1]. With shares [1, T] of each token for ``at``, the answer is the text as a vector [1, C]: the
+    normed last layer, added up by them.
     """
 
     def forward(self, tokens: torch.Tensor, at: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if at.is_floating_point():
+            vector: torch.Tensor = (self.norm(self.read(tokens)) * at.unsqueeze(-1)).sum(1)
+            return vector
         if tokens.shape[1] == 1:
             return self.logits_of(self.read(tokens, at)[:, -1])
         return self.logits_of(self.read(tokens).index_select(1, at)[:, 0])

@@ -77,10 +77,15 @@ class ContainerBox:
             yield from self._last_words.splitlines()
             return
         rest = b""
-        with contextlib.closing(self._container.logs(stream=True, follow=True)) as blocks:
+        blocks = self._container.logs(stream=True, follow=True)
+        try:
             for block in blocks:
                 *lines, rest = (rest + block).split(b"\n")
                 yield from (line.decode(errors="replace") for line in lines)
+        finally:
+            blocks.close()
+            # Its close() leaves the connection to the collector of garbage.
+            blocks._response.close()
         if rest:
             yield rest.decode(errors="replace")
 

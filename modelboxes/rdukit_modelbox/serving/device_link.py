@@ -124,7 +124,7 @@ class DeviceLink:
 
     def send(self, **message: object) -> None:
         """Say something to a text model. A process that is gone shows at the socket's end."""
-        if message["kind"] == "generate":
+        if message["kind"] in {"generate", "embed"}:
             self.busy_since = time.monotonic()
         with contextlib.suppress(OSError):
             self._end.send(encode(**message))

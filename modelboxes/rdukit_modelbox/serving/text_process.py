@@ -2,9 +2,9 @@
 
 import select
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from rdukit_modelbox.serving.messages import MOST_BYTES, decode, encode
 from rdukit_modelbox.serving.sampling import Sampler, SamplingOptions, log_probabilities
 from rdukit_modelbox.serving.text_program import TOKENIZER_FILE, TextProgram, end_tokens
 from rdukit_modelbox.serving.text_stream import TextStream
+
+_VALUES_OF_A_PACKET: Final = 1024
 
 
 def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None) -> None:
@@ -39,11 +41,22 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
             message = decode(packet)
             if message["kind"] == "stop":
                 return
-            if message["kind"] == "generate":
-                try:
+            try:
+                if message["kind"] == "generate":
                     _Generation(box, program, tokenizer, ends, message).run()
-                except RdukitError as error:
-                    box.send(encode(kind="refused", **error.body()))
+                elif message["kind"] == "embed":
+                    _embed(box, program, tokenizer, message["prompt"])
+            except RdukitError as error:
+                box.send(encode(kind="refused", **error.body()))
+
+
+def _embed(box: socket.socket, program: TextProgram, tokenizer: Tokenizer, text: str | Sequence[int]) -> None:
+    tokens = tokenizer.encode(text).ids if isinstance(text, str) else list(text)
+    values = program.embed(tokens)
+    # In parts that fit into a packet.
+    for at in range(0, len(values), _VALUES_OF_A_PACKET):
+        box.send(encode(kind="values", values=[float(v) for v in values[at : at + _VALUES_OF_A_PACKET]]))
+    box.send(encode(kind="embedded", tokens=len(tokens)))
 
 
 class _Generation:

@@ -61,7 +61,9 @@ class TextProgram:
             #: Tokens that the tokenizer has; a model may have room for more, which were never trained.
             self._known = (None if is_raw else known_tokens(checkpoint)) or self.sizes.vocabulary
             self._sections = {
-                graph: self._program.choose_sections(self._program.find_graph(graph)) for graph in ("prefill", "decode")
+                graph: self._program.choose_sections(self._program.find_graph(graph))
+                for graph in ("prefill", "decode", "embed")
+                if graph in self._application.pef.graphs
             }
             self._outputs = {graph: self._program.find_graph(graph).outputs[0] for graph in self._sections}
             self._scalars = dict(self._application.pef.hyperparameters)
@@ -100,6 +102,23 @@ class TextProgram:
             raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
         self._check_tokens([token])
         return self._decode(token, position)
+
+    def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """The text as a vector [C]: the mean over its tokens of what the last layer says. Ends the text so far.
+
+        Raises:
+            InvalidArgument: it is empty, longer than the compiled prompt, or the PEF has no graph for it.
+        """
+        size = self.sizes.prompt
+        if "embed" not in self._sections:
+            raise InvalidArgument("this PEF has no graph 'embed': compile it again with purpose=serve")
+        if not 1 <= len(tokens) <= size:
+            raise InvalidArgument(f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt")
+        self._check_tokens(tokens)
+        text, shares = torch.zeros(1, size, dtype=torch.int64), torch.zeros(1, size)
+        text[0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
+        shares[0, : len(tokens)] = 1 / len(tokens)
+        return self._run("embed", {"text": text, "shares": shares})
 
     def stop(self) -> None:
         """Tear down and release the lease. Calling again does nothing."""

@@ -4,10 +4,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from rdukit.errors import InvalidArgument, Overloaded, RdukitError, RuntimeFault, Unavailable, error_from_body
+from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit_modelbox.serving.device_link import DeviceLink
+
+#: Messages that others follow.
+_PARTS: Final = frozenset({"piece", "values"})
+#: Seconds that a step may take to end when its text is no longer wanted.
+_STOP_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +110,15 @@ class TextQueue:
             InvalidArgument: the prompt is empty or too long. Overloaded: too many wait.
             Unavailable: the process died, or is not there.
         """
-        if self._waiting > self.max_queue:
-            raise Overloaded(f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later")
-        self._waiting += 1
-        self.idle.clear()
+        self._enter()
         try:
             async with self._turn:
-                await self._ready.wait()
-                if self._link is None:
-                    raise self._refusal or Unavailable("the model was unloaded")
-                async for event in self._run(self._link, request):
-                    yield event
+                link = await self._find_link()
+                async with contextlib.aclosing(self._messages_of(link, **request.message())) as messages:
+                    async for message in messages:
+                        yield _event(message)
         finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self.idle.set()
+            self._leave()
 
     async def embed(self, text: str | Sequence[int]) -> Embedding:
         """A text as a vector.
@@ -128,25 +127,59 @@ class TextQueue:
             InvalidArgument: the model gives none, or the text is empty or too long. Overloaded, Unavailable: as
                 ``generate``.
         """
-        raise InvalidArgument("this model gives no embeddings: its PEF has no graph 'embed'", field="model")
+        self._enter()
+        try:
+            async with self._turn:
+                link = await self._find_link()
+                values: list[float] = []
+                prompt = text if isinstance(text, str) else list(text)
+                async with contextlib.aclosing(self._messages_of(link, kind="embed", prompt=prompt)) as messages:
+                    async for message in messages:
+                        if message["kind"] == "values":
+                            values += message["values"]
+                        elif message["kind"] == "embedded":
+                            return Embedding(values, message["tokens"])
+                        else:
+                            _event(message)
+                raise RuntimeFault("the inference process gave no vector")
+        finally:
+            self._leave()
 
-    async def _run(self, link: DeviceLink, request: TextRequest) -> AsyncGenerator[Piece | Done]:
+    def _enter(self) -> None:
+        if self._waiting > self.max_queue:
+            raise Overloaded(f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later")
+        self._waiting += 1
+        self.idle.clear()
+
+    def _leave(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self.idle.set()
+
+    async def _find_link(self) -> DeviceLink:
+        await self._ready.wait()
+        if self._link is None:
+            raise self._refusal or Unavailable("the model was unloaded")
+        return self._link
+
+    async def _messages_of(self, link: DeviceLink, **request: object) -> AsyncGenerator[dict[str, Any]]:
+        """What the process answers, to its last message. Closing it early stops the work and waits for its end."""
         while not self._messages.empty():
             self._messages.get_nowait()
-        link.send(**request.message())
+        link.send(**request)
         is_over = False
         try:
             while not is_over:
                 message = await self._messages.get()
-                is_over = message["kind"] != "piece"
-                yield _event(message)
+                is_over = message["kind"] not in _PARTS
+                yield message
         finally:
             link.busy_since = None
             if not is_over:
                 link.send(kind="cancel")
                 with contextlib.suppress(asyncio.TimeoutError):
-                    async with asyncio.timeout(10):
-                        while (await self._messages.get())["kind"] == "piece":
+                    async with asyncio.timeout(_STOP_S):
+                        while (await self._messages.get())["kind"] in _PARTS:
                             pass
 
 

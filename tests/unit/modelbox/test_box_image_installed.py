@@ -1,7 +1,7 @@
 """What a base made of the installation takes along."""
 
+import importlib.util
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,9 @@ def test_the_libraries_of_a_program_and_theirs_are_found() -> None:
 def test_a_given_library_is_preferred_and_lies_beside_the_c_library(tmp_path: Path) -> None:
     given = {"libm.so.6": tmp_path / "libm.so.6"}
     given["libm.so.6"].write_bytes(b"not a program")
-    module = next(Path(sysconfig.get_path("platstdlib")).glob("lib-dynload/math.*.so"))
-    found = dict(find_libraries([module], given))
+    math = importlib.util.find_spec("math")
+    assert math is not None
+    found = dict(find_libraries([Path(str(math.origin))], given))
     (place,) = [path for path, file in found.items() if file == given["libm.so.6"]]
     assert place.rpartition("/")[0] == next(p for p in found if p.endswith("/libc.so.6")).rpartition("/")[0]
 
