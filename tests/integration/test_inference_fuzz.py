@@ -183,7 +183,7 @@ def lie_about_binary(dice: random.Random) -> Mutant:
     del tensor["data"]
     size: Any = 256
     tail = RAW
-    words = ("binary_data_size", "follow the JSON", "rows")
+    words = ("binary_data", "follow the JSON", "rows")
     match dice.randrange(5):
         case 0:
             size = dice.choice([0, 255, 257, 512, -1, 2**63, "256", None, True, 1.5, [256]])
@@ -348,6 +348,21 @@ def test_no_wrong_request_over_grpc_is_internal_or_unknown(box: ProcessBox) -> N
             assert details, (number, method, data[:300], code)
     assert codes["INVALID_ARGUMENT"] > REQUESTS / 3
     assert "Traceback" not in box.logs()
+
+
+@pytest.mark.parametrize("version", ["²", "٣", "0", "-1", "9" * 5000, "1.0"])
+def test_a_version_that_is_no_number_is_the_callers_fault(box: ProcessBox, version: str) -> None:
+    body = {"parameters": {"version": version}}
+    answer = httpx.post(f"{box.rest_url}/v2/repository/models/mlp/load", json=body, trust_env=False)
+    assert (answer.status_code, list(answer.json())) == (400, ["error"])
+
+
+def test_statistics_of_a_version_that_is_not_there_are_not_found(box: ProcessBox) -> None:
+    with grpc.insecure_channel(box.grpc_address) as channel:
+        request = pb.ModelStatisticsRequest(version="99").SerializeToString()
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary(SERVICE + "ModelStatistics")(request, timeout=10)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_wrong_requests_leave_nothing_behind(box: ProcessBox) -> None:

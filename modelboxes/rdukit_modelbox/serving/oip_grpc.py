@@ -75,9 +75,9 @@ class OpenInferenceServicer:
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
         """Counts and durations of a version, or of all."""
         repository = self._repository
+        name = request.name or repository.name
         versions = [request.version] if request.version else repository.ready_versions()
-        if request.name:
-            versions = [repository.find(request.name, version).version for version in versions]
+        versions = [repository.find(name, version).version for version in versions]
         entries = [repository.versions[v].statistics.to_json(repository.name, v) for v in versions]
         return json_format.ParseDict({"model_stats": entries}, pb.ModelStatisticsResponse())
 

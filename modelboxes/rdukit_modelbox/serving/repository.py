@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
 from rdukit_modelbox.serving.settings import DRAIN_S
 
 logger = logging.getLogger(__name__)
+
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Repository:
@@ -65,8 +68,10 @@ class Repository:
         Raises:
             RdukitError: it cannot be loaded or does not answer; whatever answered before goes on.
         """
-        if version and not (version.isdigit() and int(version) > 0):
-            raise InvalidArgument(f"version {version!r} is not legal; legal: a number from 1, or none for the next")
+        if version and not _VERSION.fullmatch(version):
+            raise InvalidArgument(
+                f"version {version[:20]!r} is not legal; legal: a number from 1 to 999999999, or none for the next"
+            )
         async with self._swapping:
             number = version or str(self._next)
             files = ModelFiles(self.name, pef, checkpoint, self._serving)

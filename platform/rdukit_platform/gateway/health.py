@@ -36,6 +36,12 @@ def health(request: Request) -> Response:
     return JSONResponse(found.model_dump(), 200 if found.parts["database"] else 503)
 
 
+@router.get("/health/live")
+def live() -> dict[str, str]:
+    """Whether the gateway answers at all, whatever else is up."""
+    return {"status": "live"}
+
+
 @router.get("/metrics", include_in_schema=False)
 def metrics(request: Request) -> Response:
     """Prometheus text: this gateway's requests, and the jobs by state."""

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Conflict
 from rdukit.settings import resolve
+from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
@@ -48,6 +49,7 @@ class Scheduler:
     def __init__(self, home: Home, database: Database, app: Celery, waker: Waker, clock: Clock) -> None:
         self._home, self._database, self._app, self._waker, self._clock = home, database, app, waker, clock
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
+        self._beat_file = BeatFile(home.run, "scheduler")
         self._stop = threading.Event()
         self._beaten_at = float("-inf")
 
@@ -59,6 +61,7 @@ class Scheduler:
         """Work until ``stop``."""
         poll_s = resolve(SCHEDULER_POLL_S)
         while not self._stop.is_set():
+            self._beat_file.touch()
             try:
                 self.run_once()
             except (DBAPIError, Conflict) as error:
@@ -67,6 +70,7 @@ class Scheduler:
                 self._waker.wait(poll_s)
             except redis.RedisError:
                 self._stop.wait(poll_s)
+        self._beat_file.remove()
         with self._database.write() as session:
             end_service(session, self.name)
 

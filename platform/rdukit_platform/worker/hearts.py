@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy.exc import DBAPIError
 
 from rdukit.clock import Clock
+from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.execution import Ticket, beat
 from rdukit_platform.services import beat_service, end_service
@@ -22,7 +23,10 @@ SERVICE_BEAT_S: Final = 2.0
 class Hearts:
     """One thread for all attempts of a worker process."""
 
-    def __init__(self, database: Database, clock: Clock, name: str, slots: int, lease_s: float) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, name: str, slots: int, lease_s: float, beat_file: BeatFile | None = None
+    ) -> None:
+        self._beat_file = beat_file
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
@@ -58,6 +62,8 @@ class Hearts:
             is_due = self._clock.monotonic() - service_at >= SERVICE_BEAT_S
             if not held and not is_due:
                 continue
+            if is_due and self._beat_file is not None:
+                self._beat_file.touch()
             try:
                 lost = self._beat(list(held), is_due)
             except DBAPIError as error:
@@ -69,6 +75,8 @@ class Hearts:
                 logger.info("attempt is not ours any more job=%s attempt=%s", ticket.job_id, ticket.attempt_id)
                 self.drop(ticket)
                 held[ticket]()
+        if self._beat_file is not None:
+            self._beat_file.remove()
         with self._database.write() as session:
             end_service(session, self._name)
 

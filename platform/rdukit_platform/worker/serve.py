@@ -11,6 +11,7 @@ from celery.signals import worker_shutting_down
 from rdukit.clock import SystemClock
 from rdukit.settings import LOG_LEVEL, resolve
 from rdukit_platform.artifacts.store import Store
+from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
@@ -69,7 +70,7 @@ def serve(home: Home) -> None:
     name = f"worker@{socket.gethostname()}:{os.getpid()}"
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
-    hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S))
+    hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"))
     waker = Waker(home.broker_url())
     runner = Runner(
         Surroundings(
