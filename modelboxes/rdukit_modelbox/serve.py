@@ -1,6 +1,7 @@
 """Run a box as a process: both wires up, an announcement, and an orderly end on SIGTERM or when the parent dies."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -104,6 +105,9 @@ async def _serve(options: ServeOptions, parent: int) -> None:
                 "box": service.box.name,
             },
         )
+    # What is there now stays: collections look at requests' objects only.
+    gc.collect()
+    gc.freeze()
     logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, rest_port, grpc_port)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

