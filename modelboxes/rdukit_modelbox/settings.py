@@ -7,12 +7,6 @@ from rdukit.settings import Setting, parse_bool
 CANCEL_GRACE_S: Final = Setting(
     "box.cancel_grace_s", 5.0, "Seconds a cancelled operation has to end by itself before it is killed.", float
 )
-CHILD_START_S: Final = Setting(
-    "box.child_start_s", 60.0, "Seconds a process for synchronous inference may take to start.", float
-)
-ROWS_TIMEOUT_S: Final = Setting(
-    "box.rows_timeout_s", 30.0, "Seconds one synchronous inference may take before its process is killed.", float
-)
 ROWS_IDLE_S: Final = Setting(
     "box.rows_idle_s", 120.0, "Seconds after which an idle process for synchronous inference ends.", float
 )
@@ -53,7 +47,7 @@ REGISTRY_CONFIG: Final = Setting(
 
 MODELBOX_SETTINGS: Final = (
     REGISTRY_CONFIG,
-    CANCEL_GRACE_S, CHILD_START_S, ROWS_TIMEOUT_S, ROWS_IDLE_S, MAX_ROWS,
+    CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS,
     STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS, WEBHOOK_BACKOFF_S,
     WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
 )  # fmt: skip

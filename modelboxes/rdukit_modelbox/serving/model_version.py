@@ -43,7 +43,6 @@ class ModelVersion:
         self.statistics = ModelStatistics()
         self.loaded_at = 0.0
         self.load_seconds = 0.0
-        self.compile_seconds = 0.0
         self.restarts = 0
         self._log_file = log_file
         max_queue = files.serving.get("max_queue") or resolve(MAX_QUEUE)
@@ -177,8 +176,6 @@ class ModelVersion:
         link = await DeviceLink.start(self.files, self._log_file, resolve(LOAD_TIMEOUT_S))
         link.on_end = self._on_end
         self._link, self._signature = link, link.signature
-        with contextlib.suppress(ValueError):
-            self.compile_seconds = float(link.signature.properties.get("compile_seconds") or 0)
         self.text = link.text
         if link.text is None:
             self._batcher.attach(link)

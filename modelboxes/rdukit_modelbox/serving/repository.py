@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit.settings import resolve
@@ -14,6 +14,9 @@ from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
 from rdukit_modelbox.serving.settings import DRAIN_S
 
 logger = logging.getLogger(__name__)
+
+#: Unloaded versions that the index still tells of; the oldest go first.
+KEPT_UNLOADED: Final = 8
 
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -131,4 +134,10 @@ class Repository:
     def _drain(self, version: ModelVersion) -> None:
         task = asyncio.create_task(version.unload(resolve(DRAIN_S)))
         self._draining.add(task)
-        task.add_done_callback(self._draining.discard)
+        task.add_done_callback(self._drained)
+
+    def _drained(self, task: "asyncio.Task[None]") -> None:
+        self._draining.discard(task)
+        gone = [number for number, each in self.versions.items() if each.state is VersionState.UNAVAILABLE]
+        for number in sorted(gone, key=int)[:-KEPT_UNLOADED]:
+            del self.versions[number]
