@@ -112,7 +112,8 @@ def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
 def error_body(error: RdukitError) -> dict[str, object]:
     """The error as OpenAI's clients read it."""
     kind = _TYPES.get(error.http_status, "invalid_request_error" if error.http_status < 500 else "server_error")
-    detail = {"message": error.message, "type": kind, "param": error.detail.get("field"), "code": error.code}
+    code = error.detail.get("openai_code", error.code)
+    detail = {"message": error.message, "type": kind, "param": error.detail.get("field"), "code": code}
     return {"error": detail}
 
 
@@ -202,7 +203,7 @@ class _Completion:
                 "tokens": [piece.token for piece in pieces],
                 "token_logprobs": [piece.logprob for piece in pieces],
                 "top_logprobs": [dict(piece.top) for piece in pieces],
-                "text_offset": [],
+                "text_offset": _offsets(pieces),
             }
         return {
             "content": [
@@ -216,9 +217,21 @@ class _Completion:
         }
 
 
+def _offsets(pieces: Sequence[Piece]) -> list[int]:
+    """Where each token's text begins in the text that was made."""
+    offsets, at = [], 0
+    for piece in pieces:
+        offsets.append(at)
+        at += len(piece.token)
+    return offsets
+
+
 async def _find(models: BoxModels, name: str) -> ModelVersion:
     model, _, version = name.partition(":")
-    return await models.ensure(model, version)
+    try:
+        return await models.ensure(model, version)
+    except NotFound as error:
+        raise NotFound(error.message, field="model", openai_code="model_not_found") from error
 
 
 async def _text_model(models: BoxModels, name: str) -> ModelVersion:

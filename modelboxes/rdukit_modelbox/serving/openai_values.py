@@ -4,7 +4,7 @@ Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, t
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,6 +22,7 @@ _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
 
+_LEAVE_OUT: Final = "is not served here; leave it out"
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -63,7 +64,7 @@ class _Generation(_Body):
             for name, unused in _NOT_SERVED.items():
                 if name in value and name not in cls.model_fields:
                     if value[name] not in unused:
-                        raise ValueError(f"{name} is not served here; leave it out")
+                        raise ValueError(f"{name} {_LEAVE_OUT}")
                     value = {key: each for key, each in value.items() if key != name}
         return value
 
@@ -178,4 +179,7 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         first = cause.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "function-")))
         words = str(first["msg"]).removeprefix("Value error, ")
-        raise InvalidArgument(f"{place}: {words}" if place else words, field=place) from cause
+        if not place and words.endswith(_LEAVE_OUT):
+            place = words.partition(" ")[0]
+            raise InvalidArgument(words, field=place) from cause
+        raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause
