@@ -31,9 +31,9 @@ main()
 
 
 def words_of_the_image() -> list[str]:
-    found = re.search(r"grep -E '\^\(([^)]*)\)'", (TREE / "runtime/Dockerfile").read_text())
+    found = re.search(r"--only /src/pyproject\.toml([^>]*)>", (TREE / "runtime/Dockerfile").read_text())
     assert found is not None
-    return found[1].lower().split("|")
+    return found[1].replace("\\", " ").lower().split()
 
 
 def in_the_image() -> set[str]:
@@ -41,7 +41,7 @@ def in_the_image() -> set[str]:
     waiting = [
         requirement
         for requirement in distribution("rdukit").requires or []
-        if "extra ==" not in requirement and requirement.lower().startswith(tuple(words_of_the_image()))
+        if "extra ==" not in requirement and Requirement(requirement).name.lower() in words_of_the_image()
     ]
     found: set[str] = set()
     while waiting:

@@ -36,7 +36,7 @@ time.sleep(60)
 """
 
 HOLD_WITH_A_FORK = HOLD.replace(
-    "time.sleep(60)", "import os; child = os.fork(); print(child, flush=True); time.sleep(60)"
+    "time.sleep(60)", "import os; child = os.fork(); os.write(1, b'%d\\n' % child); time.sleep(60)"
 )
 
 
