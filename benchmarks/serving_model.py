@@ -20,9 +20,7 @@ def make_model() -> Any:
     import torch
 
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES))
     model.load_state_dict(torch.load(os.environ["PEER_PARAMETERS"], weights_only=True))
     return model.eval()
 

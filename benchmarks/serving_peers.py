@@ -70,7 +70,10 @@ def why_missing(server: Server, home: Path | None) -> str:
 
 
 def box_command(files: Files, rest_port: int, grpc_port: int, box: str = "mlp") -> Started:
-    """Our box with everything on: token, validation, metrics, access log."""
+    """Our box with everything on: token, validation, metrics, access log.
+
+    It and the compiler must share ``RDUKIT_HOME``: native kernels of another home are not trusted and not used.
+    """
     files.folder.mkdir(parents=True, exist_ok=True)
     tokens = files.folder / "tokens"
     tokens.write_text(f"{TOKEN}\n")
@@ -81,7 +84,6 @@ def box_command(files: Files, rest_port: int, grpc_port: int, box: str = "mlp") 
     ]  # fmt: skip
     environment = {
         "RDUKIT_BOX_TOKENS": str(tokens), "RDUKIT_BOX_ACCESS_LOG": str(files.folder / "access.log"),
-        "RDUKIT_HOME": str(files.folder / "home"),
     }  # fmt: skip
     return Started(command, rest_port, grpc_port, environment)
 
@@ -146,9 +148,12 @@ def _mlserver(is_batched: bool) -> Callable[[Path, Files], Started]:
 
 def _kserve(home: Path, files: Files) -> Started:
     rest, grpc = free_ports(2)
-    return Started(
-        [str(_python(home, "v-kserve")), str(PEERS / "kserve_server.py"), str(rest), str(grpc)], rest, grpc
-    )  # fmt: skip
+    command = [
+        str(_python(home, "v-kserve")), str(PEERS / "kserve_server.py"), "--http_port", str(rest), "--grpc_port",
+        str(grpc), "--workers", "1", "--enable_grpc", "true", "--enable_docs_url", "false",
+        "--enable_latency_logging", "false",
+    ]  # fmt: skip
+    return Started(command, rest, grpc)
 
 
 def _ray(is_batched: bool, environment: Mapping[str, str]) -> Callable[[Path, Files], Started]:

@@ -6,7 +6,6 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import bentoml
-
 import serving_model
 
 QUIET = {"access": {"enabled": False}}

@@ -6,9 +6,8 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import orjson
-import uvicorn
-
 import serving_model
+import uvicorn
 
 MODEL = serving_model.make_model()
 

@@ -1,4 +1,4 @@
-"""The floor of gRPC in Python: ``grpc.aio``, the protocol's messages and the model. Arguments: port, asyncio or uvloop."""
+"""The floor of gRPC in Python: ``grpc.aio``, the messages and the model. Arguments: port, asyncio or uvloop."""
 
 import asyncio
 import os
@@ -8,9 +8,9 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import grpc
 import numpy as np
+import serving_model
 import uvloop
 
-import serving_model
 from rdukit.proto import inference_pb2 as pb
 
 MODEL = serving_model.make_model()

@@ -8,9 +8,8 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import httptools
 import orjson
-import uvloop
-
 import serving_model
+import uvloop
 
 MODEL = serving_model.make_model()
 

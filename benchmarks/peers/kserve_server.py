@@ -1,4 +1,4 @@
-"""KServe's Python server, with its latency and access logs off. Arguments: REST port, gRPC port."""
+"""KServe's Python server, its latency and access logs off. The options are KServe's own: it reads them on import."""
 
 import logging
 import os
@@ -6,14 +6,9 @@ import sys
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.argv[1:] = [
-    "--http_port", sys.argv[1], "--grpc_port", sys.argv[2], "--workers", "1", "--enable_grpc", "true",
-    "--enable_docs_url", "false", "--enable_latency_logging", "false",
-]  # fmt: skip
 import numpy as np
-from kserve import InferOutput, InferResponse, Model, ModelServer
-
 import serving_model
+from kserve import InferOutput, InferResponse, Model, ModelServer
 
 
 class Mlp(Model):

@@ -5,11 +5,10 @@ import sys
 
 sys.path.insert(0, os.environ["PEER_SOURCE"])
 import numpy as np
+import serving_model
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
-
-import serving_model
 
 
 class Mlp(MLModel):

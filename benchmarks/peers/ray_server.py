@@ -5,13 +5,12 @@ import sys
 import time
 from typing import Any
 
-SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, SOURCE)
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import ray
+import serving_model
 from ray import serve
 
-import serving_model
-
+SOURCE = sys.path[0]
 REST_PORT, GRPC_PORT, IS_BATCHED = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1"
 passed = {name: os.environ[name] for name in ("PEER_PARAMETERS", "SERVING_BENCHMARK", "OMP_NUM_THREADS")}
 ray.init(

@@ -6,11 +6,10 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import numpy as np
+import serving_model
 from pytriton.decorators import batch
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig
-
-import serving_model
 
 REST_PORT, GRPC_PORT, METRICS_PORT, DELAY_US = (int(argument) for argument in sys.argv[1:5])
 MODEL = serving_model.make_model()

@@ -93,6 +93,10 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     try:
         await loading
     except BaseException:
+        # In order, so that the last words are the reason.
+        rest_server.should_exit = True
+        await grpc_server.stop(grace=0)
+        await serving
         await service.close()
         raise
     if options.announce is not None:

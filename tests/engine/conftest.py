@@ -5,6 +5,7 @@ an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes th
 """
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -138,10 +139,12 @@ def images(engine_environment: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A layout with the boxes logreg and ffn on a base made of what is installed; its path has no capital: podman."""
+    """A layout with the boxes logreg and ffn on a base made of what is installed."""
     from rdukit_modelbox.image.build import build_layout
 
-    folder = Path(tempfile.mkdtemp(prefix="rdkoci", dir="/tmp"))
+    # Podman takes the path for a reference, in which mkdtemp's underscores may not be at an end.
+    folder = Path(f"/tmp/rdkoci{secrets.token_hex(6)}")
+    folder.mkdir(mode=0o700)
     try:
         build_layout("logreg", folder / "layout")
         build_layout("ffn", folder / "layout", base=f"oci:{folder / 'layout'}:rdukit-base")

@@ -27,7 +27,7 @@ PROBE_PATHS = {"gateway": {"/health", "/health/live"}, "box": {"/health/ready", 
 EVERYTHING: dict[str, Any] = {
     "images": {"registry": "registry.example/team", "pullSecrets": ["login"]},
     "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 5},
-    "node": {"tolerations": [{"key": "rdu", "operator": "Exists", "effect": "NoSchedule"}], "priorityClassName": "high"},
+    "node": {"tolerations": [{"key": "rdu", "operator": "Exists"}], "priorityClassName": "high"},
     "gateway": {
         "autoscaling": {"enabled": True, "minReplicas": 2},
         "ingress": {"enabled": True, "host": "rdukit.example.org", "className": "nginx", "tlsSecret": "certificate"},
@@ -224,7 +224,9 @@ def test_every_pod_is_hardened_and_limited(objects: list[dict[str, Any]]) -> Non
 
 def test_a_pod_has_longer_to_end_than_its_requests(by_sdk: Render) -> None:
     for drain in (0, 30, 600):
-        found = by_sdk({"boxDefaults": {"drainSeconds": drain}, "boxes": [{"name": "a"}], "gateway": {"drainSeconds": 20}})
+        found = by_sdk(
+            {"boxDefaults": {"drainSeconds": drain}, "boxes": [{"name": "a"}], "gateway": {"drainSeconds": 20}}
+        )
         for name, _, spec in pods_of(found):
             if name == "demo-rdukit-box-a":
                 assert spec["terminationGracePeriodSeconds"] > drain + 5
@@ -235,7 +237,9 @@ def test_a_pod_has_longer_to_end_than_its_requests(by_sdk: Render) -> None:
 def test_every_image_is_from_the_values(by_sdk: Render) -> None:
     image = {"repository": "somewhere/else", "tag": "7"}
     names = ("platform", "snd", "modelbox", "postgresql")
-    found = by_sdk({"images": {"registry": "r.example", **dict.fromkeys(names, image)}, "database": {"kind": "bundled"}})
+    found = by_sdk(
+        {"images": {"registry": "r.example", **dict.fromkeys(names, image)}, "database": {"kind": "bundled"}}
+    )
     images = {c["image"] for _, _, spec in pods_of(found) for c in spec["containers"]}
     assert images == {"r.example/somewhere/else:7"}
     (digest,) = [
@@ -246,7 +250,9 @@ def test_every_image_is_from_the_values(by_sdk: Render) -> None:
 
 def test_all_who_use_the_nodes_socket_are_on_its_machine(by_sdk: Render) -> None:
     for name, _, spec in pods_of(by_sdk(EVERYTHING)):
-        claims = {v["persistentVolumeClaim"]["claimName"] for v in spec.get("volumes", []) if "persistentVolumeClaim" in v}
+        claims = {
+            v["persistentVolumeClaim"]["claimName"] for v in spec.get("volumes", []) if "persistentVolumeClaim" in v
+        }
         if "demo-rdukit-home" not in claims:
             continue
         if name.endswith("-node"):
@@ -278,7 +284,9 @@ def test_passwords_are_generated_into_a_secret_and_nowhere_else(by_sdk: Render) 
     for part, port in (("broker", 6379), ("database", 5432)):
         password = data[f"{part}-password"]
         assert re.fullmatch(r"[A-Za-z0-9]{32}", password)
-        assert data[f"{part}-url"].endswith(f":{password}@demo-rdukit-{part}:{port}/" + ("0" if port == 6379 else "rdukit"))
+        assert data[f"{part}-url"].endswith(
+            f":{password}@demo-rdukit-{part}:{port}/" + ("0" if port == 6379 else "rdukit")
+        )
         rest = json.dumps([item for item in found if item is not secret])
         assert password not in rest
     assert not [item for item in by_sdk(EVERYTHING) if item["kind"] == "Secret"]

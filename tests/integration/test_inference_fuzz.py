@@ -5,8 +5,11 @@ import copy
 import json
 import os
 import random
+import signal
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,9 +121,9 @@ def change_a_field(dice: random.Random) -> Mutant:
     value = good()
     tensor = value["inputs"][0]
     place, key = dice.choice([
-        (value, "id"), (value, "inputs"), (value, "outputs"), (value, "parameters"), (tensor, "name"), (tensor, "shape"),
-        (tensor, "datatype"), (tensor, "data"), (tensor, "parameters"), (value["outputs"][0], "name"),
-        (value["outputs"][0], "parameters"),
+        (value, "id"), (value, "inputs"), (value, "outputs"), (value, "parameters"), (tensor, "name"),
+        (tensor, "shape"), (tensor, "datatype"), (tensor, "data"), (tensor, "parameters"),
+        (value["outputs"][0], "name"), (value["outputs"][0], "parameters"),
     ])  # fmt: skip
     if dice.random() < 0.2:
         place.pop(key, None)
@@ -164,7 +167,9 @@ def break_the_text(dice: random.Random) -> Mutant:
             at = dice.randrange(len(text))
             text[at:at] = dice.choice([b"\x00", b"\xff\xfe", b"\\ud800", b"{", b"]", b'"', b",", b"NaN"])
         case 3:
-            text = bytearray(bytes(text).replace(b"0.5", dice.choice([b"NaN", b"Infinity", b"1e999", b"0x1", b"--1"]), 1))
+            text = bytearray(
+                bytes(text).replace(b"0.5", dice.choice([b"NaN", b"Infinity", b"1e999", b"0x1", b"--1"]), 1)
+            )
         case 4:
             depth = dice.choice([100, 1_000, 50_000])
             text = bytearray(json.dumps({**good(), "id": 0}).encode().replace(b"0", b"[" * depth + b"]" * depth, 1))
@@ -226,7 +231,7 @@ PATHS = ("/v2/models/mlp/infer",) * 12 + (
     "/v2/models/mlp/versions/1/infer", "/v2/models/mlp/versions/²/infer", "/v2/models/mlp/versions/99/infer",
     "/v2/models/%00/infer", "/v2/models/mlp/versions/%f0%9f/infer", "/v2/models//infer", "/v2/models/stats/infer",
     "/v2/repository/index", "/v2/repository/models/mlp/unload/x", "/v2/repository/models/x/load", "/v2/%2e%2e/v2",
-    "/v2/repository/models/mlp/load", "/v2/models/mlp/config/1", "/v2/logging", "/v2/models/mlp/" + "x" * 3000,
+    "/v2/models/mlp/config/1", "/v2/logging", "/v2/models/mlp/" + "x" * 3000,
 )  # fmt: skip
 
 
@@ -258,6 +263,7 @@ def test_no_wrong_request_over_rest_is_answered_with_a_5xx(box: ProcessBox) -> N
             status = check_one(wire, dice, number)
             statuses[status] = statuses.get(status, 0) + 1
     assert statuses[400] > REQUESTS / 2
+    assert box.is_alive(), box.logs()[-2000:]
     assert "Traceback" not in box.logs()
 
 
@@ -326,10 +332,11 @@ def wrong_bytes(dice: random.Random) -> bytes:
 def test_no_wrong_request_over_grpc_is_internal_or_unknown(box: ProcessBox) -> None:
     dice = random.Random(SEED)
     codes: dict[str, int] = {}
-    methods = ("ModelInfer",) * 10 + (
-        "ModelMetadata", "ModelReady", "ModelConfig", "ModelStatistics", "RepositoryIndex", "RepositoryModelLoad",
-        "ServerMetadata", "TraceSetting", "ModelStreamInfer",
+    others = (
+        "ModelMetadata", "ModelReady", "ModelConfig", "ModelStatistics", "RepositoryIndex", "ServerMetadata",
+        "TraceSetting", "ModelStreamInfer",
     )  # fmt: skip
+    methods = ("ModelInfer",) * 10 + others
     with grpc.insecure_channel(box.grpc_address) as channel:
         for number in range(REQUESTS):
             method = dice.choice(methods)
@@ -382,3 +389,40 @@ def test_wrong_requests_leave_nothing_behind(box: ProcessBox) -> None:
     answer = httpx.post(f"{box.rest_url}/v2/models/mlp/infer", json=good(), trust_env=False)
     assert answer.status_code == 200
     assert httpx.get(f"{box.rest_url}/v2/health/ready", trust_env=False).status_code == 200
+
+
+def device_process(box: ProcessBox) -> int:
+    """The process that holds the model now."""
+    for child in Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"device_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return 0
+
+
+def test_under_load_and_kills_every_request_is_answered_and_memory_stays(box: ProcessBox) -> None:
+    """Seconds of what benchmarks/soak_serving.py does for minutes."""
+    statuses: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=box.rest_url, trust_env=False, timeout=30) as client:
+            while not stop.is_set():
+                statuses.append(client.post("/v2/models/mlp/infer", json=good()).status_code)
+
+    callers = [threading.Thread(target=ask) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    memory, descriptors = memory_and_descriptors(box)
+    for _ in range(2):
+        os.kill(device_process(box), signal.SIGKILL)
+        seen, deadline = len(statuses), time.monotonic() + 20
+        while len(statuses) < seen + 20:
+            assert time.monotonic() < deadline, "no answer after the process was killed"
+            time.sleep(0.02)
+    stop.set()
+    for caller in callers:
+        caller.join()
+    assert set(statuses) == {200}  # waited for the next process, or were tried once more
+    assert memory_and_descriptors(box)[0] - memory < 8  # megabytes
+    assert memory_and_descriptors(box)[1] <= descriptors + 4

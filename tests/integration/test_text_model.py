@@ -78,6 +78,9 @@ def test_a_text_as_a_vector_is_the_mean_of_the_last_layer(made: dict[str, Path])
         # f32, sums in another order.
         torch.testing.assert_close(torch.from_numpy(program.embed(tokens)), expected, rtol=1e-4, atol=1e-5)
         assert (program.start(tokens) == before).all()
+        # The mask of tokens that the tokenizer lacks is for logits only.
+        program._known = 3
+        assert torch.from_numpy(program.embed(tokens)).isfinite().all()
         with pytest.raises(InvalidArgument, match="has 9 tokens; legal: 1 to 8"):
             program.embed([5] * 9)
 

@@ -83,7 +83,7 @@ class TextProgram:
         sizes = self.sizes
         if not 1 <= len(prompt) < sizes.context:
             raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {sizes.context - 1}")
-        self._check_tokens(prompt)
+        self._check_tokens(prompt, "prompt")
         head = prompt[: sizes.prompt]
         tokens = torch.zeros(1, sizes.prompt, dtype=torch.int64)
         tokens[0, : len(head)] = torch.tensor(head, dtype=torch.int64)
@@ -100,7 +100,7 @@ class TextProgram:
         """
         if not 0 <= position < self.sizes.context:
             raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
-        self._check_tokens([token])
+        self._check_tokens([token], "token")
         return self._decode(token, position)
 
     def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -113,8 +113,10 @@ class TextProgram:
         if "embed" not in self._sections:
             raise InvalidArgument("this PEF has no graph 'embed': compile it again with purpose=serve")
         if not 1 <= len(tokens) <= size:
-            raise InvalidArgument(f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt")
-        self._check_tokens(tokens)
+            raise InvalidArgument(
+                f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt", field="input"
+            )
+        self._check_tokens(tokens, "input")
         text, shares = torch.zeros(1, size, dtype=torch.int64), torch.zeros(1, size)
         text[0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
         shares[0, : len(tokens)] = 1 / len(tokens)
@@ -147,13 +149,16 @@ class TextProgram:
         self._program.write_all(list(values.items()))
         self._application.run(graph, self._sections[graph], self._scalars)
         found: NDArray[np.float32] = self._program.read(self._outputs[graph]).float().reshape(-1).numpy()
-        found[self._known :] = -np.inf
+        if graph != "embed":
+            found[self._known :] = -np.inf
         return found
 
-    def _check_tokens(self, tokens: Sequence[int]) -> None:
+    def _check_tokens(self, tokens: Sequence[int], field: str) -> None:
         wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
         if wrong is not None:
-            raise InvalidArgument(f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}")
+            raise InvalidArgument(
+                f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}", field=field
+            )
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Put the checkpoint's tensors on the device; the caches stay zero."""

@@ -1,5 +1,6 @@
 """Transactions. Writers start with ``BEGIN IMMEDIATE``, so that none fails half-way with "database is locked"."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from rdukit.clock import Clock
 from rdukit_platform.settings import Home
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 15.0
 _WRITES: Final = "rdukit_writes"
@@ -84,6 +88,25 @@ def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> 
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> None:
+    """Wait for a database server that starts at the same time as this process; a file is there at once.
+
+    Raises:
+        OperationalError: it did not answer in time.
+    """
+    deadline = clock.monotonic() + timeout_s
+    while True:
+        try:
+            with database.read() as session:
+                session.connection()
+            return
+        except OperationalError as error:
+            if clock.monotonic() > deadline:
+                raise
+            logger.warning("database not there yet host=%s error=%s", database.url.host, error.orig)
+        clock.sleep(1.0)
 
 
 def is_reachable(database: Database) -> bool:

@@ -5,16 +5,24 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, text
 
-from rdukit_platform.db.engine import Database
+from rdukit.clock import SystemClock
+from rdukit_platform.db.engine import Database, wait_until_reachable
 
 #: Revision of the newest migration; a test compares it with the folder.
 HEAD: Final = "0001"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
+#: Composed services start together, and a database server may be the last.
+START_WAIT_S: Final = 60.0
 _ADVISORY_LOCK: Final = 0x7264756B
 
 
 def migrate(database: Database) -> bool:
-    """Apply the migrations that are missing, in one transaction. Returns whether there were any."""
+    """Apply the migrations that are missing, in one transaction. Returns whether there were any.
+
+    Raises:
+        OperationalError: a database server did not answer within ``START_WAIT_S``.
+    """
+    wait_until_reachable(database, START_WAIT_S, SystemClock())
     with database.read() as session:
         if _revision(session.connection()) == HEAD:
             return False
