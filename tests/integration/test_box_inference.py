@@ -331,7 +331,10 @@ def test_a_caller_that_goes_away_takes_its_request_back(served: Served) -> None:
 
     async def leave() -> None:
         async with httpx.AsyncClient(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False) as client:
-            asking = [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request())) for _ in range(3)]
+            asking = [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request()))]
+            # The first is on the device by now; those that come later wait behind it.
+            await asyncio.sleep(0.3)
+            asking += [asyncio.create_task(client.post("/v2/models/mlp/infer", json=request())) for _ in range(2)]
             await asyncio.sleep(0.4)
             for task in asking:
                 task.cancel()
