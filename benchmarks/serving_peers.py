@@ -189,6 +189,7 @@ SERVERS: tuple[Server, ...] = (
     Server(REST_FLOOR, "", _floor("floor_rest.py"), is_peer=False),
     Server("floor: uvicorn+model", "", _floor("floor_asgi.py"), is_peer=False),
     Server(GRPC_FLOOR, "", _floor("floor_grpc.py", "asyncio"), is_peer=False),
+    Server("floor: grpc, 8 threads+model", "", _floor("floor_grpc.py", "threads"), is_peer=False),
     Server(OURS, "", _ours, is_peer=False),
     Server("LitServe", "peers-venv", _litserve(1, 0.0)),
     Server("LitServe, batch 32 / 2 ms", "peers-venv", _litserve(32, 0.002)),

@@ -1,22 +1,22 @@
-"""The floor of gRPC in Python: ``grpc.aio``, the messages and the model. Arguments: port, asyncio or uvloop."""
+"""The floors of gRPC in Python: the messages and the model. Arguments: port, asyncio or threads."""
 
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import grpc
 import numpy as np
 import serving_model
-import uvloop
 
 from rdukit.proto import inference_pb2 as pb
 
 MODEL = serving_model.make_model()
 
 
-async def infer(request: Any, context: Any) -> Any:
+def infer(request: Any, context: Any) -> Any:
     """The logits of the first input."""
     row = np.frombuffer(request.raw_input_contents[0], "<f4")
     logits = np.asarray(serving_model.run_rows(MODEL, row), "<f4")
@@ -26,16 +26,31 @@ async def infer(request: Any, context: Any) -> Any:
     return response
 
 
-async def main() -> None:
+async def infer_later(request: Any, context: Any) -> Any:
+    """The same for the event loop."""
+    return infer(request, context)
+
+
+def serve_in(server: Any, behavior: Any) -> Any:
+    """The server with the one method."""
     method = grpc.unary_unary_rpc_method_handler(
-        infer, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
+        behavior, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
     )
-    server = grpc.aio.server()
     service, name = serving_model.GRPC_METHOD[1:].split("/")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: method}),))
     server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
+    return server
+
+
+async def main() -> None:
+    server = serve_in(grpc.aio.server(), infer_later)
     await server.start()
     await server.wait_for_termination()
 
 
-(uvloop.run if sys.argv[2] == "uvloop" else asyncio.run)(main())
+if sys.argv[2] == "asyncio":
+    asyncio.run(main())
+else:
+    threaded = serve_in(grpc.server(ThreadPoolExecutor(8)), infer)
+    threaded.start()
+    threaded.wait_for_termination()

@@ -10,7 +10,7 @@ import ray
 import serving_model
 from ray import serve
 
-SOURCE = sys.path[0]
+SOURCE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 REST_PORT, GRPC_PORT, IS_BATCHED = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1"
 passed = {name: os.environ[name] for name in ("PEER_PARAMETERS", "SERVING_BENCHMARK", "OMP_NUM_THREADS")}
 ray.init(

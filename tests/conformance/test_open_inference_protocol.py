@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,6 @@ def test_kserves_client_works_unchanged(box: ProcessBox) -> None:
         pytest.skip(
             "PEERS_HOME names no folder with the environment v-kserve (docs/bench.md): KServe's client was not run"
         )
-    import subprocess
-
     script = Path(__file__).parents[2] / "benchmarks" / "peers" / "kserve_client.py"
     ended = subprocess.run(
         [str(python), str(script), box.rest_url, box.grpc_address], capture_output=True, text=True, check=False
