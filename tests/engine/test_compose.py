@@ -330,10 +330,13 @@ def test_the_box_serves_a_model_that_it_is_given(stack: Engine, gateway: httpx.C
 
 def test_every_container_is_limited_and_hardened(stack: Engine) -> None:
     for service in sorted(SERVICES):
-        host = stack.inspect(service)["HostConfig"]
+        shown = stack.inspect(service)
+        host = shown["HostConfig"]
         assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"], service
         assert host["SecurityOpt"] == ["no-new-privileges:true"] and not host["Privileged"]
         assert min(host["Memory"], host["NanoCpus"], host["PidsLimit"]) > 0, service
+        volumes = [mount["Name"] for mount in shown["Mounts"] if mount["Type"] == "volume"]
+        assert all(name.startswith("rdukit-test_") for name in volumes), "one without a name stays at each down"
 
 
 def test_no_container_has_root_capabilities_or_a_writable_system(stack: Engine) -> None:

@@ -123,7 +123,7 @@ def test_half_floats_have_no_json_form() -> None:
 @pytest.mark.parametrize("depth", [2_000, 100_000])
 def test_data_nested_without_end_is_the_callers_fault(depth: int) -> None:
     text = body(shape=[1] * min(depth, 5_000), data="@").replace(b'"@"', b"[" * depth + b"1" + b"]" * depth)
-    with pytest.raises(InvalidArgument, match="nested|data"):
+    with pytest.raises(InvalidArgument, match=r"nested|data"):
         parse_infer(text, None)
     with pytest.raises(InvalidArgument):
         parse_infer(b'{"inputs": ' + b"[" * depth, None)
