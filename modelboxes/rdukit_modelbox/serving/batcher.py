@@ -1,7 +1,9 @@
-"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch. No timer.
+"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
 
-A lone request starts at once; under load, batches fill by themselves while the device computes. Belongs to one event
-loop.
+A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
+for: callers that were just answered together usually come back together, and a call that begins without them makes
+them wait for a whole one. So after an answer to several, a call that is not full begins when as many wait as may, or
+after an eighth of the time that the last one took. Belongs to one event loop.
 """
 
 import asyncio
@@ -15,6 +17,11 @@ from rdukit_modelbox.serving.device_link import DeviceLink
 from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Timing
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
+
+#: Shares and bounds of the wait for callers to come back; what is shorter is not worth a timer.
+COMING_BACK_SHARE = 0.125
+LEAST_WAIT_S = 0.0005
+MOST_WAIT_S = 0.05
 
 #: A request that was on the device when its process died is tried once more: the fault may not be its own.
 MOST_ATTEMPTS = 2
@@ -74,6 +81,10 @@ class Batcher:
         self._ins: Sequence[Place] = ()
         self._outs: Sequence[Place] = ()
         self._most_rows = 1
+        #: Until when callers may come back (the loop's time), and how many wait then at the most.
+        self._back_by = 0.0
+        self._expected = 0
+        self._held: asyncio.TimerHandle | None = None
         #: Set while nothing waits or runs.
         self.idle = asyncio.Event()
         self.idle.set()
@@ -121,9 +132,20 @@ class Batcher:
         future: asyncio.Future[InferAnswer] = self._loop.create_future()
         self._waiting.append(Waiting(request, rows, future))
         self.idle.clear()
-        if not self._is_scheduled and not self._running:
+        if not self._is_scheduled and not self._running and not self._holds():
             self._schedule()
         return future
+
+    def _holds(self) -> bool:
+        """Callers that were just answered are waited for; a timer ends that."""
+        if self._expected < 2 or len(self._waiting) >= self._expected:
+            return False
+        left = self._back_by - self._loop.time()
+        if left <= 0 or sum(waiting.rows for waiting in self._waiting) >= self._most_rows:
+            return False
+        if self._held is None:
+            self._held = self._loop.call_later(left, self._dispatch)
+        return True
 
     def _schedule(self) -> None:
         # After the callbacks that are ready now: requests that came in together go together.
@@ -132,6 +154,9 @@ class Batcher:
 
     def _dispatch(self) -> None:
         self._is_scheduled = False
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
         link = self._link
         if link is None or self._running:
             return
@@ -165,14 +190,20 @@ class Batcher:
                 _fail(waiting, error)
             self._statistics.count_failed(len(batch))
         else:
-            self._answer(batch, link.memory, result)
-        self._dispatch()
+            answered = self._answer(batch, link.memory, result)
+            wait_s = min(MOST_WAIT_S, COMING_BACK_SHARE * sum(result) / 1e9)
+            self._expected = len(self._waiting) + answered if answered > 1 and wait_s >= LEAST_WAIT_S else 0
+            self._back_by = self._loop.time() + wait_s
+        if not self._waiting or not self._holds():
+            self._dispatch()
 
-    def _answer(self, batch: list[Waiting], memory: memoryview, result: tuple[int, int, int]) -> None:
+    def _answer(self, batch: list[Waiting], memory: memoryview, result: tuple[int, int, int]) -> int:
+        """Give each its rows; returns how many were still waited for."""
         copy_in, compute, copy_out = (ns // 1000 for ns in result)
         row = 0
         rows_of_batch = 0
         queue_total = 0
+        answered = 0
         for waiting in batch:
             count = waiting.rows
             places = self._outs
@@ -180,6 +211,7 @@ class Batcher:
                 by_name = {place.name: place for place in places}
                 places = [by_name[name] for name in waiting.outputs]
             if not waiting.future.done():
+                answered += 1
                 queued = (waiting.started - waiting.arrived) // 1000
                 queue_total += queued
                 waiting.future.set_result(
@@ -193,6 +225,7 @@ class Batcher:
             row += count
             rows_of_batch += count
         self._statistics.count_batch(len(batch), rows_of_batch, queue_total, copy_in, compute, copy_out)
+        return answered
 
     def _note_idle(self) -> None:
         if not self._waiting and not self._running:

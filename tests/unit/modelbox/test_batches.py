@@ -134,6 +134,49 @@ def test_a_device_error_fails_its_batch_only() -> None:
     in_loop(run)
 
 
+SLOW = (0, 400_000_000, 0)
+
+
+def test_callers_that_were_answered_together_are_waited_for_on_a_slow_device() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        for value in (1, 2, 3):
+            batcher.submit(request(value), 1)
+        await asyncio.sleep(0)
+        late = batcher.submit(request(4), 1)
+        link.finish(SLOW)
+        assert link.batches == [3]
+        for value in (5, 6):
+            batcher.submit(request(value), 1)
+        assert link.batches == [3]
+        batcher.submit(request(7), 1)
+        await asyncio.sleep(0)
+        assert link.batches == [3, 4]
+        link.finish(SLOW)
+        assert doubled(await late) == [8]
+        # Nobody comes back: what waits goes after the bound.
+        alone = batcher.submit(request(8), 1)
+        await asyncio.sleep(0.02)
+        assert link.batches == [3, 4]
+        await asyncio.sleep(0.05)
+        assert link.batches == [3, 4, 1]
+        link.finish(SLOW)
+        assert doubled(await alone) == [16]
+
+    in_loop(run)
+
+
+def test_a_lone_caller_is_never_held() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        for round_ in range(1, 4):
+            answer = batcher.submit(request(round_), 1)
+            await asyncio.sleep(0)
+            assert link.batches == [1] * round_
+            link.finish(SLOW)
+            assert doubled(await answer) == [2 * round_]
+
+    in_loop(run)
+
+
 def test_a_full_queue_refuses() -> None:
     async def run(batcher: Batcher, link: DoublingLink) -> None:
         batcher.submit(request(1), 1)
