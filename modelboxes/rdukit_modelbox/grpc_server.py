@@ -30,6 +30,8 @@ from rdukit_modelbox.grpc_messages import (
 from rdukit_modelbox.grpc_strict import Undecodable, add_strictly
 from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.service import BoxService
+from rdukit_modelbox.serving.access import Access
+from rdukit_modelbox.serving.grpc_access import Guarded
 from rdukit_modelbox.serving.grpc_descriptors import reflected_pool
 
 logger = logging.getLogger(__name__)
@@ -139,31 +141,34 @@ def add_reflection(names: Sequence[str], server: Any) -> None:
     """Add reflection, as v1 and as v1alpha, of the services ``names``."""
     every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
     pool = reflected_pool(names)
-    reflection.enable_server_reflection(every, server, pool)
     method = grpc.stream_stream_rpc_method_handler(
         reflection.aio.ReflectionServicer(every, pool).ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    handler = grpc.method_handlers_generic_handler(REFLECTION_V1, {"ServerReflectionInfo": method})
-    server.add_generic_rpc_handlers((handler,))
+    for name in (reflection.SERVICE_NAME, REFLECTION_V1):
+        handler = grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
+        server.add_generic_rpc_handlers((handler,))
 
 
 async def start_grpc(
-    service: BoxService, host: str, port: int, more: Sequence[AddService] = (), interceptors: Sequence[Any] = ()
+    service: BoxService, host: str, port: int, more: Sequence[AddService] = (), access: Access | None = None
 ) -> tuple[Any, int]:
-    """Start serving, with ``more`` services; returns the server and the port it got."""
+    """Start serving; returns the server and the port it got.
+
+    ``more`` services look at tokens by themselves; the others, but health, are guarded by ``access``.
+    """
     server = grpc.aio.server(
-        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.so_reuseport", 0),
         ],
     )
-    names = [add_model_box(service, server), *(add(server) for add in more)]
+    guarded = server if access is None or access.is_open else Guarded(server, access)
+    names = [add_model_box(service, guarded), *(add(server) for add in more)]
     names.append(add_health(service, names, server))
-    add_reflection(names, server)
+    add_reflection(names, guarded)
     bound = server.add_insecure_port(f"{host}:{port}")
     await server.start()
     return server, bound

@@ -69,13 +69,13 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     await asyncio.sleep(0)
     from rdukit_modelbox.grpc_server import start_grpc
     from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
-    from rdukit_modelbox.serving.wires import interceptors, make_box_app, more_services
+    from rdukit_modelbox.serving.wires import make_box_app, more_services
 
     listener = _listen(options.host, options.rest_port)
     rest_port = listener.getsockname()[1]
     try:
         grpc_server, grpc_port = await start_grpc(
-            service, options.host, options.grpc_port, more_services(service, access, access_log), interceptors(access)
+            service, options.host, options.grpc_port, more_services(service, access, access_log), access
         )
     except RuntimeError as cause:
         listener.close()

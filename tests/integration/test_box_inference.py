@@ -19,11 +19,13 @@ import pytest
 import torch
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from safetensors.torch import save_file
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
 from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.testing import run_verb
@@ -229,6 +231,20 @@ def test_without_a_token_only_health_answers(served: Served) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=10)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        own = modelbox_pb2_grpc.ModelBoxStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            own.Describe(modelbox_pb2.DescribeRequest(), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert own.Describe(modelbox_pb2.DescribeRequest(), timeout=10, metadata=METADATA).name == "mlp"
+        with pytest.raises(grpc.RpcError) as caught:
+            list(own.Watch(modelbox_pb2.WatchRequest(id="x"), timeout=10))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(reflected.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_requests_are_in_the_access_log_and_the_metrics(served: Served) -> None:

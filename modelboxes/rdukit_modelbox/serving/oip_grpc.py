@@ -18,6 +18,7 @@ from rdukit_modelbox.grpc_strict import Undecodable, strict_decoder
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
+from rdukit_modelbox.serving.grpc_access import check_access
 from rdukit_modelbox.serving.grpc_codec import check_forms, parameter_values, parse_infer, render_infer
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
@@ -167,7 +168,7 @@ class OpenInferenceServicer:
         async def guarded(request: Any, context: Context) -> Any:
             try:
                 if not is_open:
-                    self._check_access(context)
+                    check_access(self._access, context)
                 if isinstance(request, Undecodable):
                     raise request.error
                 return await serve(request, context)
@@ -179,17 +180,13 @@ class OpenInferenceServicer:
     def _guard_stream(self, serve: Callable[[Any, Context], AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
         async def guarded(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
             try:
-                self._check_access(context)
+                check_access(self._access, context)
             except RdukitError as error:
                 await _refuse(context, error)
             async for response in serve(requests, context):
                 yield response
 
         return guarded
-
-    def _check_access(self, context: Context) -> None:
-        header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
-        self._access.check(None if header is None else str(header).encode())
 
 
 async def _refuse(context: Context, error: RdukitError) -> NoReturn:

@@ -1,6 +1,5 @@
 """Both wires of a box put together."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rdukit_modelbox.grpc_server import AddService
@@ -9,7 +8,6 @@ from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_app import BoxApp
-from rdukit_modelbox.serving.grpc_access import AccessInterceptor
 from rdukit_modelbox.serving.oip_grpc import SERVICE_NAME, OpenInferenceServicer
 from rdukit_modelbox.serving.oip_rest import OpenInferenceApp
 from rdukit_modelbox.serving.openai_rest import make_openai_router
@@ -31,11 +29,6 @@ def more_services(service: BoxService, access: Access, access_log: AccessLog) ->
         return SERVICE_NAME
 
     return [add_open_inference]
-
-
-def interceptors(access: Access) -> Sequence[Any]:
-    """What every call passes; nothing when no token is asked for."""
-    return [] if access.is_open else [AccessInterceptor(access)]
 
 
 def _why_not_ready(service: BoxService) -> Any:
