@@ -19,7 +19,7 @@ from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
 
 #: Shares and bounds of the wait for callers to come back; what is shorter is not worth a timer.
-COMING_BACK_SHARE = 0.125
+COMING_BACK_SHARE = 0.25
 LEAST_WAIT_S = 0.0005
 MOST_WAIT_S = 0.05
 
