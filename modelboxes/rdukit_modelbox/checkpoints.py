@@ -8,10 +8,11 @@ resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``,
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -150,15 +151,38 @@ def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tenso
     Raises:
         NotFound, InvalidArgument: as ``load_checkpoint``.
     """
+    with open_parameters(checkpoint, which) as stored:
+        return stored.step, {name: stored.read(name) for name in stored.names}
+
+
+class StoredParameters(NamedTuple):
+    """The parameters of an open checkpoint, read one at a time."""
+
+    step: int
+    names: Sequence[str]
+    read: Callable[[str], torch.Tensor]
+
+
+@contextmanager
+def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredParameters]:
+    """``load_parameters`` for whoever takes one tensor after another: they need not all be in memory at once.
+
+    Raises:
+        NotFound, InvalidArgument: as ``load_checkpoint``.
+    """
     path = checkpoint if checkpoint.is_file() else _find_file(checkpoint, which)
+    unreadable = f"{path} is not a checkpoint that this version can read"
     try:
         with safe_open(path, framework="pt") as stream:
-            ours = (stream.metadata() or {}).get("rdukit")
-            step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
-            names = [name for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
-            return step, {name.removeprefix(prefix): stream.get_tensor(name) for name in names}
-    except (SafetensorError, ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
+            try:
+                ours = (stream.metadata() or {}).get("rdukit")
+                step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
+            except (ValueError, KeyError, TypeError) as cause:
+                raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+            names = [name.removeprefix(prefix) for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
+            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name))
+    except SafetensorError as cause:
+        raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
 
 
 def _find_file(folder: Path, which: str) -> Path:

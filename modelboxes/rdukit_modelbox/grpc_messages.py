@@ -11,9 +11,10 @@ from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.finite import as_words
 from rdukit_modelbox.grpc_errors import status_code_of
-from rdukit_modelbox.inference import InferAnswer, InferCall, Tensor
+from rdukit_modelbox.inference import InferAnswer, InferCall
 from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCall
 from rdukit_modelbox.operations.webhooks import check_webhook
+from rdukit_modelbox.serving.requests import GivenTensor
 from rdukit_modelbox.states import OperationState
 
 
@@ -55,7 +56,7 @@ def infer_call_from(request: pb.InferRequest) -> InferCall:
             rows = [list(row.values) for row in request.rows.rows]
             return InferCall(rows=rows, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "tensors":
-            tensors = [Tensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
+            tensors = [GivenTensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
             return InferCall(tensors=tensors, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "dataset":
             message = "a data set is not legal in a stream; call Infer, which answers with an operation"
@@ -95,7 +96,9 @@ def answer_message(answer: InferAnswer) -> pb.Answer:
     return pb.Answer(
         outputs=[pb.Row(values=row) for row in answer.rows],
         labels=answer.labels,
-        tensors=[pb.Tensor(name=t.name, datatype=t.datatype, shape=t.shape, data=t.data) for t in answer.tensors],
+        tensors=[
+            pb.Tensor(name=t.name, datatype=t.datatype, shape=t.shape, data=bytes(t.data)) for t in answer.tensors
+        ],
         timing_us=answer.timing_us,
     )
 

@@ -154,9 +154,9 @@ def add_reflection(names: Sequence[str], server: Any) -> None:
 async def start_grpc(
     service: BoxService, host: str, port: int, more: Sequence[AddService] = (), access: Access | None = None
 ) -> tuple[Any, int]:
-    """Start serving; returns the server and the port it got.
+    """Start serving, with ``more`` services; returns the server and the port it got.
 
-    ``more`` services look at tokens by themselves; the others, but health, are guarded by ``access``.
+    Every service but health is guarded by ``access``.
     """
     server = grpc.aio.server(
         options=[
@@ -166,7 +166,7 @@ async def start_grpc(
         ],
     )
     guarded = server if access is None or access.is_open else Guarded(server, access)
-    names = [add_model_box(service, guarded), *(add(server) for add in more)]
+    names = [add_model_box(service, guarded), *(add(guarded) for add in more)]
     names.append(add_health(service, names, server))
     add_reflection(names, guarded)
     bound = server.add_insecure_port(f"{host}:{port}")

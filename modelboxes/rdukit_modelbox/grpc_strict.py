@@ -45,13 +45,14 @@ class _Registrar:
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Register the methods of ``service``."""
-        strict = {name: _strict(handler) for name, handler in handlers.items()}
+        strict = {name: strict_handler(handler) for name, handler in handlers.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, strict),))
         self._server.add_registered_method_handlers(service, strict)
 
 
-def _strict(handler: Any) -> Any:
-    decode, encode = strict_decoder(handler.request_deserializer), handler.response_serializer
+def strict_handler(handler: Any) -> Any:
+    """A method's handler, made strict."""
+    decode, encode = _strict_decoder(handler.request_deserializer), handler.response_serializer
     if handler.unary_unary:
         return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, encode)
     if handler.unary_stream:
@@ -61,7 +62,7 @@ def _strict(handler: Any) -> Any:
     return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary), decode, encode)
 
 
-def strict_decoder(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:
+def _strict_decoder(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:
     """``decode`` that gives ``Undecodable`` where it would raise."""
 
     def decoded(data: bytes) -> object:

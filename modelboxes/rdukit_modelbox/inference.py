@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.serving.model_version import ModelVersion
@@ -14,15 +14,6 @@ RowsFunction = Callable[[Sequence[Sequence[float]], Mapping[str, str]], Awaitabl
 FindVersion = Callable[[Mapping[str, str]], Awaitable[ModelVersion]]
 
 
-class Tensor(NamedTuple):
-    """A tensor on the wire: bytes are little-endian and row-major."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class InferCall:
     """What to infer: rows or tensors, exactly one of them; ``inputs`` may name ``pef`` and ``checkpoint``.
@@ -31,7 +22,7 @@ class InferCall:
     """
 
     rows: Sequence[Sequence[float]] = ()
-    tensors: Sequence[Tensor] = ()
+    tensors: Sequence[GivenTensor] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Sequence[str] = ()
 
@@ -42,7 +33,7 @@ class InferAnswer:
 
     rows: Rows = field(default_factory=list)
     labels: Sequence[int] = ()
-    tensors: Sequence[Tensor] = ()
+    tensors: Sequence[GivenTensor] = ()
     timing_us: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -84,11 +75,10 @@ class ModelInferencer:
     async def _tensors(self, call: InferCall) -> InferAnswer:
         started = time.perf_counter()
         version = await self._find_version(call.inputs)
-        given = [GivenTensor(t.name, t.datatype, t.shape, t.data) for t in call.tensors]
-        answer = await version.submit(InferRequest(given, call.outputs))
+        answer = await version.submit(InferRequest(call.tensors, call.outputs))
         specs = version.signature.output_of
         tensors = [
-            Tensor(name, specs[name].datatype, (answer.rows, *specs[name].row_shape), bytes(data))
+            GivenTensor(name, specs[name].datatype, (answer.rows, *specs[name].row_shape), data)
             for name, data in zip(answer.names, answer.outputs, strict=True)
         ]
         timing = {**answer.timing._asdict(), "total": _microseconds_since(started)}

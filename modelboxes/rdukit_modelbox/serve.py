@@ -75,7 +75,7 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     rest_port = listener.getsockname()[1]
     try:
         grpc_server, grpc_port = await start_grpc(
-            service, options.host, options.grpc_port, more_services(service, access, access_log), access
+            service, options.host, options.grpc_port, more_services(service, access_log), access
         )
     except RuntimeError as cause:
         listener.close()

@@ -3,7 +3,7 @@
 A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
 for: callers that were just answered together usually come back together, and a call that begins without them makes
 them wait for a whole one. So after an answer to several, a call that is not full begins when as many wait as may, or
-after an eighth of the time that the last one took. Belongs to one event loop.
+after a quarter of the time that the last one took. Belongs to one event loop.
 """
 
 import asyncio

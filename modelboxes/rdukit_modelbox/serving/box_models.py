@@ -18,7 +18,6 @@ from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import BringFile
 from rdukit_modelbox.serving.requests import GivenTensor, InferRequest
-from rdukit_modelbox.serving.settings import READY_TIMEOUT_S
 from rdukit_modelbox.settings import ROWS_IDLE_S
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class BoxModels:
         """Empty if an inference went through the device since the last call, or does now; also when none is served."""
         if not self.repository.versions or (self._found and not self.repository.ready_versions()):
             return ""
-        return await self.repository.why_not_ready(resolve(READY_TIMEOUT_S))
+        return await self.repository.why_not_ready()
 
     async def ensure(self, name: str, version: str) -> ModelVersion:
         """The version that a request means; the newest trained model is loaded if nothing is.

@@ -107,11 +107,6 @@ class DeviceLink:
         """Process id."""
         return self._process.pid
 
-    @property
-    def is_running(self) -> bool:
-        """It has not ended, as far as is known."""
-        return self._ending is None and self._process.poll() is None
-
     def run(self, rows: int, on_ran: OnRan) -> None:
         """Run the batch that lies in ``memory``; one at a time. The end calls ``on_ran``, unless it dies first."""
         assert self._on_ran is None, "a run is under way"

@@ -13,16 +13,6 @@ from rdukit.errors import Unauthenticated
 from rdukit_modelbox.serving.access import Access
 
 
-def check_access(access: Access, context: Any) -> None:
-    """Look at a call's metadata ``authorization``.
-
-    Raises:
-        Unauthenticated: it has no token that is known.
-    """
-    header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
-    access.check(None if header is None else str(header).encode())
-
-
 class Guarded:
     """Stands for a server while services are added to it: their methods look at the token first."""
 
@@ -85,7 +75,8 @@ def _guarded(handler: Any, access: Access) -> Any:
 
 
 async def _check(access: Access, context: Any) -> None:
+    header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
     try:
-        check_access(access, context)
+        access.check(None if header is None else str(header).encode())
     except Unauthenticated as error:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)

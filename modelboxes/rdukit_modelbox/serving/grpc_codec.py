@@ -69,10 +69,8 @@ def render_infer(
     return response
 
 
-def check_forms(signature: Signature, request: InferRequest, is_raw: bool) -> None:
+def check_typed_outputs(signature: Signature, request: InferRequest) -> None:
     """Raises ``InvalidArgument`` where typed contents are wanted of outputs that have no such form."""
-    if is_raw:
-        return
     names = request.outputs or list(signature.output_of)
     without = [
         name for name in names if name in signature.output_of and signature.output_of[name].datatype not in _CONTENTS

@@ -3,17 +3,16 @@
 Needs the runtime only: neither the program that was compiled nor the SDK. Axes: B the PEF's batch, then the row's.
 """
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument
 from rdukit.pef.model import SymbolKind
+from rdukit_modelbox.checkpoints import open_parameters
 from rdukit_modelbox.serving.choose_tensors import choose_signature, forward_sections
 from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.serving.signature import TensorSpec
@@ -98,18 +97,9 @@ class LoadedModel:
                     f"{pef.name} has {len(parameters)} parameters: name a checkpoint to serve it with"
                 )
             return
-        file = find_checkpoint_file(checkpoint)
-        try:
-            with safe_open(file, framework="pt") as stream:
-                keys = list(stream.keys())
-                prefix = "parameter/" if any(key.startswith("parameter/") for key in keys) else ""
-                names = {key.removeprefix(prefix): key for key in keys if key.startswith(prefix)}
-                symbols = match_parameters(pef, names)
-                # One after another: a checkpoint need not fit into memory twice.
-                for name, symbol in symbols.items():
-                    self._program.write(symbol, stream.get_tensor(names[name]))
-        except SafetensorError as cause:
-            raise InvalidArgument(f"{file} is not a safetensors file: {cause}") from cause
+        with open_parameters(checkpoint) as stored:
+            for name, symbol in match_parameters(pef, stored.names).items():
+                self._program.write(symbol, stored.read(name))
 
 
 def properties_of(application: Application, seconds: float) -> dict[str, str]:
@@ -121,23 +111,6 @@ def properties_of(application: Application, seconds: float) -> dict[str, str]:
         "tiles": ",".join(application.lease.tiles), "device": str(application.program.device),
         "load_seconds": f"{seconds:.3f}",
     }  # fmt: skip
-
-
-def find_checkpoint_file(checkpoint: Path) -> Path:
-    """The safetensors file that a path names: itself, or the one that ``latest.json`` in the folder points at.
-
-    Raises:
-        NotFound: nothing there. InvalidArgument: a damaged ``latest.json``.
-    """
-    if checkpoint.is_file():
-        return checkpoint
-    try:
-        latest = json.loads((checkpoint / "latest.json").read_text())
-        return checkpoint / Path(str(latest["file"])).name
-    except FileNotFoundError as cause:
-        raise NotFound(f"{checkpoint} is neither a safetensors file nor a folder with latest.json") from cause
-    except (ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{checkpoint / 'latest.json'} is damaged: {cause!r}") from cause
 
 
 def _view(memory: memoryview, offset: int, spec: TensorSpec, rows: int) -> torch.Tensor:

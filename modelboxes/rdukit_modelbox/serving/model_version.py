@@ -14,7 +14,13 @@ from rdukit_modelbox.serving.batcher import Batcher
 from rdukit_modelbox.serving.checks import check_request
 from rdukit_modelbox.serving.device_link import DeviceLink, ModelFiles
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
-from rdukit_modelbox.serving.settings import INFER_TIMEOUT_S, LOAD_TIMEOUT_S, MAX_QUEUE, RESTART_BACKOFF_S
+from rdukit_modelbox.serving.settings import (
+    INFER_TIMEOUT_S,
+    LOAD_TIMEOUT_S,
+    MAX_QUEUE,
+    READY_TIMEOUT_S,
+    RESTART_BACKOFF_S,
+)
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
 from rdukit_modelbox.serving.text_queue import TextQueue, TextRequest
@@ -112,8 +118,9 @@ class ModelVersion:
             raise
         return self._batcher.submit(request, rows)
 
-    async def is_ready(self, timeout_s: float) -> str:
+    async def why_not_ready(self, timeout_s: float | None = None) -> str:
         """Empty if an inference has gone through the device since the last call, or goes now; else why not."""
+        timeout_s = resolve(READY_TIMEOUT_S, timeout_s)
         if self.state is not VersionState.READY:
             return self.reason or f"version {self.version} is {self.state.lower()}"
         if self._link is None:
@@ -123,7 +130,7 @@ class ModelVersion:
             self._seen = done
             return ""
         if self.text is not None:
-            return await self._is_text_ready(timeout_s)
+            return await self._why_no_text(timeout_s)
         rows = [
             GivenTensor(spec.name, spec.datatype, (1, *spec.row_shape), bytes(spec.row_bytes))
             for spec in self.signature.inputs
@@ -138,8 +145,8 @@ class ModelVersion:
         self._seen = self.statistics.executions
         return ""
 
-    async def _is_text_ready(self, timeout_s: float) -> str:
-        """As ``is_ready``; a text that is being made shows that the device works."""
+    async def _why_no_text(self, timeout_s: float) -> str:
+        """As ``why_not_ready``; a text that is being made shows that the device works."""
         if self.texts.pending:
             return ""
         probe = TextRequest([0], 1, {"temperature": 0.0})

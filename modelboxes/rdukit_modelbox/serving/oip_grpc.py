@@ -4,26 +4,22 @@ What the caller got wrong is ``INVALID_ARGUMENT``, an unknown model or version `
 away, or whose deadline passes, takes its request back.
 """
 
-import asyncio
-import logging
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 from google.protobuf import json_format
 
 from rdukit.errors import RdukitError
 from rdukit.proto import inference_pb2 as pb
-from rdukit_modelbox.grpc_strict import Undecodable, strict_decoder
-from rdukit_modelbox.serving.access import Access
+from rdukit_modelbox.grpc_strict import Undecodable, strict_handler
+from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
-from rdukit_modelbox.serving.grpc_access import check_access
-from rdukit_modelbox.serving.grpc_codec import check_forms, parameter_values, parse_infer, render_infer
+from rdukit_modelbox.serving.grpc_codec import check_typed_outputs, parameter_values, parse_infer, render_infer
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
-
-logger = logging.getLogger(__name__)
 
 #: The protocol's name; the generated code's package has another so that it never meets a client's.
 SERVICE_NAME: Final = "inference.GRPCInferenceService"
@@ -36,12 +32,9 @@ Context = Any
 class OpenInferenceServicer:
     """Each method answers one call of the protocol."""
 
-    def __init__(
-        self, models: BoxModels, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
-    ) -> None:
+    def __init__(self, models: BoxModels, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]) -> None:
         self._models = models
         self._repository = models.repository
-        self._access = access
         self._log = access_log
         self._why_not_ready = why_not_ready
 
@@ -56,7 +49,7 @@ class OpenInferenceServicer:
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """An inference goes through this version's device."""
         found = self._repository.find(request.name, request.version)
-        return pb.ModelReadyResponse(ready=not await found.is_ready(2.0))
+        return pb.ModelReadyResponse(ready=not await found.why_not_ready())
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
         """Name, version, extensions."""
@@ -105,26 +98,15 @@ class OpenInferenceServicer:
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         """Inferences one after another, answered in their order; a refused one does not end the stream."""
-        under_way: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_DEPTH)
+        async with contextlib.aclosing(answer_in_order(requests, self._answer, STREAM_DEPTH)) as answers:
+            async for answer in answers:
+                yield answer
 
-        async def read() -> None:
-            async for request in requests:
-                await under_way.put(asyncio.ensure_future(self._infer(request)))
-            await under_way.put(None)
-
-        reading = asyncio.ensure_future(read())
+    async def _answer(self, message: Any) -> Any:
         try:
-            while (task := await under_way.get()) is not None:
-                try:
-                    yield pb.ModelStreamInferResponse(infer_response=await task)
-                except RdukitError as error:
-                    yield pb.ModelStreamInferResponse(error_message=error.message)
-        finally:
-            reading.cancel()
-            while not under_way.empty():
-                task = under_way.get_nowait()
-                if task is not None:
-                    task.cancel()
+            return pb.ModelStreamInferResponse(infer_response=await self._infer(message))
+        except RdukitError as error:
+            return pb.ModelStreamInferResponse(error_message=error.message)
 
     async def _infer(self, message: Any) -> Any:
         if isinstance(message, Undecodable):
@@ -135,7 +117,7 @@ class OpenInferenceServicer:
         try:
             request, is_raw = parse_infer(message)
             if not is_raw:
-                check_forms(signature, request, is_raw)
+                check_typed_outputs(signature, request)
         except RdukitError:
             found.statistics.count_failed(1)
             raise
@@ -149,46 +131,10 @@ class OpenInferenceServicer:
         """All methods as a handler for ``grpc.aio.Server.add_generic_rpc_handlers``."""
         handlers = {}
         for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
-            request = getattr(pb, method.input_type.name)
-            response = getattr(pb, method.output_type.name)
-            serve = getattr(self, method.name)
-            if method.name == "ModelStreamInfer":
-                handlers[method.name] = grpc.stream_stream_rpc_method_handler(
-                    self._guard_stream(serve), strict_decoder(request.FromString), response.SerializeToString
-                )
-            else:
-                handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-                    self._guard(serve), strict_decoder(request.FromString), response.SerializeToString
-                )
+            request, response = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
+            is_stream = method.name == "ModelStreamInfer"
+            make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
+            handlers[method.name] = strict_handler(
+                make(getattr(self, method.name), request.FromString, response.SerializeToString)
+            )
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
-
-    def _guard(self, serve: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-        is_open = self._access.is_open
-
-        async def guarded(request: Any, context: Context) -> Any:
-            try:
-                if not is_open:
-                    check_access(self._access, context)
-                if isinstance(request, Undecodable):
-                    raise request.error
-                return await serve(request, context)
-            except RdukitError as error:
-                await _refuse(context, error)
-
-        return guarded
-
-    def _guard_stream(self, serve: Callable[[Any, Context], AsyncIterator[Any]]) -> Callable[..., AsyncIterator[Any]]:
-        async def guarded(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-            try:
-                check_access(self._access, context)
-            except RdukitError as error:
-                await _refuse(context, error)
-            async for response in serve(requests, context):
-                yield response
-
-        return guarded
-
-
-async def _refuse(context: Context, error: RdukitError) -> NoReturn:
-    await context.abort(getattr(grpc.StatusCode, error.grpc_status), error.message)
-    raise AssertionError("abort does not return")

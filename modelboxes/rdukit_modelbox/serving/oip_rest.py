@@ -202,7 +202,7 @@ class OpenInferenceApp:
 
     async def _model_ready(self, name: str, version: str) -> tuple[int, Mapping[str, object]]:
         found = self._repository.find(name, version)
-        reason = await found.is_ready(2.0)
+        reason = await found.why_not_ready()
         return (503, {"error": reason}) if reason else (200, {"name": name, "ready": True})
 
 

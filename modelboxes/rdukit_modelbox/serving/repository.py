@@ -15,6 +15,8 @@ from rdukit_modelbox.serving.settings import DRAIN_S
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that the first inference of a new version may take.
+PROBE_S: Final = 30.0
 #: Unloaded versions that the index still tells of; the oldest go first.
 KEPT_UNLOADED: Final = 8
 
@@ -84,7 +86,7 @@ class Repository:
                 self.versions[number] = fresh
             try:
                 await fresh.load()
-                reason = await fresh.is_ready(30.0)
+                reason = await fresh.why_not_ready(PROBE_S)
                 if reason:
                     raise InvalidArgument(f"version {number} was loaded but does not answer: {reason}")
             except RdukitError:
@@ -120,10 +122,10 @@ class Repository:
             for version, each in sorted(self.versions.items(), key=lambda item: int(item[0]))
         ] or [{"name": self.name, "version": "", "state": str(VersionState.UNAVAILABLE), "reason": "nothing is loaded"}]
 
-    async def why_not_ready(self, timeout_s: float) -> str:
+    async def why_not_ready(self) -> str:
         """Empty when the current version has done an inference since the last call, or does one now."""
         current = self.current
-        return "no model is loaded" if current is None else await current.is_ready(timeout_s)
+        return "no model is loaded" if current is None else await current.why_not_ready()
 
     async def close(self) -> None:
         """End everything, waiting for nothing but the processes."""

@@ -1,12 +1,12 @@
 """An inference request and its answer, as the wires hand them over: names, shapes and raw bytes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class GivenTensor(NamedTuple):
-    """A tensor as a caller sent it: little-endian, row-major."""
+    """A tensor on the wire: its bytes are little-endian and row-major."""
 
     name: str
     datatype: str
@@ -21,7 +21,6 @@ class InferRequest:
     inputs: Sequence[GivenTensor]
     outputs: Sequence[str] = ()
     id: str = ""
-    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 class Timing(NamedTuple):

@@ -20,11 +20,11 @@ def make_box_app(service: BoxService, access: Access, access_log: AccessLog) -> 
     return BoxApp(inference, control, access)
 
 
-def more_services(service: BoxService, access: Access, access_log: AccessLog) -> list[AddService]:
+def more_services(service: BoxService, access_log: AccessLog) -> list[AddService]:
     """What the gRPC server has beside the box's own service."""
 
     def add_open_inference(server: Any) -> str:
-        servicer = OpenInferenceServicer(service.models, access, access_log, _why_not_ready(service))
+        servicer = OpenInferenceServicer(service.models, access_log, _why_not_ready(service))
         server.add_generic_rpc_handlers((servicer.handler(),))
         return SERVICE_NAME
 
