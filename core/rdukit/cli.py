@@ -1,16 +1,21 @@
 """The ``rdukit`` command. Parts add sub-commands through the entry-point group ``rdukit.commands``."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from typing import NoReturn
 
 import click
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.logs import configure_logging
+from rdukit.system_errors import find_system_error
+
+logger = logging.getLogger(__name__)
 
 GROUP = "rdukit.commands"
 
@@ -81,10 +86,20 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except RdukitError as error:
-        if "--json" in sys.argv:
-            click.echo(json.dumps(error.body(), sort_keys=True))
-        click.echo(f"error [{error.code}]: {error.message}", err=True)
-        sys.exit(error.exit_status)
+        _exit_with(error)
+    except OSError as error:
+        known = find_system_error(error)
+        if known is None:
+            raise
+        logger.debug("refused by the system", exc_info=error)
+        _exit_with(known)
+
+
+def _exit_with(error: RdukitError) -> NoReturn:
+    if "--json" in sys.argv:
+        click.echo(json.dumps(error.body(), sort_keys=True))
+    click.echo(f"error [{error.code}]: {error.message}", err=True)
+    sys.exit(error.exit_status)
 
 
 def _run_click(command: click.Command) -> object:

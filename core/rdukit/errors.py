@@ -62,7 +62,7 @@ class Unauthenticated(RdukitError):
 
 
 class PermissionDenied(RdukitError):
-    """The token is valid but does not allow this."""
+    """The token is valid but does not allow this, or the system does not allow it for a file."""
 
     code, exit_status, http_status, grpc_status = "permission-denied", 5, 403, "PERMISSION_DENIED"
 
@@ -89,6 +89,12 @@ class Overloaded(RdukitError):
     """More work waits than is allowed; send less, or again later."""
 
     code, exit_status, http_status, grpc_status = "overloaded", 7, 429, "RESOURCE_EXHAUSTED"
+
+
+class DiskFull(RdukitError):
+    """A file could not be written: no space is left on its disk, or of its quota."""
+
+    code, exit_status, http_status, grpc_status = "disk-full", 7, 507, "RESOURCE_EXHAUSTED"
 
 
 class Cancelled(RdukitError):

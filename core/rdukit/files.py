@@ -45,6 +45,10 @@ def atomic_target(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+    except OSError as error:
+        if error.filename is None or str(error.filename) == str(temporary):
+            error.filename = str(path)  # who hears of it knows this name
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -12,9 +12,9 @@ import socket
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
+from rdukit.closable import Closable
 from rdukit.errors import Unavailable, error_from_body
 from rdukit.settings import home_folder
 
@@ -29,7 +29,7 @@ def default_socket() -> Path:
     return home_folder() / "run" / "snd.sock"
 
 
-class SndClient:
+class SndClient(Closable):
     """One connection to a node daemon. Not for use by several threads at once."""
 
     def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
@@ -146,14 +146,6 @@ class SndClient:
     def close(self) -> None:
         """Close the connection; leases that only it held end."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _close_all(descriptors: list[int]) -> None:

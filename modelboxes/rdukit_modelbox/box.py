@@ -12,18 +12,18 @@ from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, fie
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.contract.agreement import Draft, find_disagreements
+from rdukit_modelbox.contract.agreement import Disagreement, Draft, find_disagreements
 from rdukit_modelbox.contract.draft import find_files_amiss, read_draft
 from rdukit_modelbox.contract.faults import faults_of
 from rdukit_modelbox.contract.parameter import Parameter
-from rdukit_modelbox.contract.part import Count, Name, Part, Sentence, Verb
+from rdukit_modelbox.contract.part import Name, Part, Sentence, Size, Verb
 from rdukit_modelbox.contract.parts import Label, RelativeFile, Resources, Serving, Slot, Slots
 from rdukit_modelbox.contract.yaml_marks import Fault, read_yaml
 from rdukit_modelbox.legal import ParameterValue, Word
 
 __all__ = [
     "API_VERSION", "BOXES_FOLDER", "FILE_NAME", "Box", "Parameter", "Resources", "Serving", "Slot", "Slots", "Verb",
-    "box_names", "check_compiler_version", "find_box_file", "load_box",
+    "box_names", "check_compiler_version", "find_box_file", "load_box", "refusal_of",
 ]  # fmt: skip
 
 API_VERSION: Final = "rdukit.dev/v1"
@@ -47,7 +47,7 @@ class Box(Part):
         description="Own model instead of one of the zoo: FILE.py:FUNCTION, the file inside the box's folder; the "
         "function takes nothing and returns a rdukit_zoo.registry.ModelEntry.",
     )
-    sizes: Mapping[Word, Count] = Field(
+    sizes: Mapping[Word, Size] = Field(
         default_factory=dict, description="Sizes of the model that no parameter changes."
     )
     compiler_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){0,2}$")] = Field(
@@ -183,6 +183,12 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
             f"box {box.name} is for compiler {box.compiler_version}, installed is {installed}; "
             f"install rdukit {box.compiler_version} or change compilerVersion in its {FILE_NAME}"
         )
+
+
+def refusal_of(path: Path, found: Sequence[Disagreement]) -> InvalidArgument:
+    """One error for what was found to be wrong with the readable file at ``path``, with its lines."""
+    marked = read_yaml(path.read_text(encoding="utf-8"))
+    return _refusal(path, [Fault(marked.mark_of(key), key, words) for key, words in found])
 
 
 _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields.items())

@@ -1,16 +1,19 @@
 """Call a verb of a running box from the terminal, with live progress on stderr and the operation on stdout."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from rdukit.errors import Cancelled, RdukitError, error_from_body
 from rdukit_modelbox.client import BoxClient
+from rdukit_modelbox.show import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,11 @@ def watch_operation(url: str, operation_id: str, *, as_json: bool = False) -> in
         NotFound: no such operation.
     """
     with BoxClient(url) as client:
-        operation = _follow(client, client.operation(operation_id), as_json)
+        try:
+            operation = _follow(client, client.operation(operation_id), as_json)
+        except KeyboardInterrupt:
+            click.echo(f"{operation_id} goes on; rdukit box cancel --url {url} --operation {operation_id}", err=True)
+            raise
     show_operation(operation, as_json=as_json)
     return _exit_status(operation)
 
@@ -67,8 +74,10 @@ def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(operation, indent=2, sort_keys=True))
         return
     click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
-    for name, value in {**operation.get("result", {}), **operation.get("outputs", {})}.items():
-        click.echo(f"  {name:<24}{value}")
+    told = {**operation.get("result", {}), **operation.get("outputs", {})}
+    width = max(map(len, told), default=0)
+    for name, value in told.items():
+        click.echo(f"  {name:<{width}}  {plain(value)}")
     if "error" in operation:
         click.echo(f"error [{operation['error']['code']}]: {operation['error']['message']}", err=True)
 
@@ -77,7 +86,7 @@ def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict
     console = Console(stderr=True, quiet=as_json)
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=not console.is_terminal) as bars:
         stages: dict[str, Any] = {}
@@ -89,7 +98,7 @@ def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict
                     stages[stage] = bars.add_task(stage, total=told["total"], figures="")
                 bars.update(stages[stage], completed=told["step"], total=told["total"], figures=_figures(told))
             if (line := event.get("log")) is not None:
-                bars.console.print(line, highlight=False, markup=False)
+                bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
     return operation
 
 
@@ -97,6 +106,8 @@ def _figures(told: Mapping[str, Any]) -> str:
     parts = [f"loss {told['loss']:.4f}"] if told.get("loss") is not None else []
     if told.get("throughput") is not None:
         parts.append(f"{told['throughput']:,.0f}/s")
+    if told.get("eta_s"):
+        parts.append(f"{timedelta(seconds=math.ceil(told['eta_s']))} left")
     return "  ".join(parts)
 
 

@@ -103,7 +103,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False)
         best.unlink(missing_ok=True)
         _link_or_write(path, best, data)
         write_json_atomic(folder / BEST, {**named, "file": best.name})
-    write_json_atomic(folder / LATEST, {**named, "file": path.name})
+    write_json_atomic(folder / LATEST, {**named, "file": path.name, "previous": _find_before(folder, path.name)})
     if is_best:
         for old in folder.glob("best-*.safetensors"):
             if old != best:
@@ -121,6 +121,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
     """The checkpoint that ``latest.json`` in ``folder`` names, or with ``which`` "best" ``best.json``.
+
+    With "previous" the one before the newest, which is kept in case the newest file is damaged later.
 
     Raises:
         NotFound: there is no such file; a training without evaluations on its way keeps no best.
@@ -187,21 +189,34 @@ def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredP
 
 def _find_file(folder: Path, which: str) -> Path:
     """The whole file that a pointer names; its digest is compared."""
-    if which not in {"newest", "best"}:
-        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, best")
-    pointer = LATEST if which == "newest" else BEST
+    if which not in {"newest", "previous", "best"}:
+        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, previous, best")
+    pointer = BEST if which == "best" else LATEST
     try:
         named = json.loads((folder / pointer).read_text())
+        if which == "previous":
+            named = named["previous"]
         path = folder / Path(str(named["file"])).name
         digest = str(named["sha256"])
     except FileNotFoundError as cause:
-        why = "it is not a checkpoint folder that train made" if which == "newest" else "train with evaluate_every"
+        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
         raise NotFound(f"{folder} has no {pointer}; {why}") from cause
     except (ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
     if not path.is_file() or sha256_of_file(path) != digest:
-        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train again")
+        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
     return path
+
+
+def _find_before(folder: Path, name: str) -> dict[str, Any] | None:
+    """What ``latest.json`` says of the newest file that is not called ``name``; None if there is none."""
+    try:
+        named = json.loads((folder / LATEST).read_text())
+        if named["file"] == name:
+            named = named["previous"]
+        return {"file": str(named["file"]), "step": int(named["step"]), "sha256": str(named["sha256"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _totals(value: Mapping[str, Any]) -> Totals:

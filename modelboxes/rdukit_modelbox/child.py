@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
     # Imports come after the lifeline: they may take long, and the parent may die meanwhile.
     from rdukit.errors import RdukitError
     from rdukit.logs import configure_logging
+    from rdukit.system_errors import find_system_error
 
     configure_logging()
     with os.fdopen(int(options["--events-fd"]), "w") as events:
@@ -44,6 +45,10 @@ def main(arguments: list[str]) -> int:
             return error.exit_status
         except Exception as error:  # noqa: BLE001 the process's border
             traceback.print_exc()
+            known = find_system_error(error)
+            if known is not None:
+                _send(events, kind="error", **known.body())
+                return known.exit_status
             _send(events, kind="error", error={"code": "internal", "message": f"{type(error).__name__}: {error}"})
             return 1
     return 0

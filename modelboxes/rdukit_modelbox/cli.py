@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -10,6 +11,8 @@ from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.cli_contract import BOX_OPTION, COMMANDS
 from rdukit_modelbox.cli_operations import OPERATION_COMMANDS
 from rdukit_modelbox.image.cli import IMAGE_COMMANDS
+
+PORT: Final = click.IntRange(0, 65535)
 
 
 @click.group()
@@ -26,8 +29,8 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 
 @box.command()
 @BOX_OPTION
-@click.option("--rest-port", default=9000, show_default=True, help="REST port; 0 takes a free one.")
-@click.option("--grpc-port", default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
+@click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
+@click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for outputs and logs [default: in the home].")
 @click.option(
@@ -49,14 +52,18 @@ def run(
     announce: Path | None,
     parent: int | None,
 ) -> None:
-    """Serve a box over REST and gRPC until SIGTERM, Ctrl-C or the end of the parent process.
+    """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
     Example: rdukit box run --box logreg --state /tmp/logreg
     """
     from rdukit_modelbox.serve import ServeOptions, serve
 
     file = find_box_file(box_name)
-    folder = state or home_folder() / "boxes" / load_box(file).name
-    if announce is None:
-        click.echo(f"serving {box_name} on {host}, REST {rest_port}, gRPC {grpc_port}, state {folder}", err=True)
-    serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent, pef, checkpoint))
+    name = load_box(file).name
+    folder = state or home_folder() / "boxes" / name
+
+    def tell(rest: str, grpc: str) -> None:
+        if announce is None:
+            click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
+
+    serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent, pef, checkpoint, tell))

@@ -6,15 +6,16 @@ from typing import Final
 
 import click
 
+from rdukit.command_options import JSON_OPTION
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files import write_atomic
-from rdukit_modelbox.box import FILE_NAME, Box, box_names, check_compiler_version, find_box_file, load_box
+from rdukit.tables import print_table
+from rdukit_modelbox.box import FILE_NAME, box_names, find_box_file, load_box, refusal_of
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.contract.schema import SCHEMA_FILE
 from rdukit_modelbox.describe import describe as describe_box
-from rdukit_modelbox.show import print_description, print_table
+from rdukit_modelbox.show import plain, print_description
 
-JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 BOX_OPTION: Final = click.option(
     "--box", "box_name", required=True, help="Name of an installed box, or a modelbox.yaml."
 )
@@ -57,15 +58,17 @@ def describe(box_name: str, as_json: bool) -> None:
 @click.option("--import-module", is_flag=True, help="Also import the box's own module and build its entry.")
 @JSON_OPTION
 def validate(file: Path, import_module: bool, as_json: bool) -> None:
-    """Check a modelbox.yaml; exit status 2 and every fault with its line if it is wrong.
+    """Check a modelbox.yaml. Every fault is told with its line; the exit status is 2 then.
 
     Example: rdukit box validate --file my/modelbox.yaml
     """
     path = file / FILE_NAME if file.is_dir() else file
     found = load_box(path)
-    check_compiler_version(found)
-    if found.module is None or import_module:
-        _check_model(path, found)
+    from rdukit_modelbox.contract.model_faults import find_model_faults
+
+    faults = list(find_model_faults(found, import_module=import_module))
+    if faults:
+        raise refusal_of(path, faults)
     told = {"valid": True, "name": found.name, "file": str(path)}
     click.echo(json.dumps(told) if as_json else f"{path} is a valid ModelBox: {found.name}")
 
@@ -77,7 +80,7 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
 @click.option("--module", "has_module", is_flag=True, help="With a model of its own: writes model.py too.")
 @JSON_OPTION
 def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:
-    """Write a commented modelbox.yaml that validates, and its JSON schema for editors.
+    """Begin a new box. Writes a commented modelbox.yaml that validates, and its JSON schema for editors.
 
     Example: rdukit box new --name mine --module
     """
@@ -110,7 +113,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
 @click.option("--reference", help="Which of the layout's images [default: the only one].")
 @JSON_OPTION
 def inspect(url: str | None, box_name: str | None, image: Path | None, reference: str | None, as_json: bool) -> None:
-    """Show a box wherever it is: running, a folder, or an image in an OCI layout.
+    """Show a box, wherever it is. It may be running, in a folder, or an image in an OCI layout.
 
     Example: rdukit box inspect --url http://127.0.0.1:9000
     """
@@ -128,7 +131,7 @@ def inspect(url: str | None, box_name: str | None, image: Path | None, reference
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return
-    rows = [(key, json.dumps(value) if isinstance(value, dict) else value) for key, value in told.items()]
+    rows = [(key, plain(value)) for key, value in told.items()]
     hidden = {"description", "labels", "yaml"}
     print_table(("WHAT", "VALUE"), [row for row in rows if row[0] not in hidden])
     if told["kind"] == "image":
@@ -144,7 +147,7 @@ def inspect(url: str | None, box_name: str | None, image: Path | None, reference
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
 @JSON_OPTION
 def convert(file: Path, output: Path, as_json: bool) -> None:
-    """Turn a pickled checkpoint (.pt) into safetensors, without running what is in it.
+    """Turn a pickled checkpoint into safetensors. Nothing that is in the .pt file is run.
 
     Example: rdukit box convert --file model.pt --output model.safetensors
     """
@@ -160,7 +163,7 @@ def convert(file: Path, output: Path, as_json: bool) -> None:
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
 def schema(output: Path | None) -> None:
-    """Print the JSON schema of modelbox.yaml, for editors and checkers.
+    """Print the JSON schema of modelbox.yaml. Editors and checkers take it.
 
     Example: rdukit box schema --output modelbox.schema.json
     """
@@ -171,20 +174,3 @@ def schema(output: Path | None) -> None:
 
 
 COMMANDS: Final = (list_boxes, describe, validate, new, inspect, schema, convert)
-
-
-def _check_model(path: Path, box: Box) -> None:
-    """The model is there and has the sizes that the box gives it.
-
-    Raises:
-        InvalidArgument: it is not, or has not.
-    """
-    from rdukit_modelbox.models import entry_of
-    from rdukit_zoo.registry import model_names
-
-    if box.module is None and box.model not in model_names():
-        raise InvalidArgument(f"{path}: model: {box.model!r} is not in the zoo; legal: {', '.join(model_names())}")
-    legal = entry_of(box).sizes
-    unknown = {*box.sizes, *(p.name for p in box.parameters if p.size)} - set(legal)
-    if unknown:
-        raise InvalidArgument(f"{path}: sizes: {sorted(unknown)} are not sizes of its model; legal: {sorted(legal)}")

@@ -9,10 +9,9 @@ from typing import Final
 
 import click
 
-from rdukit.errors import InvalidArgument
+from rdukit.command_options import JSON_OPTION, parse_name_values, parse_value
+from rdukit.tables import print_table
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.cli_contract import JSON_OPTION
-from rdukit_modelbox.show import print_table
 from rdukit_modelbox.states import OperationState
 
 URL_OPTION: Final = click.option(
@@ -46,32 +45,32 @@ def call(
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Ask a running box for a verb and follow it to its end; Ctrl-C cancels it.
+    """Ask a running box for a verb. Follows the operation to its end; Ctrl-C cancels it.
 
     Example: rdukit box call --verb train --set epochs=2 --input pef=/tmp/logreg/logreg.pef --input dataset=/tmp/data
     """
     from rdukit_modelbox.call import Asked, call_verb
 
-    parameters = {name: _value(text) for name, text in _pairs("--set", settings).items()}
-    asked = Asked(verb, parameters, _pairs("--input", inputs), output, key, timeout_s, resume, webhook)
+    parameters = {name: parse_value(text) for name, text in parse_name_values("--set", settings).items()}
+    asked = Asked(verb, parameters, parse_name_values("--input", inputs), output, key, timeout_s, resume, webhook)
     sys.exit(call_verb(url, asked, is_detached=detach, as_json=as_json))
 
 
 @click.command()
 @URL_OPTION
-@click.option("--state", default="", type=click.Choice(["", *OperationState]), help="Only those in this state.")
-@click.option("--verb", default="", type=click.Choice(["", *Verb]), help="Only those of this verb.")
-@click.option("--limit", default=20, show_default=True, help="Most to show.")
+@click.option("--state", type=click.Choice([str(s) for s in OperationState]), help="Only those in this state.")
+@click.option("--verb", type=click.Choice([str(v) for v in Verb]), help="Only those of this verb.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
 @JSON_OPTION
-def operations(url: str, state: str, verb: str, limit: int, as_json: bool) -> None:
-    """List a running box's operations, newest first, those of its earlier processes too.
+def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
+    """List a running box's operations. The newest come first; those of its earlier processes are there too.
 
     Example: rdukit box operations --state failed
     """
     from rdukit_modelbox.client import BoxClient
 
     with BoxClient(url) as client:
-        found = list(islice(client.operations(state, verb), limit))
+        found = list(islice(client.operations(state or "", verb or ""), limit))
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return
@@ -89,7 +88,7 @@ def operations(url: str, state: str, verb: str, limit: int, as_json: bool) -> No
 @ID_OPTION
 @JSON_OPTION
 def watch(url: str, operation_id: str, as_json: bool) -> None:
-    """Follow an operation to its end, from its beginning; Ctrl-C leaves it running.
+    """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
 
     Example: rdukit box watch --operation op-0123456789abcdef
     """
@@ -103,7 +102,7 @@ def watch(url: str, operation_id: str, as_json: bool) -> None:
 @ID_OPTION
 @JSON_OPTION
 def cancel(url: str, operation_id: str, as_json: bool) -> None:
-    """Cancel an operation, queued or running, and wait until it has ended.
+    """Cancel an operation, queued or running. Waits until it has ended.
 
     Example: rdukit box cancel --operation op-0123456789abcdef
     """
@@ -115,22 +114,3 @@ def cancel(url: str, operation_id: str, as_json: bool) -> None:
 
 
 OPERATION_COMMANDS: Final = (call, operations, watch, cancel)
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
-        pairs[name] = value
-    return pairs
-
-
-def _value(text: str) -> object:
-    """A number or truth value if it reads as one, else the text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, (bool, int, float)) else text

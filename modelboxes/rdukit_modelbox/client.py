@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
 
-from rdukit.errors import Unavailable, error_from_body
+from rdukit.closable import Closable
+from rdukit.errors import InvalidArgument, Unavailable, error_from_body
 from rdukit_modelbox.sse import read_events
 
 #: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
@@ -20,11 +20,17 @@ REATTACH_PAUSE_S: Final = 0.3
 _FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class BoxClient:
+class BoxClient(Closable):
     """Talks to one box. All methods return plain JSON values of ``docs/design/wire.md``."""
 
     def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+        """
+        Raises:
+            InvalidArgument: ``url`` is none.
+        """
         self.url = url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"{url!r} is not the address of a box; legal: http://HOST:PORT")
         self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
 
     def describe(self) -> dict[str, Any]:
@@ -129,14 +135,6 @@ class BoxClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
         path = f"/v1/operations/{operation_id}/events"

@@ -5,7 +5,8 @@ Source: google.rpc's ``status.proto`` and ``error_details.proto``: ``ErrorInfo``
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -20,9 +21,15 @@ from rdukit_modelbox.finite import as_words
 ERROR_METADATA: Final = "rdukit-error-bin"
 STATUS_METADATA: Final = "grpc-status-details-bin"
 DOMAIN: Final = "rdukit.dev"
-#: Metadata have room for 8 KiB in all by default, and the message goes three times.
-_MAX_MESSAGE: Final = 1000
-_MAX_DETAIL: Final = 2000
+#: Bytes of each part on the wire. Clients take 8 KiB of metadata in all by default, names, base64 and (in the message)
+#: percent signs for what is not ASCII included; a call with more ends as RESOURCE_EXHAUSTED, whatever it was.
+_MESSAGE_BYTES: Final = 1200
+_STATUS_BYTES: Final = 2100
+_BODY_BYTES: Final = 1900
+#: Of one value or one field's fault among others.
+_VALUE_BYTES: Final = 200
+_FAULT_BYTES: Final = 500
+_CUT: Final = "..."
 
 Context = Any
 
@@ -41,17 +48,32 @@ def fields_of(error: RdukitError) -> list[tuple[str, str]]:
     return [(str(field), error.message)] if field else []
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How a refused call ends: the status's message and the trailing metadata."""
+
+    message: str
+    metadata: tuple[tuple[str, bytes], ...]
+
+
 def status_of(error: RdukitError) -> Status:
-    """``google.rpc.Status`` of an error."""
-    scalars = {key: str(value) for key, value in error.detail.items() if isinstance(value, (str, int, float, bool))}
+    """``google.rpc.Status`` of an error: as many values and faults as there is room for, the first ones first."""
     reason = error.code.replace("-", "_").upper()
-    told: list[Message] = [ErrorInfo(reason=reason, domain=DOMAIN, metadata=_short(scalars))]
-    if fields := fields_of(error):
-        violations = [
-            BadRequest.FieldViolation(field=field, description=words[:_MAX_MESSAGE]) for field, words in fields[:10]
-        ]
-        told.append(BadRequest(field_violations=violations))
-    status = Status(code=status_code_of(error).value[0], message=error.message[:_MAX_MESSAGE])
+    scalars = {key: str(value) for key, value in error.detail.items() if isinstance(value, (str, int, float, bool))}
+    faults = [(_fit(f, _VALUE_BYTES), _fit(words, _FAULT_BYTES)) for f, words in fields_of(error)]
+    status = Status(code=status_code_of(error).value[0], message=_fit(error.message, _FAULT_BYTES * 2))
+    info, bad = ErrorInfo(reason=reason, domain=DOMAIN), BadRequest()
+    left = _STATUS_BYTES - status.ByteSize() - 200
+    for field, words in faults:
+        if (left := left - len(field.encode()) - len(words.encode()) - 12) < 0:
+            break
+        bad.field_violations.append(BadRequest.FieldViolation(field=field, description=words))
+    for key, value in scalars.items():
+        key, value = _fit(key, 63), _fit(value, _VALUE_BYTES)
+        if (left := left - len(key.encode()) - len(value.encode()) - 12) < 0:
+            break
+        info.metadata[key] = value
+    told: list[Message] = [info, bad] if bad.field_violations else [info]
     for message in told:
         packed = AnyMessage()
         packed.Pack(message)
@@ -59,12 +81,23 @@ def status_of(error: RdukitError) -> Status:
     return status
 
 
+def refusal_of(error: RdukitError) -> Refusal:
+    """The error as it goes over the wire, short enough for any client."""
+    message = _fit(error.message, _MESSAGE_BYTES)
+    detail = as_words(error.detail)
+    body = _body(error, message, detail)
+    if len(body) > _BODY_BYTES:
+        field = error.detail.get("field")
+        kept = {} if field is None else {"field": _fit(str(field), _VALUE_BYTES)}
+        body = _body(error, _fit(error.message, _MESSAGE_BYTES // 2), kept)
+    metadata = ((STATUS_METADATA, status_of(error).SerializeToString()), (ERROR_METADATA, body))
+    return Refusal(message, metadata)
+
+
 async def refuse(context: Context, error: RdukitError) -> NoReturn:
     """End the call with the error."""
-    status = status_of(error)
-    body = {"error": {"code": error.code, "message": status.message, "detail": _detail_of(error), "request_id": None}}
-    metadata = ((STATUS_METADATA, status.SerializeToString()), (ERROR_METADATA, json.dumps(body).encode()))
-    await context.abort(status_code_of(error), status.message, metadata)
+    refusal = refusal_of(error)
+    await context.abort(status_code_of(error), refusal.message, refusal.metadata)
     raise AssertionError("abort does not return")
 
 
@@ -77,10 +110,19 @@ async def only_known(events: AsyncIterator[Any], context: Context) -> AsyncItera
         await refuse(context, error)
 
 
-def _detail_of(error: RdukitError) -> object:
-    detail = as_words(error.detail)
-    return detail if len(json.dumps(detail, default=repr)) <= _MAX_DETAIL else {"field": error.detail.get("field")}
+def _body(error: RdukitError, message: str, detail: object) -> bytes:
+    body = {"error": {"code": error.code, "message": message, "detail": detail, "request_id": None}}
+    return json.dumps(body, default=repr, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def _short(values: Mapping[str, str]) -> dict[str, str]:
-    return {key[:63]: value[:200] for key, value in list(values.items())[:10]}
+def _fit(text: str, limit: int) -> str:
+    """``text``, cut so that it takes no more than ``limit`` bytes in a header, where most bytes are percent-encoded."""
+    text = text.encode("utf-8", "replace").decode()
+    used, kept = 0, 0
+    for number, letter in enumerate(text):
+        used += 1 if " " <= letter <= "~" and letter not in '%"\\' else 3 * len(letter.encode())
+        if used <= limit - len(_CUT):
+            kept = number + 1
+        elif used > limit:
+            return text[:kept] + _CUT
+    return text

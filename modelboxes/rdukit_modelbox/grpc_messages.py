@@ -26,7 +26,7 @@ def to_struct(values: Mapping[str, object]) -> Struct:
 
 
 def from_struct(struct: Struct) -> dict[str, object]:
-    """Plain values; numbers are floats, also those that JSON does not have."""
+    """Plain values; numbers without a fraction are ints, all others floats, also those that JSON does not have."""
     return {name: _plain(value) for name, value in struct.fields.items()}
 
 
@@ -156,7 +156,9 @@ def progress_message(told: Progress) -> pb.Progress:
 def _plain(value: Value) -> object:
     match value.WhichOneof("kind"):
         case "number_value":
-            return value.number_value
+            number = value.number_value
+            # Doubles above may stand for more than one int.
+            return int(number) if number.is_integer() and abs(number) < 1 << 53 else number
         case "string_value":
             return value.string_value
         case "bool_value":

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from rdukit.errors import RdukitError
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.box import Verb
@@ -99,7 +99,12 @@ class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc
 
     async def ListOperations(self, request: pb.ListOperationsRequest, context: Context) -> pb.ListOperationsResponse:
         """Operations, newest first."""
-        page = self._service.operations.page(*filter_from(request), request.page_token)
+        try:
+            page = self._service.operations.page(*filter_from(request), request.page_token)
+        except InvalidArgument as error:
+            if error.detail.get("field") == "cursor":
+                error.detail["field"] = "page_token"  # as this wire calls it
+            raise
         operations = [operation_message(operation) for operation in page.operations]
         return pb.ListOperationsResponse(operations=operations, next_page_token=page.cursor)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.artifacts.reference import REMOTE_SCHEMES, is_remote, parse_fragment, parse_reference
 from rdukit_modelbox.box import Box, Slot, Verb
 
@@ -52,7 +52,11 @@ class Mounts:
             text = unquote(parts.path)
         elif "://" in text:
             raise InvalidArgument(f"{what}: {text!r} is not legal; legal: a path or file:///PATH on the box's machine")
-        path = (self.folders[0] / text).resolve()
+        try:
+            path = (self.folders[0] / text).resolve()
+            path.exists()
+        except OSError as cause:  # no name, and no path, is that long
+            raise InvalidArgument(f"{what}: {text[:80]!r}… is not a path: {cause.strerror}") from cause
         if not any(path == folder or folder in path.parents for folder in self.folders):
             raise InvalidArgument(
                 f"{what}: {path} is outside this box's mounts; legal: under {', '.join(map(str, self.folders))}"
@@ -115,7 +119,8 @@ def resolve_inputs(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str
     given = {**{name: text for name, slot in slots.items() if (text := _find_mounted(slot))}, **given}
     missing = [name for name, slot in slots.items() if slot.required and name not in given]
     if missing:
-        raise InvalidArgument(f"{box.name} {verb} needs the inputs {', '.join(missing)}", missing=missing)
+        words = f"{box.name} {verb} needs the inputs {', '.join(missing)}"
+        raise InvalidArgument(words, missing=missing, input=missing[0])
     return {name: _resolve_input(mounts, slots[name], text) for name, text in given.items()}
 
 
@@ -143,20 +148,28 @@ def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]
 
 
 def _resolve_input(mounts: Mounts, slot: Slot, text: str) -> Path:
+    try:
+        return _resolve_slot(mounts, slot, text)
+    except RdukitError as error:
+        error.detail.setdefault("input", slot.name)
+        raise
+
+
+def _resolve_slot(mounts: Mounts, slot: Slot, text: str) -> Path:
     what = f"input {slot.name!r}"
     scheme = text.partition("://")[0] if "://" in text else "file"
     legal = slot.schemes or ("file", *REMOTE_SCHEMES)
     if scheme not in legal:
-        raise InvalidArgument(f"{what}: scheme {scheme!r} is not legal; legal: {', '.join(legal)}", input=slot.name)
+        raise InvalidArgument(f"{what}: scheme {scheme!r} is not legal; legal: {', '.join(legal)}")
     if is_remote(text):
         return mounts.artifacts / "by-uri" / parse_reference(text, what).key
     if slot.mount is not None and "://" not in text and not text.startswith("/") and Path(slot.mount).is_dir():
         text = f"{slot.mount}/{text}"
     path = mounts.resolve(text, what)
     if not path.exists():
-        raise NotFound(f"{what}: there is nothing at {path}", input=slot.name)
+        raise NotFound(f"{what}: there is nothing at {path}")
     if slot.kind != "any" and path.is_dir() != (slot.kind == "folder"):
-        raise InvalidArgument(f"{what}: {path} must be a {slot.kind}", input=slot.name)
+        raise InvalidArgument(f"{what}: {path} must be a {slot.kind}")
     return path
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,8 @@ class ServeOptions:
     #: Served from the beginning; a PEF without parameters needs no checkpoint.
     pef: str | None = None
     checkpoint: str | None = None
+    #: Hears the REST URL and the gRPC address once the box is ready.
+    tell: Callable[[str, str], object] = lambda rest, grpc: None
 
 
 def serve(options: ServeOptions) -> None:
@@ -69,7 +71,7 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     await asyncio.sleep(0)
     from rdukit_modelbox.grpc_server import start_grpc
     from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
-    from rdukit_modelbox.serving.wires import make_box_app, more_services
+    from rdukit_modelbox.wires import make_box_app, more_services
 
     listener = _listen(options.host, options.rest_port)
     rest_port = listener.getsockname()[1]
@@ -112,6 +114,7 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     # What is there now stays: collections look at requests' objects only.
     gc.collect()
     gc.freeze()
+    options.tell(f"http://{options.host}:{rest_port}", f"{options.host}:{grpc_port}")
     logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, rest_port, grpc_port)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

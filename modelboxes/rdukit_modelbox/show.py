@@ -1,29 +1,12 @@
 """How the command line shows boxes to people."""
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from rdukit.tables import print_table
 from rdukit.units import format_bytes
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns on stdout."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_description(told: Mapping[str, Any]) -> None:
@@ -36,7 +19,7 @@ def print_description(told: Mapping[str, Any]) -> None:
         resources["memory"] = format_bytes(int(resources["memory"]))
     for title, values in (("resources", resources), ("labels", told.get("labels")), ("serving", told.get("serving"))):
         if values:
-            click.echo(f"{title}: " + ", ".join(f"{key} {_plain(value)}" for key, value in values.items()))
+            click.echo(f"{title}: " + ", ".join(f"{key} {plain(value)}" for key, value in values.items()))
     for title in ("licence", "model_card"):
         if told.get(title):
             click.echo(f"{title.replace('_', ' ')}: {told[title]}")
@@ -49,6 +32,19 @@ def print_description(told: Mapping[str, Any]) -> None:
             print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)
 
 
+def plain(value: object) -> str:
+    """A JSON value on one line, for people: six digits are enough of a number."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e15 and value != round(value) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {plain(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(plain(inner) for inner in value) + "]"
+    return str(value)
+
+
 def _slot(slot: Mapping[str, Any]) -> str:
     words = str(slot["name"]) + ("" if slot["required"] else "?")
     more = [f"at {slot['mount']}"] if slot.get("mount") else []
@@ -57,14 +53,4 @@ def _slot(slot: Mapping[str, Any]) -> str:
 
 
 def _value(parameter: Mapping[str, Any]) -> str:
-    return _plain(parameter["default"]) + (f" {parameter['unit']}" if parameter.get("unit") else "")
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_plain(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_plain(inner) for inner in value) + "]"
-    return str(value)
+    return plain(parameter["default"]) + (f" {parameter['unit']}" if parameter.get("unit") else "")

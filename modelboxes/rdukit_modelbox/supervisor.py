@@ -167,6 +167,8 @@ def judge(
             return Outcome(is_cancelled=True)
         return Outcome(failed=Failure(str(error["code"]), str(error["message"]), _detail_of(error)))
     reason = f"the process of this operation {describe_exit(status)}"
+    if status == 0:
+        reason += " and gave no result"
     if was_short_of_memory:
         reason += f" while the machine ran out of memory; it had used {watch.peak_bytes >> 20} MiB"
     return Outcome(

@@ -1,20 +1,25 @@
-"""For tests: a verb's surroundings without a box's process."""
+"""For tests: a verb without a box's process, and what a running box does."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from rdukit.errors import Cancelled
 from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
+from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.context import Progress, VerbResult
 from rdukit_modelbox.parameters import check_parameters
 from rdukit_modelbox.verbs import load_verb
 
 
 class RecordingContext:
-    """A ``VerbContext`` that keeps what it is told, and is never cancelled; ``look`` sees each progress."""
+    """A ``VerbContext`` that keeps what it is told; ``look`` sees each progress."""
 
-    def __init__(self, box: Box, look: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, box: Box, look: Callable[[Progress], None] | None = None, cancel_at: int = 0) -> None:
+        """``cancel_at``: at which question whether it is cancelled it is, from 1; 0: never."""
         self._box = box
         self._look = look
+        self._questions_left = cancel_at
         self.told: list[Progress] = []
         self.lines: list[str] = []
 
@@ -34,7 +39,10 @@ class RecordingContext:
         self.lines.append(text)
 
     def check_cancelled(self) -> None:
-        """Never."""
+        """Raises ``Cancelled`` at the chosen question."""
+        self._questions_left -= 1
+        if self._questions_left == 0:
+            raise Cancelled("cancelled")
 
 
 def run_verb(
@@ -46,3 +54,19 @@ def run_verb(
     checked = check_parameters(loaded, Verb(verb), parameters)
     output.mkdir(parents=True, exist_ok=True)
     return load_verb(Verb(verb))(RecordingContext(loaded, look), checked, inputs or {}, output)
+
+
+def succeed(client: BoxClient, verb: str, *arguments: Any, **more: Any) -> dict[str, Any]:
+    """The ended operation of a verb that a running box is asked for as with ``BoxClient.submit``.
+
+    Raises:
+        AssertionError: it did not succeed; shows the operation.
+    """
+    ended = client.wait(client.submit(verb, *arguments, **more)["id"])
+    assert ended["state"] == "succeeded", ended
+    return ended
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of a process's children now. Linux."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

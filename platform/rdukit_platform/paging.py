@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, and_, or_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from rdukit.errors import InvalidArgument
 
@@ -24,6 +24,27 @@ class Listed(Protocol):
 
 
 R = TypeVar("R", bound=Listed)
+
+
+def read_page(
+    session: Session,
+    query: Select[R],
+    created_at: InstrumentedAttribute[float],
+    row_id: InstrumentedAttribute[str],
+    limit: int,
+    cursor: str | None,
+) -> tuple[list[R], str | None]:
+    """The page of a query's rows that comes after ``cursor``, and the cursor of the next page; None: it is the last.
+
+    ``created_at`` and ``row_id`` are the columns of the rows.
+
+    Raises:
+        InvalidArgument: limit or cursor are not legal.
+    """
+    if cursor is not None:
+        query = query.where(after_cursor(cursor, created_at, row_id))
+    query = query.order_by(created_at.desc(), row_id.desc()).limit(check_limit(limit) + 1)
+    return cut_page(session.scalars(query).all(), limit)
 
 
 def check_limit(limit: int) -> int:

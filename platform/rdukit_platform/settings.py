@@ -26,6 +26,25 @@ TOKEN: Final = Setting("token", "", "API token of clients; default: the file tok
 BOX_COMMAND: Final = Setting(
     "worker.box_command", "", "Command that runs and describes ModelBoxes; default: this Python's rdukit_modelbox.", str
 )
+BOX_BACKEND: Final = Setting(
+    "worker.box_backend", "process", "What runs the ModelBoxes of jobs.", str, ("process", "docker", "podman")
+)
+BOX_IMAGE: Final = Setting(
+    "worker.box_image",
+    "",
+    "Image of ModelBoxes that run as containers, {box} in it is the box's name; default: rdukit/modelbox:latest.",
+    str,
+)
+BOX_MEMORY: Final = Setting("worker.box_memory", 0, "Bytes that a job's ModelBox may use; 0: no limit.", int)
+BOX_PIDS: Final = Setting(
+    "worker.box_pids", 0, "Processes and threads of a job's ModelBox that is a container; 0: no limit.", int
+)
+BOX_ENVIRONMENT: Final = Setting(
+    "worker.box_environment",
+    "RDUKIT_LOG_LEVEL,RDUKIT_DEBUG,RDUKIT_CHECK,RDUKIT_KERNELS,RDUKIT_ISOLATION_MODE,RDUKIT_ISOLATION_CORES,OMP_NUM_THREADS",
+    "Variables of the worker that a ModelBox that is a container gets too.",
+    str,
+)
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
 WORKER_LEASE_S: Final = Setting(
     "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
@@ -57,6 +76,11 @@ PLATFORM_SETTINGS: Final = (
     GATEWAY_URL,
     TOKEN,
     BOX_COMMAND,
+    BOX_BACKEND,
+    BOX_IMAGE,
+    BOX_MEMORY,
+    BOX_PIDS,
+    BOX_ENVIRONMENT,
     WORKER_SLOTS,
     WORKER_LEASE_S,
     WORKER_START_S,

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from safetensors.torch import save_file
 from tritonclient.utils import InferenceServerException
 
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.box_backends import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.testing import run_verb
 from rdukit_zoo.mlp import MultiLayerPerceptron

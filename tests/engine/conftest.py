@@ -4,6 +4,7 @@ An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` (``make engine``)
 an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure.
 """
 
+import importlib.metadata
 import os
 import secrets
 import shutil
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +23,7 @@ import pytest
 
 TREE = Path(__file__).parents[2]
 BASE_IMAGE = "python:3.11-slim-bookworm"
+WHEELS = TREE / "docker/wheels"
 IMAGES = {"platform": "platform", "modelbox": "modelboxes", "snd": "runtime"}
 PODMAN_CONFIG = """\
 [containers]
@@ -61,47 +64,95 @@ def need() -> Callable[[str], str]:
     return find
 
 
-@pytest.fixture(scope="session")
-def engine_environment() -> Iterator[dict[str, str]]:
-    """The environment in which ``docker`` answers and the base image is there."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is under way since before the first test: the engine's environment with its base image, and the images."""
+
+    environment: "Future[dict[str, str]]"
+    images: "Future[dict[str, str]]"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
+    """Starts the engine and the builds if any test needs them: pip waits for the network while other tests run.
+
+    Docker's engine comes before podman's first network and ends after its last: neither takes the other's rules away.
+    """
+    needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    environment: Future[dict[str, str]] = Future()
+    images: Future[dict[str, str]] = Future()
+    folder = pool = None
+    wheels = set(WHEELS.glob("*.whl"))
+    if "engine_environment" in needed:
+        try:
+            found, folder = start_engine()
+        except (pytest.skip.Exception, pytest.fail.Exception) as reason:
+            environment.set_exception(reason)
+            images.set_exception(reason)
+        else:
+            pool = ThreadPoolExecutor(1, "builds")
+            environment = pool.submit(prepare_builds, found)
+            if "images" in needed:
+                images = pool.submit(build_images, environment)
+    try:
+        yield Begun(environment, images)
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        if folder is not None:  # a build that still runs ends with its engine
+            subprocess.run([TREE / "scripts/engine/down", folder], check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+        if pool is not None:
+            pool.shutdown()
+        for wheel in set(WHEELS.glob("*.whl")) - wheels:
+            wheel.unlink()
+
+
+def start_engine() -> tuple[dict[str, str], str | None]:
+    """The environment in which ``docker`` answers, and the folder of an engine that was started for it."""
     if shutil.which("docker") is None:
         refuse("there is no docker command")
     environment = dict(os.environ)
-    folder = None
-    if not answers("docker", "version", environment=environment):
-        if os.environ.get("RDUKIT_ENGINE_START") != "1":
-            refuse("none answers; make engine starts one")
-        folder = tempfile.mkdtemp(prefix="rdkeng", dir="/tmp")
-        started = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
-        if started.returncode != 0:
-            shutil.rmtree(folder, ignore_errors=True)
-            refuse(started.stderr.strip().splitlines()[-1])
-        environment["DOCKER_HOST"] = started.stdout.strip()
+    if answers("docker", "version", environment=environment):
+        return environment, None
+    if os.environ.get("RDUKIT_ENGINE_START") != "1":
+        refuse("none answers; make engine starts one")
+    folder = tempfile.mkdtemp(prefix="rdkeng", dir="/tmp")
+    started = subprocess.run([TREE / "scripts/engine/up", folder], capture_output=True, text=True, check=False)
+    if started.returncode != 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        refuse(started.stderr.strip().splitlines()[-1])
+    environment["DOCKER_HOST"] = started.stdout.strip()
+    return environment, folder
+
+
+@pytest.fixture(scope="session")
+def engine_environment(begun: Begun) -> dict[str, str]:
+    """The environment in which ``docker`` answers and the base image is there."""
+    return begun.environment.result()
+
+
+def prepare_builds(environment: dict[str, str]) -> dict[str, str]:
+    """See that the base image is there, and the CPU build of torch if that is what is installed here.
+
+    Returns ``environment``.
+    """
+    bringing = None
+    if not list(WHEELS.glob("torch-*.whl")):
+        wanted = f"torch=={importlib.metadata.version('torch')}"
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), wanted]
+        bringing = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        prepare_builds(environment)
-        yield environment
+        is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
+        if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
+            base = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
+            made = subprocess.run(base, env=environment, capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
     finally:
-        if folder is not None:
-            subprocess.run([TREE / "scripts/engine/down", folder], check=False)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def prepare_builds(environment: dict[str, str]) -> None:
-    """See that the base image is there, and the CPU build of torch if that is what is installed here."""
-    is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
-    if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
-        command = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
-        made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
-    wheels = TREE / "docker/wheels"
-    if not list(wheels.glob("torch-*.whl")):
-        torch = subprocess.run(
-            [sys.executable, "-c", "import importlib.metadata as m; print(m.version('torch'))"],
-            capture_output=True, text=True, check=True,
-        ).stdout.strip()  # fmt: skip
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), f"torch=={torch}"]
-        answers(*command)
+        if bringing is not None:
+            bringing.wait(600)
+    return environment
 
 
 def find_builder(environment: dict[str, str]) -> tuple[str, str]:
@@ -115,8 +166,14 @@ def find_builder(environment: dict[str, str]) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
-def images(engine_environment: dict[str, str]) -> dict[str, str]:
+def images(begun: Begun) -> dict[str, str]:
     """The images by part, built from this tree; with ``RDUKIT_ENGINE_REUSE=1`` those that are there."""
+    return begun.images.result()
+
+
+def build_images(prepared: "Future[dict[str, str]]") -> dict[str, str]:
+    """Build what ``images`` gives, on an engine with its base."""
+    engine_environment = prepared.result()
     client, kit = find_builder(engine_environment)
 
     def build(part: str) -> str:
@@ -191,3 +248,12 @@ def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
         answers("podman", "system", "reset", "--force", environment=environment)
         subprocess.run(["umount", "--quiet", str(folder / "root/overlay")], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def podman_image(podman_environment: dict[str, str], layout: Path) -> str:
+    """The image of the box logreg that was written without any engine, in podman's storage."""
+    command = ["podman", "pull", "--quiet", f"oci:{layout}:logreg"]
+    pulled = subprocess.run(command, env=podman_environment, capture_output=True, text=True, timeout=300, check=False)
+    assert pulled.returncode == 0, pulled.stderr
+    return pulled.stdout.strip().splitlines()[-1]

@@ -7,11 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rdukit.box_backends import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
 from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.base import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+from rdukit.testing import wait_until
 from rdukit_modelbox.backends.docker import DockerBackend
 from rdukit_modelbox.backends.podman import PodmanBackend
-from rdukit_modelbox.backends.testing import START_S, BackendContract, contract_box, wait_until
+from rdukit_modelbox.backends.testing import START_S, BackendContract, contract_box
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,12 +40,8 @@ def docker_backend(engine_environment: dict[str, str], images: dict[str, str]) -
 
 
 @pytest.fixture(scope="module")
-def podman_backend(podman_environment: dict[str, str], layout: Path) -> Iterator[PodmanBackend]:
-    """On the image that was written without any engine."""
-    command = ["podman", "pull", "--quiet", f"oci:{layout}:logreg"]
-    pulled = subprocess.run(command, env=podman_environment, capture_output=True, text=True, timeout=300, check=False)
-    assert pulled.returncode == 0, pulled.stderr
-    backend = PodmanBackend(pulled.stdout.strip().splitlines()[-1], podman_environment["RDUKIT_PODMAN_URL"])
+def podman_backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
+    backend = PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])
     yield backend
     backend.close()
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
-from rdukit_modelbox.backends.base import BoxSpec, Limits
+from rdukit.box_backends import BoxSpec, Limits
 from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder, make_pod
 from rdukit_modelbox.image.build import build_layout
 from rdukit_modelbox.image.config import empty_config, with_layers
@@ -25,6 +27,8 @@ from rdukit_modelbox.image.layout import Layout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name
 from rdukit_modelbox.image.push import push_image
 from rdukit_modelbox.image.verify import verify_layout
+from rdukit_modelbox.testing import run_verb
+from rdukit_zoo.mlp import MultiLayerPerceptron
 
 TREE = Path(__file__).parents[2]
 MB = 1_000_000
@@ -122,18 +126,39 @@ def test_every_image_has_labels_a_bill_of_materials_and_a_check_of_health(
         assert "rdukit" in names and ("torch" in names) == (image == images["modelbox"])
 
 
-def test_a_box_in_a_container_is_ready_in_four_seconds_and_stops_in_order(
-    box_image: str, engine_environment: dict[str, str]
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder, readable for all, with a PEF of the box mlp and a checkpoint."""
+    folder = tmp_path_factory.mktemp("served")
+    pef = Path(run_verb("mlp", "compile", folder / "compiled", purpose="serve", batch_size=32).outputs["pef"])
+    shutil.copyfile(pef, folder / "mlp.pef")
+    torch.manual_seed(0)
+    save_file(MultiLayerPerceptron().state_dict(), folder / "mlp.safetensors")
+    for path in (*folder.iterdir(), *list(folder.parents)[:2], folder):
+        path.chmod(0o755)
+    return folder
+
+
+def test_a_box_in_a_container_serves_its_model_in_four_seconds_and_stops_in_order(
+    box_image: str, served: Path, engine_environment: dict[str, str]
 ) -> None:
     port = free_port()
+    command = [
+        "rdukit", "box", "run", "--box", "mlp", "--host", "0.0.0.0", "--parent", "0", "--mount", "/models",
+        "--pef", "/models/mlp.pef", "--checkpoint", "/models/mlp.safetensors",
+    ]  # fmt: skip
     started = time.monotonic()
     container = run(
         "docker", "run", "--detach", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt",
-        "no-new-privileges", "--publish", f"127.0.0.1:{port}:9000", box_image, environment=engine_environment,
+        "no-new-privileges", "--publish", f"127.0.0.1:{port}:9000", "--volume", f"{served}:/models:ro", box_image,
+        *command, environment=engine_environment,
     ).strip()  # fmt: skip
     try:
-        wait_ready(f"http://127.0.0.1:{port}", 60)
+        wait_ready(f"http://127.0.0.1:{port}/v2", 60)
         took = time.monotonic() - started
+        tensor = {"name": "rows", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}
+        answered = httpx.post(f"http://127.0.0.1:{port}/v2/models/mlp/infer", json={"inputs": [tensor]}, timeout=10)
+        assert answered.status_code == 200 and answered.json()["outputs"][0]["shape"] == [1, 10], answered.text
         run("docker", "stop", "--time", "10", container, environment=engine_environment)
         code = run("docker", "inspect", "--format", "{{.State.ExitCode}}", container, environment=engine_environment)
         assert code.strip() == "0"
@@ -279,9 +304,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], str
 
 def test_a_registry_gets_a_layout_and_takes_no_blob_twice(layout: Path, registry: str) -> None:
     first = push_image(layout, "logreg", f"docker://{registry}/boxes/digits:1", is_plain_http=True)
-    assert (first.sent, first.known) == (6, 0)
+    assert (first.sent, first.known) == (7, 0)
     again = push_image(layout, "ffn", f"docker://{registry}/boxes/digits:2", is_plain_http=True)
-    assert (again.sent, again.known) == (2, 4), "the base's layers are there already"
+    assert (again.sent, again.known) == (2, 5), "the base's layers are there already"
     accepted = "application/vnd.oci.image.manifest.v1+json"
     got = httpx.get(f"http://{registry}/v2/boxes/digits/manifests/1", headers={"Accept": accepted})
     assert got.headers["docker-content-digest"] == first.digest

@@ -2,7 +2,8 @@
 
 ``train`` counts steps, one every ``step_s`` seconds, and keeps its count in ``checkpoint/latest.json`` as a real box
 does. ``mood`` makes it fail: ``refuse`` (its own error) or ``crash`` (ends without an answer, half-way). Its first
-event stream always breaks, after three events, so that whoever follows must attach again.
+event stream always breaks, after three events, so that whoever follows must attach again. It ends with the process that
+started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
 """
 
 import argparse
@@ -182,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["list", "describe", "run"])
-    for name in ("--box", "--rest-port", "--grpc-port", "--state", "--announce"):
+    for name in ("--box", "--rest-port", "--grpc-port", "--state", "--announce", "--parent"):
         parser.add_argument(name)
     parser.add_argument("--mount", action="append")
     parser.add_argument("--json", action="store_true")
@@ -190,7 +191,8 @@ def main() -> None:
     if options.command == "list":
         print(json.dumps([DESCRIPTION]))
         return
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    if "COUNTER_OUTLIVES_ITS_WORKER" not in os.environ:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     Handler.box = Box()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

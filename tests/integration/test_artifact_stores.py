@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
+from rdukit.box_backends import BoxSpec
 from rdukit.errors import Cancelled, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
-from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.inspect_box import inspect_running

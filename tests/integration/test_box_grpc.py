@@ -12,9 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
+from rdukit.box_backends import BoxSpec
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 
 SERVICE = "rdukit.modelbox.v1.ModelBox"
@@ -63,7 +63,7 @@ def details_of(error: grpc.RpcError) -> tuple[ErrorInfo, BadRequest]:
         ("Infer", {}, "INVALID_ARGUMENT", "rows"),
         ("ListOperations", {"state": "x"}, "INVALID_ARGUMENT", "state"),
         ("ListOperations", {"page_size": -1}, "INVALID_ARGUMENT", "page_size"),
-        ("ListOperations", {"page_token": "x"}, "INVALID_ARGUMENT", "cursor"),
+        ("ListOperations", {"page_token": "x"}, "INVALID_ARGUMENT", "page_token"),
         ("GetOperation", {"id": "x"}, "NOT_FOUND", "id"),
         ("Cancel", {"id": "x"}, "NOT_FOUND", "id"),
     ],
@@ -82,6 +82,8 @@ def test_the_details_name_the_reason_and_the_field(
     info, fields = details_of(caught.value)
     assert (info.reason, info.domain) == (reason, "rdukit.dev")
     assert [violation.field for violation in fields.field_violations] == [field]
+    # Numbers come as doubles and are told as they were given.
+    assert ".0 is not legal" not in caught.value.details() or "timeout" in field
 
 
 def test_values_that_json_does_not_have_are_refused_like_others(stub: modelbox_pb2_grpc.ModelBoxStub) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from safetensors.torch import save_file
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from rdukit.box_backends import BoxSpec
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.testing import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.testing import run_verb
+from rdukit_modelbox.testing import children_of, run_verb
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 BATCH, TOKEN = 8, "sesame"
@@ -56,8 +57,7 @@ class Served:
 
     def pid(self) -> int:
         """Process id of the device process that answers."""
-        children = Path(f"/proc/{self.box.pid}/task/{self.box.pid}/children").read_text().split()
-        return max(int(child) for child in children)
+        return max(children_of(self.box.pid))
 
     def metric(self, name: str) -> float:
         lines = self.http.get("/metrics").text.splitlines()
@@ -83,13 +83,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield found
     found.http.close()
     box.stop()
-
-
-def wait_until(happened: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def request(**changes: Any) -> dict[str, Any]:
@@ -122,7 +115,9 @@ def test_unknown_models_versions_routes_and_methods_are_4xx(served: Served) -> N
         assert (answer.status_code, list(answer.json())) == (404, ["error"])
     for path in ("/v2/models/nope", "/v2/models/mlp/versions/99/ready", "/v2/models/nope/ready"):
         assert served.http.get(path).status_code == 404
-    assert served.http.get("/v2/models/mlp/infer").status_code == 405
+    refused = served.http.get("/v2/models/mlp/infer")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert served.http.post("/v2/repository/index", json={"ready": "yes"}).status_code == 400
     assert served.http.get("/v2/systemsharedmemory/status").status_code == 400
 
 
@@ -281,6 +276,7 @@ class Load:
     def __enter__(self) -> "Load":
         for thread in self._threads:
             thread.start()
+        wait_until(lambda: bool(self.statuses), what="the first answer")
         return self
 
     def __exit__(self, *_: object) -> None:

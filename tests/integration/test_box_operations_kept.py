@@ -8,8 +8,7 @@ import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rdukit.box_backends import BoxSpec
 from rdukit.errors import Conflict, Unavailable
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.testing import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.mounts import Exchange
@@ -92,13 +92,6 @@ def start(state: Path) -> ProcessBox:
     return ProcessBackend().start(BoxSpec("logreg", state, environment=ENVIRONMENT))
 
 
-def wait_until(happened: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def deliveries_of(client: BoxClient, operation_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.operation(operation_id)["deliveries"]
     return found
@@ -141,8 +134,8 @@ async def test_without_the_setting_no_webhook_reaches_this_machine(host: str) ->
 
 
 def test_what_takes_too_long_fails_running_or_queued(client: BoxClient) -> None:
-    running = client.submit("preprocess", {"limit": 1}, timeout_s=0.2)
-    queued = client.submit("preprocess", {"limit": 1}, timeout_s=0.05)
+    running = client.submit("compile", timeout_s=0.2)
+    queued = client.submit("compile", timeout_s=0.05)
     ended = client.wait(running["id"])
     assert (ended["state"], ended["error"]["code"]) == ("failed", "deadline-exceeded")
     ended = client.wait(queued["id"])
@@ -152,7 +145,7 @@ def test_what_takes_too_long_fails_running_or_queued(client: BoxClient) -> None:
 
 def test_the_list_is_given_in_parts_and_by_state(box: ProcessBox, client: BoxClient) -> None:
     every = [operation["id"] for operation in client.operations()]
-    failed = [operation["id"] for operation in client.operations(state="failed", verb="preprocess")]
+    failed = [operation["id"] for operation in client.operations(state="failed", verb="compile")]
     assert 0 < len(failed) < len(every)
     page = httpx.get(f"{box.rest_url}/v1/operations?limit=2", trust_env=False).json()
     assert [o["id"] for o in page["operations"]] == every[:2]

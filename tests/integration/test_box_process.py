@@ -5,22 +5,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import httpx
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from rdukit.box_backends import BoxSpec
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, Unavailable, UnknownParameter
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.testing import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
+from rdukit_modelbox.cli import box as box_commands
 from rdukit_modelbox.client import BoxClient
+from rdukit_modelbox.state_folder import StateFolder
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +44,6 @@ def client(box: ProcessBox) -> Iterator[BoxClient]:
 def channel(box: ProcessBox) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(box.grpc_address) as channel:
         yield channel
-
-
-def wait_until(happened: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_both_wires_say_that_the_box_is_healthy(box: ProcessBox, client: BoxClient, channel: grpc.Channel) -> None:
@@ -242,3 +238,46 @@ def test_the_command_line_lists_describes_and_validates(tmp_path: Path) -> None:
     done = rdukit_box("validate", "--file", str(bad), "--json")
     assert done.returncode == 2
     assert "verbs: missing" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_the_command_line_lists_operations_by_state_and_verb(box: ProcessBox, client: BoxClient) -> None:
+    ended = client.wait(client.submit("preprocess", {"limit": 20})["id"])
+    assert ended["state"] == "succeeded"
+
+    def listed(*arguments: str) -> str:
+        result = CliRunner().invoke(box_commands, ["operations", "--url", box.rest_url, *arguments])
+        assert result.exception is None
+        return result.output
+
+    assert ended["id"] in listed("--state", "succeeded", "--verb", "preprocess")
+    assert ended["id"] not in listed("--state", "failed")
+    assert ended["id"] not in listed("--verb", "train", "--limit", "5")
+    assert json.loads(listed("--state", "succeeded", "--limit", "1", "--json"))[0]["state"] == "succeeded"
+    watched = CliRunner().invoke(box_commands, ["watch", "--url", box.rest_url, "--operation", ended["id"]])
+    assert watched.exit_code == 0
+    shown = dict(line.split(None, 1) for line in watched.stdout.splitlines() if line.startswith("  "))
+    assert shown["train_samples"] == "20"
+
+
+def test_every_refusal_of_a_path_names_its_input_over_rest(client: BoxClient) -> None:
+    for given in ("/etc/passwd", "x" * 300, "a\0b", "nowhere"):
+        with pytest.raises((InvalidArgument, NotFound)) as caught:
+            client.submit("preprocess", inputs={"data": given})
+        assert caught.value.detail["field"] == "inputs.data"
+
+
+def test_an_id_of_any_script_and_length_is_not_found_over_grpc(channel: grpc.Channel) -> None:
+    stub = modelbox_pb2_grpc.ModelBoxStub(channel)
+    for operation_id in ("ü" * 5000, "🎉" * 20_000, "%" * 3000):
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Cancel(pb.OperationRequest(id=operation_id), timeout=10)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_box_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = CliRunner().invoke(box_commands, ["run", "--box", "mlp", "--rest-port", "99999"])
+    assert refused.exit_code == 2
+    assert "0<=x<=65535" in refused.stderr
+    with pytest.raises(InvalidArgument, match="pass another --state"):
+        StateFolder(tmp_path / "file" / "x")

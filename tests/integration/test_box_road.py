@@ -13,12 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rdukit.box_backends import BoxSpec
 from rdukit.errors import Conflict, InvalidArgument, PefMismatch
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.testing import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
+from rdukit_modelbox.testing import children_of, succeed
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2"}
 
@@ -58,12 +60,6 @@ def trained(client: BoxClient, made: dict[str, str], state: Path) -> dict[str, A
     return succeed(client, "train", {"epochs": 2, "checkpoint_every": 60}, made, str(state / "trained"))
 
 
-def succeed(client: BoxClient, verb: str, *arguments: Any, **more: Any) -> dict[str, Any]:
-    ended = client.wait(client.submit(verb, *arguments, **more)["id"])
-    assert ended["state"] == "succeeded", ended
-    return ended
-
-
 def parameters_in(folder: Path) -> dict[str, torch.Tensor]:
     latest = json.loads((folder / "latest.json").read_text())
     return {k: v for k, v in load_file(folder / latest["file"]).items() if not k.startswith("random")}
@@ -79,9 +75,8 @@ def wait_for_checkpoint(client: BoxClient, operation_id: str, beyond_step: int) 
 
 
 def child_of(box: ProcessBox) -> int:
-    children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
-    assert len(children) == 1
-    return int(children[0])
+    (child,) = children_of(box.pid)
+    return child
 
 
 def test_the_whole_road_ends_above_ninety_percent(
@@ -249,7 +244,4 @@ def test_no_child_survives_its_box(state: Path, made: dict[str, str]) -> None:
     child = child_of(box)
     os.kill(box.pid, signal.SIGKILL)
     box.stop()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{child}").exists()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), what="the child ends")

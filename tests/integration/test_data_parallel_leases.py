@@ -4,10 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from rdukit.testing import wait_until
 from rdukit_runtime.testing import environment, running_daemon
 
 PROGRAM = """
@@ -31,13 +30,6 @@ else:
         print("step", flush=True)
         time.sleep(0.02)
 """
-
-
-def wait_until(is_done: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(tmp_path: Path) -> None:

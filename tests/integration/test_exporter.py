@@ -7,17 +7,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from rdukit.testing import wait_until
 from rdukit_runtime.testing import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 
 _COMMAND = [sys.executable, "-m", "rdukit_runtime.cli.exporter"]
-_START_S = 20.0
 
 
 class RunningExporter:
@@ -74,13 +73,6 @@ def start() -> Iterator[Callable[..., RunningExporter]]:
     yield make
     for exporter in started:
         exporter.stop()
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + _START_S
-    while not is_so():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.02)
 
 
 def test_a_scrape_shows_tiles_leases_and_faults_of_the_node(

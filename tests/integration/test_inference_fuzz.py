@@ -20,10 +20,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rdukit.box_backends import BoxSpec
 from rdukit.proto import inference_pb2 as pb
-from rdukit_modelbox.backends.base import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.testing import run_verb
+from rdukit_modelbox.testing import children_of, run_verb
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.
@@ -393,10 +393,10 @@ def test_wrong_requests_leave_nothing_behind(box: ProcessBox) -> None:
 
 def device_process(box: ProcessBox) -> int:
     """The process that holds the model now."""
-    for child in Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split():
+    for child in children_of(box.pid):
         with contextlib.suppress(OSError):
             if b"device_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return int(child)
+                return child
     return 0
 
 

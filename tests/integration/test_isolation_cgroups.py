@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from rdukit.testing import wait_until
 from rdukit_runtime.isolation import CgroupGuard
 from rdukit_runtime.isolation.groups import Limits, find_hierarchies, group_in, may_take_over
 from rdukit_runtime.testing import environment, start_daemon, stop_daemon
@@ -179,13 +180,6 @@ sys.stdin.read()
 """
 
 
-def wait_for(question: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not question():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def groups_of(lease: str) -> list[Path]:
     return [found for folder in FOLDERS.values() if folder for found in folder.glob(f"rdukit-*/{lease}")]
 
@@ -204,9 +198,9 @@ def test_the_daemons_groups_end_with_their_leases_and_with_the_daemon() -> None:
             stack.callback(holder.kill)
             assert holder.stdout is not None
             leases.append(holder.stdout.readline().strip())
-        wait_for(lambda: all(len(groups_of(lease)) == len(FOLDERS) for lease in leases))
+        wait_until(lambda: all(len(groups_of(lease)) == len(FOLDERS) for lease in leases))
         with closing(daemon.connect()) as client:
-            wait_for(
+            wait_until(
                 lambda: all(
                     row["isolation"]["node"] == {
                         "cgroup_cpu": "applied: cpu.shares 512", "cgroup_pids": "applied: pids.max 4096",
@@ -215,11 +209,11 @@ def test_the_daemons_groups_end_with_their_leases_and_with_the_daemon() -> None:
                 )
             )  # fmt: skip
         holders[0].kill()
-        wait_for(lambda: not groups_of(leases[0]))
+        wait_until(lambda: not groups_of(leases[0]))
         daemon.process.kill()
         daemon.process.communicate()
         assert groups_of(leases[1])
         daemon = start_daemon(home)
-        wait_for(lambda: not groups_of(leases[1]))
+        wait_until(lambda: not groups_of(leases[1]))
         assert holders[1].poll() is None
         assert stop_daemon(daemon) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.box_backends import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 
 ENVIRONMENT = {"RDUKIT_BOX_MAX_BODY_BYTES": "100000"}

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from rdukit.errors import RdukitError
 from rdukit.files import sha256_of
 from rdukit.hardware import find_node
 from rdukit.snd import SndClient
+from rdukit.testing import wait_until
 from rdukit.testing.pefs import write_example_pef
 from rdukit_runtime.inventory import lanes_of, tile_of_path
 from rdukit_runtime.testing import environment, node_command
@@ -35,14 +36,6 @@ PLATFORM = "SN10-8"
 NODE = find_node(PLATFORM)
 #: Hurt a tile, a channel, a link, an RDU; none of them for good.
 FAULTS = ("tile-hang", "ddr-uncorrectable", "scratchpad-uncorrectable", "pcie-link-degraded", "thermal", "rdu-hang")
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float, why: str) -> float:
-    start = time.monotonic()
-    while not holds():
-        assert time.monotonic() - start < timeout_s, f"waited {timeout_s} s in vain: {why}"
-        time.sleep(0.01)
-    return time.monotonic() - start
 
 
 class StressedNode:

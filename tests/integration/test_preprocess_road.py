@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.box_backends import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
+from rdukit_modelbox.testing import children_of, succeed
 
 PARAMETERS: dict[str, Any] = {"max_seq_length": 64, "num_training_splits": 12, "dev_ratio": 0.1}
 
@@ -54,14 +55,12 @@ def first_finished_file(client: BoxClient, operation: str, output: Path) -> None
 def test_a_killed_preprocess_goes_on_to_the_same_data_set(
     box: ProcessBox, client: BoxClient, data: Path, state: Path
 ) -> None:
-    whole = client.wait(client.submit("preprocess", PARAMETERS, {"data": str(data)}, str(state / "whole"))["id"])
-    assert whole["state"] == "succeeded", whole
+    whole = succeed(client, "preprocess", PARAMETERS, {"data": str(data)}, str(state / "whole"))
     output = state / "killed"
     killed = client.submit("preprocess", PARAMETERS, {"data": str(data)}, str(output))
     first_finished_file(client, killed["id"], output)
-    children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text().split()
-    for child in children:
-        os.kill(int(child), signal.SIGKILL)
+    for child in children_of(box.pid):
+        os.kill(child, signal.SIGKILL)
     assert client.wait(killed["id"])["error"]["code"] == "child-died"
     finished = {path.stem for path in (output / ".preprocess").glob("train_*.json")}
     assert 1 <= len(finished) < 12

@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from rdukit.errors import (
     Unauthenticated,
 )
 from rdukit.hardware import GIB
+from rdukit.testing import wait_until
 from rdukit_runtime.node import open_lease
 from rdukit_runtime.status_page import EXECUTE
 from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
@@ -60,14 +61,6 @@ def use_the_daemon(daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch) -> It
 def free_tiles(daemon: RunningDaemon) -> int:
     with daemon.connect() as client:
         return sum(tile["lease"] is None for tile in client.status()["tiles"])
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 5.0) -> float:
-    start = time.monotonic()
-    while not holds():
-        assert time.monotonic() - start < timeout_s, "waited in vain"
-        time.sleep(0.005)
-    return time.monotonic() - start
 
 
 def test_a_program_uses_the_daemon_when_it_answers(daemon: RunningDaemon) -> None:

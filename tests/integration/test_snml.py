@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from rdukit.errors import InvalidArgument, NoResources, NotFound, RdukitError, Unauthenticated, Unavailable
+from rdukit.testing import wait_until
 from rdukit_runtime.paths import NodePaths
 from rdukit_runtime.snml.client import SnmlClient
 from rdukit_runtime.snml.server import SERVICES, start_snml
@@ -261,7 +262,7 @@ def test_a_killed_node_s_socket_is_taken_over_and_old_clients_find_the_new_node(
                 except Unavailable:
                     return False
 
-            until(is_back)
+            wait_until(is_back)
     finally:
         stop_daemon(daemon)
         shutil.rmtree(home, ignore_errors=True)
@@ -310,13 +311,6 @@ def test_bad_input_is_refused_with_what_is_legal(
 
 
 # -- hostile callers ---------------------------------------------------------------------------------------------------
-
-
-def until(is_so: Callable[[], bool], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def latency_s(daemon: RunningDaemon, calls: int = 50) -> float:
@@ -409,11 +403,11 @@ def test_watchers_are_limited_and_give_their_places_back(daemon: RunningDaemon, 
         watches.append(client.watch(kinds=["no-such-kind"]))
         return is_full()
 
-    until(is_full_with_one_more)
+    wait_until(is_full_with_one_more)
     for watch in watches:
         watch.close()  # type: ignore[attr-defined]
     watches.clear()
-    until(lambda: not is_full())
+    wait_until(lambda: not is_full())
 
 
 # -- another language --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 
-from rdukit_modelbox.backends.base import BoxSpec
+from rdukit.box_backends import BoxSpec
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
 from rdukit_modelbox.preprocessing.token_manifest import write_tokenizer
@@ -25,16 +25,20 @@ CONTEXT = 256
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
+def model() -> Llama:
     """Random parameters: any text will do, and the same request gives the same text."""
+    torch.manual_seed(0)
+    return Llama(LlamaSizes(16, 1, 2, 16, 257, positions=CONTEXT, prompt=16, key_value_heads=1), has_cache=False)
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory, model: Llama) -> Iterator[ProcessBox]:
     folder = tmp_path_factory.mktemp("texts")
     os.environ["RDUKIT_KERNELS"] = "portable"
     pef = run_verb(
         "llama", "compile", folder, purpose="serve", width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16,
         vocabulary=257, context_length=CONTEXT, prompt_length=16, batch_size=1,
     ).outputs["pef"]  # fmt: skip
-    torch.manual_seed(0)
-    model = Llama(LlamaSizes(16, 1, 2, 16, 257, positions=CONTEXT, prompt=16, key_value_heads=1), has_cache=False)
     checkpoint = folder / "checkpoint"
     identity = Identity("llama", {}, 1, "none", 0)
     optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
@@ -85,7 +89,9 @@ def test_a_completion_has_text_reason_and_usage_and_a_seed_repeats_it(client: op
 def test_n_choices_and_several_prompts_come_with_their_index(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="llama", prompt=["a", "b"], n=2, max_tokens=4, seed=1)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    assert answer.usage is not None and answer.usage.prompt_tokens >= 2
+    assert answer.usage is not None
+    # A prompt counts once, however many choices it has.
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 16)
     by_tokens = client.completions.create(model="llama", prompt=[97], max_tokens=4, temperature=0)
     by_text = client.completions.create(model="llama", prompt="a", max_tokens=4, temperature=0)
     assert by_tokens.choices[0].text == by_text.choices[0].text
@@ -94,9 +100,10 @@ def test_n_choices_and_several_prompts_come_with_their_index(client: openai.Open
 def test_a_stop_sequence_ends_the_text_and_is_not_in_it(client: openai.OpenAI) -> None:
     whole = client.completions.create(model="llama", prompt="one", max_tokens=24, temperature=0).choices[0].text
     stop = whole[6:8]
-    cut = client.completions.create(model="llama", prompt="one", max_tokens=24, temperature=0, stop=[stop]).choices[0]
-    assert cut.finish_reason == "stop"
-    assert cut.text == whole[: whole.index(stop)]
+    for stops in ([stop], stop, [stop, "a sequence that never comes"]):
+        answer = client.completions.create(model="llama", prompt="one", max_tokens=24, temperature=0, stop=stops)
+        assert answer.choices[0].finish_reason == "stop"
+        assert answer.choices[0].text == whole[: whole.index(stop)]
 
 
 def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
@@ -112,7 +119,67 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     )
     content = chat.choices[0].logprobs
     assert content is not None and content.content is not None
-    assert all(len(token.top_logprobs) == 2 and token.bytes is not None for token in content.content)
+    assert all(len(token.top_logprobs) == 2 for token in content.content)
+    # A part of a character has no bytes that could be told.
+    assert all((token.bytes is None) == ("\ufffd" in token.token) for token in content.content)
+
+
+def test_penalties_and_biases_change_what_is_chosen(client: openai.OpenAI) -> None:
+    def text(**more: Any) -> str:
+        answer = client.completions.create(model="llama", prompt="one", max_tokens=12, temperature=0, **more)
+        return answer.choices[0].text
+
+    # A tiny model says the same all the time until it must not.
+    assert len(set(text())) < len(set(text(presence_penalty=2.0, frequency_penalty=2.0)))
+    assert text(logit_bias={str(ord("q")): 100}) == "q" * 12
+    assert "q" not in text(logit_bias={str(ord("q")): -100})
+    assert text(frequency_penalty=0, presence_penalty=0, logit_bias={}) == text()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_echo_is_the_prompt_and_then_the_text(client: openai.OpenAI, is_stream: bool) -> None:
+    def ask(prompt: Any, **more: Any) -> str:
+        asked: Any = {"model": "llama", "prompt": prompt, "max_tokens": 4, "temperature": 0, **more}
+        if not is_stream:
+            return str(client.completions.create(**asked).choices[0].text)
+        return "".join(chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True))
+
+    assert ask("one", echo=True) == "one" + ask("one")
+    assert ask([ord(letter) for letter in "one"], echo=True) == "one" + ask("one")
+
+
+def test_an_echo_with_logprobs_tells_how_likely_the_model_found_each_token_of_the_prompt(
+    client: openai.OpenAI, model: Llama
+) -> None:
+    prompt = "so it goes"
+    answer = client.completions.create(model="llama", prompt=prompt, max_tokens=0, echo=True, logprobs=2)
+    found = answer.choices[0].logprobs
+    assert answer.choices[0].text == prompt and answer.usage is not None and answer.usage.completion_tokens == 0
+    assert found is not None and found.token_logprobs is not None and found.tokens == list(prompt)
+    tokens_BT = torch.tensor([[ord(letter) for letter in prompt]])
+    with torch.inference_mode():
+        logs_TV = model.logits_of(model.read(tokens_BT))[0].log_softmax(-1)
+    expected = [float(logs_TV[at, token]) for at, token in enumerate(tokens_BT[0, 1:].tolist())]
+    assert found.token_logprobs[0] is None
+    # The device computes in bf16.
+    assert found.token_logprobs[1:] == pytest.approx(expected, abs=0.02)
+    streamed = client.completions.create(
+        model="llama", prompt=prompt, max_tokens=2, echo=True, logprobs=0, stream=True, temperature=0
+    )
+    places = [chunk.choices[0].logprobs for chunk in streamed]
+    offsets = [place.text_offset[0] for place in places if place is not None and place.text_offset]
+    assert offsets == list(range(len(prompt) + 2))
+
+
+def test_a_prompt_longer_than_a_packet_is_refused_by_its_length_and_harms_nobody(client: openai.OpenAI) -> None:
+    wrong: Any
+    for wrong in ("x" * 70_000, [1] * 30_000):
+        with pytest.raises(openai.BadRequestError, match="legal: 1 to 255"):
+            client.completions.create(model="llama", prompt=wrong)
+    with pytest.raises(openai.BadRequestError, match="legal: 1 to 16"):
+        client.embeddings.create(model="llama", input="x" * 70_000)
+    stops = ["🚀" * 500] * 4
+    assert client.completions.create(model="llama", prompt="a" * 200, max_tokens=1, stop=stops).choices
 
 
 def test_a_chat_streams_the_text_that_it_gives_at_once(client: openai.OpenAI) -> None:
@@ -159,7 +226,16 @@ def test_a_stream_is_framed_byte_by_byte_as_clients_expect(box: ProcessBox, path
         ("/completions", {"n": 0}, "n", openai.BadRequestError),
         ("/completions", {"prompt": [9999]}, "prompt", openai.BadRequestError),
         ("/completions", {"prompt": "x" * 1000}, "prompt", openai.BadRequestError),
-        ("/completions", {"logit_bias": {"5": 1}}, "logit_bias", openai.BadRequestError),
+        ("/completions", {"logit_bias": {"5": 101}}, "logit_bias", openai.BadRequestError),
+        ("/completions", {"logit_bias": {"9999": 1}}, "logit_bias", openai.BadRequestError),
+        ("/completions", {"frequency_penalty": 2.1}, "frequency_penalty", openai.BadRequestError),
+        ("/completions", {"presence_penalty": -2.1}, "presence_penalty", openai.BadRequestError),
+        ("/completions", {"best_of": 3, "n": 2}, "best_of", openai.BadRequestError),
+        ("/completions", {"suffix": "x"}, "suffix", openai.BadRequestError),
+        ("/completions", {"stop": ["a"] * 5}, "stop", openai.BadRequestError),
+        ("/completions", {"stream_options": {"include_usage": True}}, "stream_options", openai.BadRequestError),
+        ("/chat/completions", {"tools": [{"type": "function"}]}, "tools", openai.BadRequestError),
+        ("/chat/completions", {"top_logprobs": 2}, "top_logprobs", openai.BadRequestError),
         ("/completions", {"stream": "maybe"}, "stream", openai.BadRequestError),
         ("/completions", {"nonsense": 1}, "nonsense", openai.BadRequestError),
         ("/chat/completions", {"messages": []}, "messages", openai.BadRequestError),
@@ -209,3 +285,38 @@ def test_a_client_that_leaves_stops_its_text(box: ProcessBox, client: openai.Ope
     client.completions.create(model="llama", prompt="b", max_tokens=1)
     # 16 texts of 246 tokens would have taken many times this; the next request is answered as soon as it left.
     assert time.monotonic() - began < 2.0
+
+
+def test_a_client_that_leaves_before_a_whole_answer_stops_its_texts(box: ProcessBox, client: openai.OpenAI) -> None:
+    impatient = client.with_options(timeout=0.1)
+    with pytest.raises(openai.APITimeoutError):
+        impatient.completions.create(model="llama", prompt="a", max_tokens=CONTEXT - 10, n=16)
+    began = time.monotonic()
+    client.completions.create(model="llama", prompt="b", max_tokens=1)
+    assert time.monotonic() - began < 2.0
+
+
+def test_texts_have_their_times_in_the_answer_and_are_counted(box: ProcessBox, client: openai.OpenAI) -> None:
+    def metrics() -> dict[str, float]:
+        with httpx.Client(trust_env=False) as http:
+            lines = http.get(f"{box.rest_url}/metrics").text.splitlines()
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+    before = metrics()
+    answer = client.completions.with_raw_response.create(model="llama", prompt="one", max_tokens=3, temperature=0)
+    assert [part.partition(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
+        "queue", "compute", "load", "compile",
+    ]  # fmt: skip
+    assert (
+        "compute;dur=" in client.embeddings.with_raw_response.create(model="llama", input="a").headers["server-timing"]
+    )
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="llama", prompt=[9999])
+    after = metrics()
+    labels = '{model="llama",version="1"}'
+    for name, more in (("request_success", 2), ("request_failure", 1), ("count", 2), ("exec_count", 2)):
+        name = f"nv_inference_{name}{labels}"
+        assert after[name] - before[name] == more
+    for kind, more in (("prompt", 4), ("completion", 3)):
+        name = f'rdukit_box_text_tokens_total{{kind="{kind}",model="llama",version="1"}}'
+        assert after[name] - before[name] == more

@@ -1,5 +1,6 @@
-"""Fakes for tests: the real interfaces, nothing patched."""
+"""Fakes for tests, the real interfaces, nothing patched; and how tests wait for other processes."""
 
 from rdukit.testing.clock import FakeClock
+from rdukit.testing.waiting import wait_until
 
-__all__ = ["FakeClock"]
+__all__ = ["FakeClock", "wait_until"]

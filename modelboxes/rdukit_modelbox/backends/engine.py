@@ -4,13 +4,15 @@ import contextlib
 import importlib
 import os
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Final
 
+from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Orphan, Owner, Stats, is_orphan
+from rdukit.errors import Cancelled, InvalidArgument, Unavailable
 from rdukit_modelbox.backends.process import answers_ready
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
 from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
@@ -62,14 +64,16 @@ class ContainerBox:
         """It says that it can serve."""
         return self.is_alive() and answers_ready(self.rest_url)
 
-    def logs(self) -> str:
-        """What it has written so far."""
+    def logs(self, tail: int | None = None) -> str:
+        """What it has written so far, or the last ``tail`` lines of it."""
         if self._last_words is not None:
-            return self._last_words
-        try:
-            return str(self._container.logs().decode(errors="replace"))
-        except _errors().NotFound:
-            return ""
+            return last_lines(self._last_words, tail)
+        with _answering():
+            try:
+                text = self._container.logs(tail="all" if tail is None else tail)
+            except _errors().NotFound:
+                return ""
+        return str(text.decode(errors="replace"))
 
     def follow(self) -> Iterator[str]:
         """Its log line by line till its end."""
@@ -97,7 +101,8 @@ class ContainerBox:
         """
         if not self.is_alive():
             raise Unavailable(f"container {self.id[:12]} has ended; it uses nothing")
-        value = self._container.stats(stream=False)
+        with _answering():
+            value = self._container.stats(stream=False)
         memory = value.get("memory_stats") or {}
         details = memory.get("stats") or {}
         cache = int(details.get("total_inactive_file", details.get("inactive_file", 0)))
@@ -117,25 +122,37 @@ class ContainerBox:
             self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {state.get('ExitCode')}"))
         return tuple(self._events)
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.is_alive():
+            with _answering(), contextlib.suppress(_errors().NotFound):
+                self._container.kill(signal="SIGTERM")
+
     def stop(self, grace_s: float = 10.0) -> None:
         """SIGTERM, then SIGKILL; the container is removed, its log kept here."""
         if self._last_words is not None:
             return
         if self.is_alive():
-            self._container.stop(timeout=max(int(grace_s), 0))
+            with _answering(), contextlib.suppress(_errors().NotFound):
+                self._container.stop(timeout=max(int(grace_s), 0))
         self.events()
-        self._last_words = self.logs()
-        with contextlib.suppress(_errors().NotFound):
-            self._container.remove(force=True, v=True)
+        words = self.logs()
+        with _answering():
+            remove(self._container)
+        self._last_words = words
 
-    def wait_ready(self, timeout_s: float) -> None:
+    def wait_ready(self, timeout_s: float, stop: threading.Event | None = None) -> None:
         """Wait until it answers.
 
         Raises:
             Unavailable: it ended, or did not answer in time; it is removed.
+            Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         deadline = self._clock.monotonic() + timeout_s
         while not self.is_ready():
+            if stop is not None and stop.is_set():
+                self.stop(0)
+                raise Cancelled(f"container {self.id[:12]} was stopped before it was ready")
             is_late = self._clock.monotonic() > deadline
             if is_late or not self.is_alive():
                 ended = self.events()[-1]
@@ -148,16 +165,18 @@ class ContainerBox:
     def _state(self) -> dict[str, Any]:
         if self._last_words is not None:
             return {}
-        try:
-            self._container.reload()
-        except _errors().NotFound:
-            return {}
+        with _answering():
+            try:
+                self._container.reload()
+            except _errors().NotFound:
+                return {}
         state: dict[str, Any] = self._container.attrs["State"]
         return state
 
     def _port(self, inside: int) -> str:
         if not self._ports:
-            self._container.reload()
+            with _answering():
+                self._container.reload()
             published = self._container.attrs["NetworkSettings"]["Ports"] or {}
             self._ports = {port: bound[0]["HostPort"] for port, bound in published.items() if bound}
         try:
@@ -182,50 +201,83 @@ class EngineBackend:
             self._client = client(base_url=url, timeout=120)
             self._client.ping()
         except _errors().DockerException as cause:
+            if hasattr(self, "_client"):
+                self._client.close()
             raise Unavailable(f"{self.name} does not answer at {url}: {cause}") from cause
 
     def close(self) -> None:
         """Let go of the engine's socket; boxes go on."""
         self._client.close()
 
-    def start(self, spec: BoxSpec, timeout_s: float = 30.0) -> ContainerBox:
+    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ContainerBox:
         """Start a container and wait until its box answers.
 
         Raises:
             Unavailable: the engine refuses, or the box ended or was not ready in time; nothing is left of it.
+            Cancelled: ``stop`` was set meanwhile.
         """
-        _prepare_state(spec)
+        _prepare_folders(spec)
         started = self._clock.now()
-        try:
+        with _answering(f"{self.name} does not start box {spec.box}"):
             container = self._client.containers.create(**container_options(spec, self._image))
-        except _errors().APIError as cause:
-            raise Unavailable(f"{self.name} does not start box {spec.box}: {cause.explanation or cause}") from cause
+            try:
+                container.start()
+            except BaseException:
+                remove(container)
+                raise
         limits = dict.fromkeys(asked_limits(spec), f"applied by {self.name}")
         box = ContainerBox(container, limits, self._clock, started)
-        try:
-            container.start()
-        except _errors().APIError as cause:
-            container.remove(force=True, v=True)
-            raise Unavailable(f"{self.name} does not start box {spec.box}: {cause.explanation or cause}") from cause
-        box.wait_ready(timeout_s)
+        box.wait_ready(timeout_s, stop)
         return box
 
-    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+    def owned(self) -> Sequence[OwnedBox]:
         """From the containers' labels; also those that have ended and were not removed."""
-        found = []
-        for container in self._client.containers.list(all=True, filters={"label": f"{OWNER_LABEL}={owner.id}"}):
-            labels = container.labels
-            theirs = Owner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0")))
-            if is_orphan(theirs, owner):
-                found.append(Orphan(str(container.id), labels.get(BOX_LABEL, ""), theirs))
-        return tuple(sorted(found, key=lambda orphan: orphan.id))
+        return self._labelled(OWNER_LABEL)
 
-    def reap(self, orphan: Orphan) -> None:
+    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+        """From the containers' labels; also those that have ended and were not removed."""
+        return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
+
+    def reap(self, orphan: OwnedBox) -> None:
         """Stop and remove the container."""
-        with contextlib.suppress(_errors().NotFound):
+        with _answering(), contextlib.suppress(_errors().NotFound):
             container = self._client.containers.get(orphan.id)
             container.stop(timeout=REAP_GRACE_S)
-            container.remove(force=True, v=True)
+            remove(container)
+
+    def _labelled(self, label: str) -> Sequence[OwnedBox]:
+        with _answering():
+            containers = self._client.api.containers(all=True, filters={"label": label})
+        found = [(str(container["Id"]), container["Labels"]) for container in containers]
+        return tuple(
+            OwnedBox(id, labels.get(BOX_LABEL, ""), Owner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0"))))
+            for id, labels in sorted(found)
+        )
+
+
+def remove(container: Any) -> None:
+    """Remove a container with its volumes; nothing happens if it has gone or somebody else is removing it."""
+    try:
+        container.remove(force=True, v=True)
+    except _errors().NotFound:
+        return
+    except _errors().APIError as error:
+        if error.status_code != HTTPStatus.CONFLICT:
+            raise
+
+
+@contextlib.contextmanager
+def _answering(what: str = "the engine does not answer") -> Iterator[None]:
+    """Tell an engine's refusals and its absence in our words.
+
+    Raises:
+        Unavailable: the message is the engine's own.
+    """
+    requests = importlib.import_module("requests.exceptions")
+    try:
+        yield
+    except (_errors().DockerException, requests.RequestException) as cause:
+        raise Unavailable(f"{what}: {getattr(cause, 'explanation', None) or cause}") from cause
 
 
 def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
@@ -233,14 +285,15 @@ def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
     labels = {BOX_LABEL: spec.box}
     if spec.owner is not None:
         labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
-    mounts = {str(path): {"bind": str(path), "mode": "ro"} for path in spec.mounts}
+    read = {str(path): {"bind": str(path), "mode": "ro"} for path in spec.mounts}
+    written = {str(path): {"bind": str(path), "mode": "rw"} for path in (spec.state, *spec.outputs, *spec.sockets)}
     options: dict[str, Any] = {
         "image": spec.image or image,
         "command": box_command(spec),
         "name": f"rdukit-{secrets.token_hex(6)}",
         "labels": labels,
         "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
-        "volumes": {**mounts, str(spec.state): {"bind": str(spec.state), "mode": "rw"}},
+        "volumes": {**read, **written},
         "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)},
         "user": user_of_box(),
         "read_only": True,
@@ -267,7 +320,7 @@ def box_command(spec: BoxSpec) -> list[str]:
         "rdukit", "box", "run", "--box", box, "--host", "0.0.0.0", "--rest-port", str(REST_PORT),
         "--grpc-port", str(GRPC_PORT), "--parent", "0", "--state", str(spec.state),
     ]  # fmt: skip
-    for mount in spec.mounts:
+    for mount in (*spec.mounts, *spec.outputs):
         command += ["--mount", str(mount)]
     return command
 
@@ -284,10 +337,11 @@ def user_of_box() -> str:
     return f"{user}:{os.getgid()}" if user != 0 else f"{USER_ID}:{USER_ID}"
 
 
-def _prepare_state(spec: BoxSpec) -> None:
-    spec.state.mkdir(parents=True, exist_ok=True)
-    if os.getuid() == 0:
-        os.chown(spec.state, USER_ID, USER_ID)
+def _prepare_folders(spec: BoxSpec) -> None:
+    for folder in (spec.state, *spec.outputs):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.getuid() == 0:
+            os.chown(folder, USER_ID, USER_ID)
 
 
 def _seconds(text: object) -> float | None:

@@ -6,6 +6,7 @@ against a server that only imitates it: no cluster could be had.
 
 import secrets
 import ssl
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any, Final
 
 import httpx
 
+from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Orphan, Owner, Stats, is_orphan
+from rdukit.errors import Cancelled, Unavailable
 from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
 from rdukit_modelbox.backends.kubernetes_manifests import (
     ClaimedFolder,
@@ -44,6 +45,7 @@ class PodBox:
         self._limits = limits
         self._events = [BoxEvent(EventKind.STARTED, started)]
         self._last_words: str | None = None
+        self._is_removed = False
 
     @property
     def id(self) -> str:
@@ -74,11 +76,12 @@ class PodBox:
         conditions = self._status().get("conditions") or []
         return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
-    def logs(self) -> str:
-        """What it has written so far."""
+    def logs(self, tail: int | None = None) -> str:
+        """What it has written so far, or the last ``tail`` lines of it."""
         if self._last_words is None:
-            return self._backend.call("GET", self._backend.pod_path(self._name, "/log"), missing="").text
-        return self._last_words
+            query = None if tail is None else {"tailLines": str(tail)}
+            return self._backend.call("GET", self._backend.pod_path(self._name, "/log"), query=query, missing="").text
+        return last_lines(self._last_words, tail)
 
     def follow(self) -> Iterator[str]:
         """Its log line by line till its end."""
@@ -107,13 +110,20 @@ class PodBox:
             self._events += [event for event in end_events(self._status()) if event not in self._events]
         return tuple(self._events)
 
+    def terminate(self) -> None:
+        """Delete the Pod, and with it its log; ``stop`` waits for that and deletes the Service."""
+        if self._last_words is None:
+            self._last_words = self.logs()
+            self._backend.call("DELETE", self._backend.pod_path(self._name), missing="{}")
+
     def stop(self, grace_s: float = 10.0) -> None:
         """Delete the Pod and the Service; returns when the Pod has gone."""
-        if self._last_words is not None:
+        if self._is_removed:
             return
         self.events()
         self._last_words = self.logs()
         self._backend.delete(self._name, grace_s)
+        self._is_removed = True
         if self._events[-1].kind is not EventKind.ENDED:
             self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted"))
 
@@ -152,12 +162,13 @@ class KubernetesBackend:
         """Close connections; boxes go on."""
         self._client.close()
 
-    def start(self, spec: BoxSpec, timeout_s: float = 120.0) -> PodBox:
+    def start(self, spec: BoxSpec, timeout_s: float = 120.0, stop: threading.Event | None = None) -> PodBox:
         """Create Service and Pod, and wait until the Pod is ready.
 
         Raises:
             InvalidArgument: a folder of ``spec`` lies in no claim.
             Unavailable: the API refuses, or the box ended or was not ready in time; nothing is left of it.
+            Cancelled: ``stop`` was set meanwhile.
         """
         name = f"rdukit-{secrets.token_hex(6)}"
         pod = make_pod(spec, name, self.namespace, self._image, self._folders)
@@ -171,6 +182,9 @@ class KubernetesBackend:
         box = PodBox(self, name, told_limits(spec), started)
         deadline = self.clock.monotonic() + timeout_s
         while not box.is_ready():
+            if stop is not None and stop.is_set():
+                box.stop(0)
+                raise Cancelled(f"box {spec.box} was stopped before it was ready")
             is_late = self.clock.monotonic() > deadline
             if is_late or not box.is_alive():
                 box.stop(0)
@@ -180,18 +194,21 @@ class KubernetesBackend:
         box.became_ready()
         return box
 
-    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+    def owned(self) -> Sequence[OwnedBox]:
         """From the Pods' labels."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods"
-        listed = self.call("GET", path, query={"labelSelector": f"{OWNER_LABEL}={owner.id}"}).json()["items"]
-        found = [(pod["metadata"]["name"], pod["metadata"].get("labels") or {}) for pod in listed]
-        return tuple(
-            Orphan(name, labels.get(BOX_LABEL, ""), owner_of(labels))
-            for name, labels in sorted(found)
-            if is_orphan(owner_of(labels), owner)
-        )
+        return self._labelled(OWNER_LABEL)
 
-    def reap(self, orphan: Orphan) -> None:
+    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+        """From the Pods' labels."""
+        return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
+
+    def _labelled(self, selector: str) -> Sequence[OwnedBox]:
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        listed = self.call("GET", path, query={"labelSelector": selector}).json()["items"]
+        found = [(pod["metadata"]["name"], pod["metadata"].get("labels") or {}) for pod in listed]
+        return tuple(OwnedBox(name, labels.get(BOX_LABEL, ""), owner_of(labels)) for name, labels in sorted(found))
+
+    def reap(self, orphan: OwnedBox) -> None:
         """Delete its Pod and Service."""
         self.delete(orphan.id, 10.0)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rdukit.box_backends import BoxSpec, Owner
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.base import BoxSpec, Owner
 from rdukit_modelbox.backends.engine import BOX_LABEL, EPOCH_LABEL, OWNER_LABEL, box_command
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
 from rdukit_modelbox.image.media import USER_ID
@@ -32,10 +32,13 @@ def make_pod(spec: BoxSpec, name: str, namespace: str, image: str, folders: Sequ
     """The Pod that runs ``spec``: not root, a read-only system, no capabilities, no token of the API.
 
     Raises:
-        InvalidArgument: a name is not legal in Kubernetes, or a path lies in none of ``folders``.
+        InvalidArgument: a name is not legal in Kubernetes, a path lies in none of ``folders``, sockets are asked for.
     """
     _check_name(name)
-    mounts = [_mount(spec.state, folders, is_read_only=False), *(_mount(p, folders, True) for p in spec.mounts)]
+    if spec.sockets:
+        raise InvalidArgument("a pod cannot reach UNIX sockets of the machine that starts it")
+    written = [_mount(path, folders, is_read_only=False) for path in (spec.state, *spec.outputs)]
+    mounts = [*written, *(_mount(path, folders, is_read_only=True) for path in spec.mounts)]
     claims = sorted({mount["name"]: mount for mount in mounts})
     environment = {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **_threads(spec), **spec.environment}
     container = {

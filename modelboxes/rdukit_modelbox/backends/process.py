@@ -7,21 +7,27 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import httpx
 
+from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, Limits, OwnedBox, Owner, Stats, is_orphan, last_lines
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Unavailable
+from rdukit.errors import Cancelled, Unavailable
 from rdukit.files import write_json_atomic
 from rdukit.settings import home_folder
-from rdukit_modelbox.backends.base import BoxEvent, BoxSpec, EventKind, Limits, Orphan, Owner, Stats, is_orphan
 from rdukit_modelbox.backends.process_tree import start_ticks, stats_of, tree_of
 
+#: In a box's folder: the addresses of its wires, and what it writes.
+ANNOUNCEMENT: Final = "box.json"
+LOG: Final = "box.log"
 POLL_S: Final = 0.02
 REAP_GRACE_S: Final = 10.0
+#: No more of a log is read where its last lines are asked for.
+TAIL_BYTES: Final = 64 << 10
 
 
 class ProcessBox:
@@ -78,9 +84,13 @@ class ProcessBox:
         """It says that it can serve."""
         return self.is_alive() and answers_ready(self.rest_url)
 
-    def logs(self) -> str:
-        """What it has written to its log so far."""
-        return self._log_file.read_text(errors="replace")
+    def logs(self, tail: int | None = None) -> str:
+        """What it has written to its log so far, or its last ``tail`` lines, of 64 KiB at most."""
+        with self._log_file.open("rb") as stream:
+            if tail is None:
+                return stream.read().decode(errors="replace")
+            stream.seek(max(self._log_file.stat().st_size - TAIL_BYTES, 0))
+            return last_lines(stream.read().decode(errors="replace"), tail)
 
     def follow(self) -> Iterator[str]:
         """Its log line by line till its end."""
@@ -115,11 +125,15 @@ class ProcessBox:
             self._events.append(BoxEvent(EventKind.ENDED, self._clock.now(), describe_status(status)))
         return tuple(self._events)
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.is_alive():
+            self._process.terminate()
+
     def stop(self, grace_s: float = 10.0) -> None:
         """SIGTERM, then SIGKILL to it and its children; returns when it has ended."""
         children = [facts.pid for facts in tree_of(self.pid)[1:]]
-        if self.is_alive():
-            self._process.terminate()
+        self.terminate()
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -137,59 +151,87 @@ class ProcessBackend:
 
     name = "process"
 
-    def __init__(self, clock: Clock | None = None, records: Path | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, records: Path | None = None, command: Sequence[str] | None = None
+    ) -> None:
+        """``command`` is what runs boxes; by default this Python's ``rdukit_modelbox``."""
         self._clock = clock or SystemClock()
         self._records = records
+        self._command = tuple(command or (sys.executable, "-m", "rdukit_modelbox"))
 
-    def start(self, spec: BoxSpec, timeout_s: float = 30.0) -> ProcessBox:
-        """Start ``python -m rdukit_modelbox run`` and wait for its announcement.
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ProcessBox:
+        """Start the command in a session of its own and wait for its announcement.
 
         Raises:
             Unavailable: it ended or was not ready in time; the message has its last words.
+            Cancelled: ``stop`` was set meanwhile.
         """
         spec.state.mkdir(parents=True, exist_ok=True)
-        announce, log_file = spec.state / "box.json", spec.state / "box.log"
+        announce, log_file = spec.state / ANNOUNCEMENT, spec.state / LOG
         announce.unlink(missing_ok=True)
         started = self._clock.now()
         with log_file.open("ab") as log:
             process = subprocess.Popen(
-                _command(spec, announce),
+                [*self._command, *_arguments(spec, announce)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **spec.environment},
+                start_new_session=True,
+                pass_fds=spec.descriptors,
             )
-        applied = apply_limits(process.pid, spec.limits)
-        record = self._write_record(process.pid, spec)
+        record: Path | None = None
+        try:
+            applied = apply_limits(process.pid, spec.limits)
+            record = self._write_record(process.pid, spec)
+            announced = self._wait_announced(process, spec, timeout_s, stop)
+        except BaseException:
+            process.kill()
+            process.wait()
+            if record is not None:
+                record.unlink(missing_ok=True)
+            raise
+        return ProcessBox(process, announced, log_file, applied, record, self._clock, started)
+
+    def _wait_announced(
+        self, process: subprocess.Popen[bytes], spec: BoxSpec, timeout_s: float, stop: threading.Event | None
+    ) -> dict[str, str]:
+        announce, log_file = spec.state / ANNOUNCEMENT, spec.state / LOG
         deadline = self._clock.monotonic() + timeout_s
         while not announce.exists():
             status = process.poll()
+            if stop is not None and stop.is_set():
+                raise Cancelled(f"box {spec.box} was stopped before it was ready")
             if status is not None or self._clock.monotonic() > deadline:
-                process.kill()
-                process.wait()
-                if record is not None:
-                    record.unlink(missing_ok=True)
                 words = log_file.read_text(errors="replace").strip()[-500:]
                 what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
                 raise Unavailable(f"box {spec.box} {what}: {words}")
             self._clock.sleep(POLL_S)
-        announced = json.loads(announce.read_text())
-        return ProcessBox(process, announced, log_file, applied, record, self._clock, started)
+        announced: dict[str, str] = json.loads(announce.read_text())
+        return announced
 
-    def orphans(self, owner: Owner) -> Sequence[Orphan]:
+    def owned(self) -> Sequence[OwnedBox]:
         """From the records; records of boxes that have ended are removed."""
         found = []
         for path in sorted(self._folder().glob("*.json")):
-            record = json.loads(path.read_bytes())
+            try:
+                record = json.loads(path.read_bytes())
+            except FileNotFoundError:
+                continue
             if start_ticks(record["pid"]) != record["start_ticks"]:
                 path.unlink(missing_ok=True)
                 continue
-            theirs = Owner(record["owner"], record["epoch"])
-            if is_orphan(theirs, owner):
-                found.append(Orphan(path.name, record["box"], theirs))
+            found.append(OwnedBox(path.name, record["box"], Owner(record["owner"], record["epoch"])))
         return tuple(found)
 
-    def reap(self, orphan: Orphan) -> None:
+    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+        """Those of ``owned`` that an earlier epoch left behind."""
+        return tuple(box for box in self.owned() if is_orphan(box.owner, owner))
+
+    def reap(self, orphan: OwnedBox) -> None:
         """SIGTERM, then SIGKILL, to the process of the record and its children."""
         path = self._folder() / orphan.id
         try:
@@ -221,15 +263,15 @@ class ProcessBackend:
         return path
 
 
-def _command(spec: BoxSpec, announce: Path) -> list[str]:
+def _arguments(spec: BoxSpec, announce: Path) -> list[str]:
     parent = str(os.getpid()) if spec.ends_with_parent else "0"
-    command = [
-        sys.executable, "-m", "rdukit_modelbox", "run", "--box", spec.box, "--rest-port", "0", "--grpc-port", "0",
+    arguments = [
+        "run", "--box", spec.box, "--rest-port", "0", "--grpc-port", "0",
         "--state", str(spec.state), "--announce", str(announce), "--parent", parent,
     ]  # fmt: skip
-    for mount in spec.mounts:
-        command += ["--mount", str(mount)]
-    return command
+    for mount in (*spec.mounts, *spec.outputs):
+        arguments += ["--mount", str(mount)]
+    return arguments
 
 
 def apply_limits(pid: int, limits: Limits) -> dict[str, str]:

@@ -4,8 +4,9 @@ They start few boxes, since starting one is what takes time: one that most look 
 """
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -13,8 +14,9 @@ from typing import Final
 import httpx
 import pytest
 
-from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.base import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+from rdukit.box_backends import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+from rdukit.errors import Cancelled, Unavailable
+from rdukit.testing import wait_until
 
 START_S: Final = 60.0
 OWNER: Final = "contract-test"
@@ -69,15 +71,31 @@ class BackendContract:
         assert not backend.orphans(Owner(OWNER, 1))
         assert not backend.orphans(Owner("somebody-else", 9))
 
+    def test_a_box_with_an_owner_is_listed_whoever_asks(self, backend: BoxBackend, running: RunningBox) -> None:
+        assert running.is_alive()
+        assert [(found.box, found.owner) for found in backend.owned() if found.owner.id == OWNER] == [
+            ("logreg", Owner(OWNER, 1))
+        ]
+
+    def test_a_start_that_is_not_wanted_any_more_leaves_nothing(self, backend: BoxBackend, folder: Path) -> None:
+        stop = threading.Event()
+        stop.set()
+        with pytest.raises(Cancelled, match="before it was ready"):
+            backend.start(BoxSpec("logreg", folder / "four", owner=Owner("unwanted", 1)), START_S, stop)
+        assert not backend.orphans(Owner("unwanted", 2))
+
     def test_a_boxs_log_is_followed_and_is_all_that_is_left_of_it(self, backend: BoxBackend, folder: Path) -> None:
         # The interpreter itself writes to the log then; a box has little to say.
         talking = {"PYTHONPROFILEIMPORTTIME": "1"}
         box = backend.start(BoxSpec("logreg", folder / "two", environment=talking), START_S)
         assert next(iter(box.follow())) in box.logs(), "lines come while it runs"
+        box.terminate()
+        wait_until(lambda: not box.is_alive(), 30)
         box.stop()
         lines = list(box.follow())
         assert not box.is_alive() and not box.is_ready()
         assert "\n".join(lines).strip() == box.logs().strip()
+        assert box.logs(tail=2).splitlines() == box.logs().splitlines()[-2:]
         box.stop()
         with pytest.raises(Unavailable):
             box.stats()
@@ -99,15 +117,3 @@ class BackendContract:
         assert not backend.orphans(now)
         wait_until(lambda: not running.is_alive())
         backend.reap(orphan)
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Look until it is so.
-
-    Raises:
-        AssertionError: it is not so in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(0.02)

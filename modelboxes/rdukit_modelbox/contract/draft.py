@@ -52,7 +52,7 @@ def find_files_amiss(value: Mapping[str, Any], folder: Path) -> list[Disagreemen
 
 def _find_verbs(value: object) -> tuple[Verb, ...] | None:
     try:
-        return TypeAdapter(tuple[Verb, ...]).validate_python(value)
+        return TypeAdapter(tuple[Verb, ...]).validate_python(value) or None
     except ValidationError:
         return None
 

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pydantic import TypeAdapter, ValidationError
+
+from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import FILE_NAME
+from rdukit_modelbox.contract.part import Name
 from rdukit_modelbox.contract.schema import SCHEMA_FILE
 from rdukit_modelbox.contract.yaml_marks import read_yaml
 
@@ -43,7 +47,16 @@ _TAIL: Final = """
 
 
 def new_box_files(name: str, template: str, has_module: bool) -> Mapping[str, bytes]:
-    """File name → content for a box called ``name``, after ``template``, the text of an installed box's YAML."""
+    """File name → content for a box called ``name``, after ``template``, the text of an installed box's YAML.
+
+    Raises:
+        InvalidArgument: no box can be called so.
+    """
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError as cause:
+        legal = "a small letter, then small letters, digits, - and _; at most 63"
+        raise InvalidArgument(f"no box can be called {name!r}; legal: {legal}", field="name") from cause
     replaced = {
         "name": f"name: {name}\n",
         "title": f"title: {json.dumps(f'The box {name}')}\n",

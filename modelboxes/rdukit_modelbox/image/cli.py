@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
+from rdukit.command_options import JSON_OPTION
 from rdukit.errors import InvalidArgument
-
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
 @click.command()
@@ -22,7 +21,7 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 @click.option("--base", help="oci:FOLDER[:NAME] or 'installed' without an engine, an image with one.")
 @JSON_OPTION
 def build(box_name: str, output: Path | None, tag: str | None, engine: str, base: str | None, as_json: bool) -> None:
-    """Build the image of a box: a thin layer with its YAML and code, no PEF, no checkpoint.
+    """Build the image of a box. It is a thin layer with its YAML and code, no PEF, no checkpoint.
 
     Example: rdukit box build --box logreg --output images
     """
@@ -59,7 +58,7 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
 @click.option("--plain-http", is_flag=True, help="The registry speaks no TLS.")
 @JSON_OPTION
 def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool) -> None:
-    """Check every digest of a layout and copy an image of it to a registry or another layout.
+    """Copy an image to a registry or OCI layout. Every digest of the layout is checked first.
 
     Example: rdukit box push --layout images --tag logreg --to docker://registry.example:5000/boxes/logreg:1
     """

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import sha256_of
+from rdukit_modelbox.image.bytecode import bytecode_entries, imported_files
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.layer import Entry
 from rdukit_modelbox.image.layout import Layout, manifest_blob
@@ -62,14 +63,16 @@ def make_installed_base(layout: Layout, seconds: int) -> Descriptor:
     others = [package for package in packages if package not in own and package not in torch]
     site = f"{ROOT}/lib/{version}/site-packages"
     files = {name: list(_package_entries(group, site)) for name, group in (("torch", torch), ("others", others))}
-    own_files = [*_package_entries(own, site), *_own_files(packages)]
     interpreter = list(_interpreter_entries(version))
+    own_files = [*_package_entries(own, site), *_own_files(packages)]
+    imported = imported_files()
     libraries = list(_library_entries([*interpreter, *files["torch"], *files["others"]]))
     groups = {
         "interpreter and shared libraries": [*interpreter, *libraries, *_system_entries()],
         "torch": files["torch"],
         "packages": files["others"],
-        "rdukit": own_files,
+        "bytecode": list(bytecode_entries([*interpreter, *files["torch"], *files["others"]], imported)),
+        "rdukit": [*own_files, *bytecode_entries(own_files, imported)],
     }
     layers = {comment: layout.add_layer(entries, seconds) for comment, entries in groups.items() if entries}
     empty = empty_config(machine_name(platform.machine()), f"{ROOT}/bin:/usr/bin:/bin", _tini() is not None)

@@ -1,4 +1,4 @@
-"""Arrays (NPZ, HDF5) and folders of images → blocks of rows, read piece by piece.
+"""Arrays (NPZ, HDF5) → blocks of rows, read piece by piece.
 
 Axes: N rows of a block, F features.
 """
@@ -6,14 +6,12 @@ Axes: N rows of a block, F features.
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import IO, Any, Final
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
@@ -23,9 +21,7 @@ from rdukit_modelbox.preprocessing.sources import SourceFile
 
 #: About the bytes of a block of features.
 BLOCK_BYTES: Final = 4 << 20
-IMAGES_A_BLOCK: Final = 256
 LABEL_NAMES: Final = ("label", "labels", "y", "targets")
-MOST_PIXELS: Final = 1 << 26
 
 
 def read_npz(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
@@ -71,49 +67,6 @@ def read_hdf5(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator
             yield from _blocks(source, features, data.shape, take, labels_N, request, bad)
     except (OSError, KeyError) as cause:
         raise InvalidArgument(f"{source.name} is not readable as HDF5: {cause}") from cause
-
-
-def read_images(sources: list[SourceFile], request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
-    """Rows of image files whose folder is their class: grey or colour values 0..255, row by row.
-
-    Raises:
-        InvalidArgument: an image that cannot be used and ``bad`` refuses.
-    """
-    consumed = width = 0
-    rows: list[NDArray[np.float32]] = []
-    labels: list[str] = []
-    size = (request.image_size, request.image_size) if request.image_size else None
-    for source in sources:
-        consumed += source.bytes
-        folder = PurePosixPath(source.name).parent.name
-        if not folder:
-            bad.add(source.name, None, "the image is in no folder of a class", "<class>/<image>")
-            continue
-        try:
-            with Image.open(source.path) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    bad.add(
-                        source.name, None, f"{image.width} x {image.height} pixels", f"at most {MOST_PIXELS} pixels"
-                    )
-                    continue
-                plain = image.convert("L" if request.image_mode == "grey" else "RGB")
-                if size and plain.size != size:
-                    plain = plain.resize(size, Image.Resampling.BILINEAR)
-                pixels = np.asarray(plain, np.float32).reshape(-1)
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as cause:
-            bad.add(source.name, None, f"not readable as an image: {cause}", "PNG, JPEG, BMP, GIF, WebP or TIFF")
-            continue
-        width = width or len(pixels)
-        if len(pixels) != width:
-            bad.add(source.name, None, f"{plain.width} x {plain.height} pixels, others have more or fewer", "one size")
-            continue
-        rows.append(pixels)
-        labels.append(folder)
-        if len(rows) == IMAGES_A_BLOCK:
-            yield RowBlock(np.stack(rows), (), labels, consumed)
-            rows, labels = [], []
-    if rows:
-        yield RowBlock(np.stack(rows), (), labels, consumed)
 
 
 class _NpyStream:

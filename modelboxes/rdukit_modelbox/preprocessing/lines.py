@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Final, cast
 
@@ -59,35 +59,3 @@ def read_line_blocks(source: SourceFile, block_bytes: int = BLOCK_BYTES) -> Iter
                 )  # fmt: skip
         if rest:
             yield LineBlock(rest + b"\n", line, raw.tell())
-
-
-def read_csv_lines(source: SourceFile, tell: Callable[[int], None]) -> Iterator[str]:
-    """The file's lines for ``csv.reader``; ``tell`` hears how many bytes are read.
-
-    Raises:
-        InvalidArgument: not UTF-8, or as ``read_line_blocks``.
-    """
-    for block in read_line_blocks(source):
-        tell(block.consumed)
-        try:
-            lines = block.data.decode().split("\n")
-        except UnicodeDecodeError as cause:
-            raise InvalidArgument(
-                f"{source.name}: not UTF-8 in the lines from {block.line}; legal: text in UTF-8"
-            ) from cause
-        lines.pop()
-        # Not splitlines: it also cuts at characters that may stand in a field.
-        yield from (line + "\n" for line in lines)
-
-
-def check_header(source: SourceFile, header: list[str]) -> list[str]:
-    """The columns' names without spaces around.
-
-    Raises:
-        InvalidArgument: two columns have the same name.
-    """
-    names = [name.strip() for name in header]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidArgument(f"{source.name}:1: more than one column is named {twice[0]!r}; legal: different names")
-    return names

@@ -75,21 +75,7 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
         NotFound: nothing there, or nothing matches.
         InvalidArgument: no file has a format that this box reads, the files mix formats, or they are all empty.
     """
-    if ".." in pattern.split("/"):
-        raise IllegalValue(f"parameter 'pattern': {pattern!r} is not legal; legal: a glob below the data folder, no ..")
-    if data.is_file():
-        paths = [data]
-    elif data.is_dir():
-        root = data.resolve()
-        paths = sorted(
-            path for path in data.glob(pattern)
-            if path.is_file() and not any(part.startswith(".") for part in path.relative_to(data).parts)
-            and path.resolve().is_relative_to(root)
-        )  # fmt: skip
-    else:
-        raise NotFound(f"there is nothing at {data}")
-    if not paths:
-        raise NotFound(f"no file in {data} matches {pattern!r}")
+    paths = _find_files(data, pattern)
     words = ", ".join(f"{ending}" for ending, format in ENDINGS.items() if format in legal)
     found = [_source(data, path, wanted, legal) for path in paths]
     sources = tuple(source for source in found if source is not None)
@@ -106,6 +92,24 @@ def find_sources(data: Path, pattern: str, wanted: str, legal: Sequence[Format])
     if not any(source.bytes for source in sources):
         raise InvalidArgument(f"{data}: every file is empty")
     return sources
+
+
+def _find_files(data: Path, pattern: str) -> list[Path]:
+    if ".." in pattern.split("/"):
+        raise IllegalValue(f"parameter 'pattern': {pattern!r} is not legal; legal: a glob below the data folder, no ..")
+    if data.is_file():
+        return [data]
+    if not data.is_dir():
+        raise NotFound(f"there is nothing at {data}")
+    root = data.resolve()
+    paths = sorted(
+        path for path in data.glob(pattern)
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(data).parts)
+        and path.resolve().is_relative_to(root)
+    )  # fmt: skip
+    if not paths:
+        raise NotFound(f"no file in {data} matches {pattern!r}")
+    return paths
 
 
 def _source(data: Path, path: Path, wanted: str, legal: Sequence[Format]) -> SourceFile | None:

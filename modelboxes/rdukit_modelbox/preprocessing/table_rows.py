@@ -3,7 +3,6 @@
 Axes: N rows of a block, C numeric columns, K categorical columns.
 """
 
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
 from rdukit_modelbox.preprocessing.columns import RowBlock
-from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, check_header, read_csv_lines, read_line_blocks
+from rdukit_modelbox.preprocessing.csv_rows import open_csv
+from rdukit_modelbox.preprocessing.lines import read_line_blocks
 from rdukit_modelbox.preprocessing.row_request import RowRequest
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
@@ -93,30 +93,10 @@ def _rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row
 
 
 def _csv_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
-    before = csv.field_size_limit(LONGEST_LINE)
-
-    def tell(count: int) -> None:
-        consumed[0] = count
-
-    try:
-        reader = csv.reader(
-            read_csv_lines(source, tell), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True
-        )
-        header = check_header(source, next(reader, []))
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as cause:
-                bad.add(source.name, reader.line_num, str(cause), "fields as in RFC 4180")
-                continue
-            if row is None:
-                return
-            if len(row) == len(header):
-                yield reader.line_num, dict(zip(header, row, strict=True))
-            elif row:
-                bad.add(source.name, reader.line_num, f"{len(row)} fields", f"{len(header)} fields as in the header")
-    finally:
-        csv.field_size_limit(before)
+    with open_csv(source, bad) as file:
+        for line, fields in file.rows():
+            consumed[0] = file.consumed
+            yield line, dict(zip(file.header, fields, strict=True))
 
 
 def _json_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:

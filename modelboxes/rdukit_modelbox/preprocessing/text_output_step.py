@@ -46,19 +46,7 @@ def write_dataset(
     write_tokenizer(folder, tokenizer)
     shards = " ".join(str(entry["sha256"]) for kind in SEQUENCES for entry in splits[kind]["files"])
     digest = sha256_of(f"{shards} {tokenizer.digest}".encode())
-    train = sums["train"]
-    figures = {
-        "train_sequences": train.sequences,
-        "dev_sequences": sums["dev"].sequences,
-        "articles": spilled["records"],
-        "train_tokens": train.prompt_tokens + train.completion_tokens,
-        "padding_share": round(train.padding_share, 6),
-        "longest_article_tokens": max(of.longest_unit for of in sums.values()),
-        "bad_rows": spilled["bad_rows"],
-        "vocab_size": tokenizer.vocabulary,
-        "max_batch_size_train": min(rows["train"]),
-        "digest": digest,
-    }
+    figures = _figures(sums, rows, spilled, tokenizer) | {"digest": digest}
     manifest = {
         "format": FORMAT,
         "kind": KIND,
@@ -68,13 +56,7 @@ def write_dataset(
         "max_seq_length": run.request.max_seq_length,
         "parameters": dict(parameters),
         "splits": splits,
-        "tokenizer": {
-            "sha256": sha256_of(tokenizer.json),
-            "ids": tokenizer.vocabulary,
-            "end_of_text": tokenizer.end_of_text,
-            "end_of_text_id": tokenizer.end_id,
-            "pad_id": tokenizer.pad_id,
-        },
+        "tokenizer": _tokenizer(tokenizer),
         "source": _source(run, spilled),
     }
     used = {kind: of for kind, of in sums.items() if of.articles}
@@ -123,6 +105,36 @@ def _write_test(run: TextRun, folder: Path, file: int) -> Path:
             for record in batch:
                 stream.write(decode(record).encode() if is_text else record.rstrip(b"\n") + b"\n")
     return path
+
+
+def _figures(
+    sums: Mapping[str, TokenStatistics],
+    rows: Mapping[str, Sequence[int]],
+    spilled: Mapping[str, Any],
+    tokenizer: TextTokenizer,
+) -> dict[str, Any]:
+    train = sums["train"]
+    return {
+        "train_sequences": train.sequences,
+        "dev_sequences": sums["dev"].sequences,
+        "articles": spilled["records"],
+        "train_tokens": train.prompt_tokens + train.completion_tokens,
+        "padding_share": round(train.padding_share, 6),
+        "longest_article_tokens": max(of.longest_unit for of in sums.values()),
+        "bad_rows": spilled["bad_rows"],
+        "vocab_size": tokenizer.vocabulary,
+        "max_batch_size_train": min(rows["train"]),
+    }
+
+
+def _tokenizer(tokenizer: TextTokenizer) -> dict[str, object]:
+    return {
+        "sha256": sha256_of(tokenizer.json),
+        "ids": tokenizer.vocabulary,
+        "end_of_text": tokenizer.end_of_text,
+        "end_of_text_id": tokenizer.end_id,
+        "pad_id": tokenizer.pad_id,
+    }
 
 
 def _source(run: TextRun, spilled: Mapping[str, Any]) -> dict[str, object]:

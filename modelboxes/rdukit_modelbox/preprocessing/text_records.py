@@ -4,7 +4,6 @@ A line of a .txt file becomes a JSON string, with its newline; a .jsonl line sta
 object with the keywords as keys.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,13 +15,8 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
-from rdukit_modelbox.preprocessing.lines import (
-    LONGEST_LINE,
-    LineBlock,
-    check_header,
-    read_csv_lines,
-    read_line_blocks,
-)
+from rdukit_modelbox.preprocessing.csv_rows import open_csv
+from rdukit_modelbox.preprocessing.lines import LineBlock, read_line_blocks
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
 TEXT_FORMATS: Final = (Format.TXT, Format.JSONL, Format.CSV, Format.PARQUET)
@@ -116,39 +110,15 @@ def _json_lines(
 
 def _csv_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterator[RecordBlock]:
     encode = msgspec.json.Encoder().encode
-    before = csv.field_size_limit(LONGEST_LINE)
-    consumed = 0
-
-    def tell(count: int) -> None:
-        nonlocal consumed
-        consumed = count
-
-    try:
-        reader = csv.reader(
-            read_csv_lines(source, tell), delimiter="\t" if ".tsv" in source.name.lower() else ",", strict=True
-        )
-        header = check_header(source, next(reader, []))
-        keys = _keys(source, header, policy)
-        wanted = [(key, header.index(key)) for key in keys]
+    with open_csv(source, bad) as file:
+        wanted = [(key, file.header.index(key)) for key in _keys(source, file.header, policy)]
         records: list[bytes] = []
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as cause:
-                bad.add(source.name, reader.line_num, str(cause), "fields as in RFC 4180")
-                continue
-            if row is None:
-                break
-            if len(row) == len(header):
-                records.append(encode({key: row[index] for key, index in wanted}))
-            elif row:
-                bad.add(source.name, reader.line_num, f"{len(row)} fields", f"{len(header)} fields as in the header")
+        for _, fields in file.rows():
+            records.append(encode({key: fields[index] for key, index in wanted}))
             if len(records) >= TABLE_ROWS:
-                yield RecordBlock(records, consumed)
+                yield RecordBlock(records, file.consumed)
                 records = []
         yield RecordBlock(records, source.bytes)
-    finally:
-        csv.field_size_limit(before)
 
 
 def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterator[RecordBlock]:

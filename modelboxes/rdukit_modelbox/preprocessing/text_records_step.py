@@ -1,13 +1,12 @@
 """First step of preprocessing text: read and check all records, and spread them over the output files."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from rdukit.errors import IllegalValue, InvalidArgument
-from rdukit.files import sha256_of_file
 from rdukit_modelbox.preprocessing.articles import make_decoder
 from rdukit_modelbox.preprocessing.assignment import Assignment
 from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.digests import digests_meanwhile
 from rdukit_modelbox.preprocessing.pace import KILOBYTE, Pace
 from rdukit_modelbox.preprocessing.spill import Spill
 from rdukit_modelbox.preprocessing.text_records import read_records
@@ -31,20 +30,15 @@ def spill_records(run: TextRun) -> dict[str, Any]:
     decoder = make_decoder(request.policy)
     pace = Pace(run.context, "read", sum(source.bytes for source in run.sources), KILOBYTE)
     records = before = 0
-    with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
-        digests = [thread.submit(sha256_of_file, source.path) for source in run.sources]
-        try:
-            for source in run.sources:
-                for block in read_records(source, request.policy, decoder, bad):
-                    spill.add(block.records, *assignment.take(len(block.records)))
-                    records += len(block.records)
-                    pace.tell(before + block.consumed, records)
-                before += source.bytes
-            spill.flush()
-        except BaseException:
-            thread.shutdown(wait=False, cancel_futures=True)
-            raise
-        found = [digest.result() for digest in digests]
+    with digests_meanwhile(run.sources) as digests:
+        for source in run.sources:
+            for block in read_records(source, request.policy, decoder, bad):
+                spill.add(block.records, *assignment.take(len(block.records)))
+                records += len(block.records)
+                pace.tell(before + block.consumed, records)
+            before += source.bytes
+        spill.flush()
+        found = digests()
     if bad.count:
         run.context.log(f"left out {bad.count} bad rows, such as {'; '.join(bad.examples[:3])}")
     if records == 0:

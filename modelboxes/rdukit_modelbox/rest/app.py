@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +14,7 @@ from rdukit.errors import MalformedRequest, RdukitError
 from rdukit_modelbox.rest.answers import error_answer, plain_error
 from rdukit_modelbox.rest.disconnect import ClientGone
 from rdukit_modelbox.rest.limits import Limits
+from rdukit_modelbox.rest.malformed import malformed_request
 from rdukit_modelbox.rest.routes_box import box_routes
 from rdukit_modelbox.rest.routes_operations import operation_routes
 from rdukit_modelbox.rest.routes_verbs import verb_routes
@@ -55,7 +56,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(request: Request, error: RequestValidationError) -> Response:
-        return error_answer(request, _malformed(error.errors(), is_infer=request.url.path.endswith("/infer")))
+        return error_answer(request, malformed_request(error.errors(), request.headers.get("content-type", "")))
 
     @app.exception_handler(HTTPException)
     async def refused_by_framework(request: Request, error: HTTPException) -> Response:
@@ -74,20 +75,3 @@ def _add_errors(app: FastAPI) -> None:
     async def broken(request: Request, error: Exception) -> Response:
         logger.error("request broke path=%s", request.url.path, exc_info=error)
         return plain_error(request, 500, "internal", "the box failed; its log has more under this request id")
-
-
-def _malformed(errors: Any, *, is_infer: bool) -> MalformedRequest:
-    faults = [{"at": _place(e["loc"], is_infer), "message": str(e["msg"])} for e in errors[:20]]
-    words = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults)[:4000]
-    field = faults[0]["at"] if faults else "body"
-    return MalformedRequest(f"the request is malformed: {words}", field=field, faults=faults)
-
-
-def _place(location: Sequence[int | str], is_infer: bool) -> str:
-    """The field's own name: without ``body`` or ``query`` before it, and which kind of inference was tried."""
-    parts = list(location[1:])
-    if is_infer and parts and parts[0] in {"rows", "verb"}:
-        parts = parts[1:]
-    if location and location[0] == "body" and parts and isinstance(parts[0], int):
-        parts = []  # the place of a JSON error
-    return ".".join(map(str, parts)) or str(location[0] if location else "body")

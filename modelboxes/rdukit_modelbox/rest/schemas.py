@@ -8,7 +8,7 @@ from rdukit_modelbox.artifacts.reference import text_of
 from rdukit_modelbox.inference import InferCall
 from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.operations.webhooks import check_webhook
-from rdukit_modelbox.service import MAX_TIMEOUT_S
+from rdukit_modelbox.plan_work import MAX_TIMEOUT_S
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 VerbName = Literal["preprocess", "compile", "train", "infer"]
@@ -33,11 +33,22 @@ class ArtifactBody(_Asked):
     sha256: str | None = Field(default=None, pattern="^[0-9a-fA-F]{64}$")
 
 
+#: The forms that a body or an input may have; in brackets, so that no field is called so.
+ROWS, VERB, PATH, ARTIFACT = "[rows]", "[verb]", "[path]", "[artifact]"
+
+
+def _form_of_input(given: object) -> str:
+    return ARTIFACT if isinstance(given, (dict, ArtifactBody)) else PATH
+
+
+InputBody = Annotated[Annotated[str, Tag(PATH)] | Annotated[ArtifactBody, Tag(ARTIFACT)], Discriminator(_form_of_input)]
+
+
 class VerbBody(_Asked):
     """A verb's request. Parameters are checked against the box."""
 
     parameters: dict[str, Any] = Field(default_factory=dict, description="Named parameters; see /v1/describe.")
-    inputs: dict[str, str | ArtifactBody] = Field(
+    inputs: dict[str, InputBody] = Field(
         default_factory=dict,
         description="Artifact slot to path or URI (file, s3, http, https; may end with #sha256=).",
     )
@@ -79,12 +90,10 @@ class RowsBody(_Asked):
 
 
 def _kind_of_infer(body: object) -> str:
-    return "rows" if isinstance(body, RowsBody) or (isinstance(body, dict) and "rows" in body) else "verb"
+    return ROWS if isinstance(body, RowsBody) or (isinstance(body, dict) and "rows" in body) else VERB
 
 
-InferBody = Annotated[
-    Annotated[RowsBody, Tag("rows")] | Annotated[VerbBody, Tag("verb")], Discriminator(_kind_of_infer)
-]
+InferBody = Annotated[Annotated[RowsBody, Tag(ROWS)] | Annotated[VerbBody, Tag(VERB)], Discriminator(_kind_of_infer)]
 
 
 class ErrorDetail(BaseModel):

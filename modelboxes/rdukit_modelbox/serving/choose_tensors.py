@@ -5,6 +5,7 @@ from typing import Any
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.model import Graph, Pef, SectionType, Symbol
+from rdukit_modelbox.serving.classification import class_count
 from rdukit_modelbox.serving.datatypes import BY_TORCH_NAME
 from rdukit_modelbox.serving.signature import Signature, TensorSpec
 from rdukit_modelbox.shape import METADATA_KEY, TRAIN, shape_of
@@ -26,7 +27,7 @@ def choose_signature(
     outputs that have a batch dimension.
 
     Raises:
-        InvalidArgument: ``serving`` names a symbol that is not there.
+        InvalidArgument: ``serving`` names a symbol that is not there, or another number of labels than of classes.
         PefMismatch: the served tensors have no batch dimension in common, or a dtype that the protocol lacks.
     """
     known = _compiled_by_a_box(pef, graph)
@@ -49,7 +50,19 @@ def choose_signature(
     limit = serving.get("max_batch_size")
     if limit is not None and not 0 < limit <= batch:
         raise InvalidArgument(f"serving.max_batch_size {limit} is not legal; legal: 1 to {batch}, the PEF's batch")
-    return Signature(_specs(inputs), _specs(outputs), batch, limit or batch, tuple(labels), dict(properties))
+    served = _specs(outputs)
+    _check_labels(served[0], labels)
+    return Signature(_specs(inputs), served, batch, limit or batch, tuple(labels), dict(properties))
+
+
+def _check_labels(output: TensorSpec, labels: Sequence[str]) -> None:
+    classes = class_count(output)
+    if labels and len(labels) != classes:
+        has = "no classes" if classes is None else f"{classes} classes"
+        raise InvalidArgument(
+            f"serving.labels has {len(labels)} names, but the first output, {output.name!r} "
+            f"{[-1, *output.row_shape]}, has {has}; legal: one name for each"
+        )
 
 
 def _compiled_by_a_box(pef: Pef, graph: Graph) -> Mapping[str, Any]:

@@ -54,7 +54,7 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
     checkpoint = Path(first["checkpoint"]) if first["checkpoint"] else None
     found = read_pef(pef).pef
     if METADATA_KEY in found.metadata and shape_of(found, str(pef)).text is not None:
-        from rdukit_modelbox.serving.text_process import serve_text
+        from rdukit_modelbox.serving.text.process import serve_text
 
         serve_text(box, first["name"], pef, checkpoint)
         return

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
+from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
@@ -28,7 +29,7 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
             contents in another field than the datatype's.
     """
     raw = message.raw_input_contents
-    outputs = [output.name for output in message.outputs] if message.outputs else ()
+    outputs, classes = _outputs(message.outputs) if message.outputs else ((), None)
     if raw:
         inputs = message.inputs
         if len(raw) != len(inputs):
@@ -42,9 +43,9 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
                     f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them"
                 )
             tensors.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, data))
-        return InferRequest(tensors, outputs, message.id), True
+        return InferRequest(tensors, outputs, message.id, classes), True
     tensors = [GivenTensor(t.name, t.datatype, t.shape, _typed(t)) for t in message.inputs]
-    return InferRequest(tensors, outputs, message.id), False
+    return InferRequest(tensors, outputs, message.id, classes), False
 
 
 def render_infer(
@@ -56,8 +57,10 @@ def render_infer(
     for output, data in zip(answer.names, answer.outputs, strict=True):
         spec = specs[output]
         tensor = response.outputs.add(name=output, datatype=spec.datatype, shape=(answer.rows, *spec.row_shape))
-        if is_raw or spec.datatype not in _CONTENTS:
+        if is_raw:
             response.raw_output_contents.append(data)
+        elif spec.datatype == "BYTES":
+            tensor.contents.bytes_contents.extend(split_strings(data))
         else:
             code = spec.type.array_code
             assert code is not None
@@ -69,16 +72,14 @@ def render_infer(
     return response
 
 
-def check_typed_outputs(signature: Signature, request: InferRequest) -> None:
-    """Raises ``InvalidArgument`` where typed contents are wanted of outputs that have no such form."""
-    names = request.outputs or list(signature.output_of)
-    without = [
-        name for name in names if name in signature.output_of and signature.output_of[name].datatype not in _CONTENTS
-    ]
-    if without and len(without) != len(names):
-        raise InvalidArgument(
-            f"output {without[0]!r} has no typed contents: send raw_input_contents to get raw outputs"
-        )
+def needs_raw_outputs(signature: Signature, request: InferRequest) -> bool:
+    """Whether an answer to typed contents has an output without such a form; all of it goes out raw then."""
+    classes = request.classes or ()
+    return any(
+        spec.datatype not in _CONTENTS and spec.name not in classes
+        for spec in signature.outputs
+        if not request.outputs or spec.name in request.outputs
+    )
 
 
 def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
@@ -90,6 +91,19 @@ def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
             raise InvalidArgument(f"parameter {name!r} has no value")
         values[name] = getattr(parameter, kind)
     return values
+
+
+def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]:
+    """Names of the outputs that are asked for, and how many classes of which."""
+    names: list[str] = []
+    classes: dict[str, int] = {}
+    for output in given:
+        names.append(output.name)
+        if output.parameters:
+            values = parameter_values(output.parameters)
+            if PARAMETER in values:
+                classes[output.name] = read_count(output.name, values[PARAMETER])
+    return names, classes or None
 
 
 def _typed(tensor: Any) -> bytes:

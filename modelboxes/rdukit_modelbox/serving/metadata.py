@@ -10,7 +10,7 @@ from rdukit_modelbox.serving.signature import TensorSpec
 
 SERVER_NAME: Final = "rdukit"
 PLATFORM: Final = "rdukit_pef"
-EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
+EXTENSIONS: Final = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
 
 
 def server_metadata() -> dict[str, object]:

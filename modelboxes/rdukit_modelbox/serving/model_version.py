@@ -23,7 +23,7 @@ from rdukit_modelbox.serving.settings import (
 )
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
-from rdukit_modelbox.serving.text_queue import TextQueue, TextRequest
+from rdukit_modelbox.serving.text.queue import TextQueue, TextRequest
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ModelVersion:
         max_queue = files.serving.get("max_queue") or resolve(MAX_QUEUE)
         self._batcher = Batcher(self.statistics, max_queue)
         #: Of a text model, instead of the batcher.
-        self.texts = TextQueue(max_queue)
+        self.texts = TextQueue(max_queue, self.statistics)
         #: Of a text model: context, prompt and vocabulary in tokens.
         self.text: Mapping[str, int] | None = None
         self._link: DeviceLink | None = None

@@ -17,7 +17,8 @@ from rdukit_modelbox.grpc_strict import Undecodable, strict_handler
 from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
-from rdukit_modelbox.serving.grpc_codec import check_typed_outputs, parameter_values, parse_infer, render_infer
+from rdukit_modelbox.serving.classification import check_classes, classify
+from rdukit_modelbox.serving.grpc_codec import needs_raw_outputs, parameter_values, parse_infer, render_infer
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 
@@ -116,12 +117,16 @@ class OpenInferenceServicer:
         signature = found.signature
         try:
             request, is_raw = parse_infer(message)
+            if request.classes:
+                check_classes(signature, request.classes)
             if not is_raw:
-                check_typed_outputs(signature, request)
+                is_raw = needs_raw_outputs(signature, request)
         except RdukitError:
             found.statistics.count_failed(1)
             raise
         answer = await found.submit(request)
+        if request.classes:
+            signature, answer = classify(signature, answer, request.classes)
         response = render_infer(name, found.version, signature, request, answer, is_raw)
         if self._log.is_on:
             self._log.add("grpc", name, found.version, 0, answer.rows, answer.timing.queue, answer.timing.compute)

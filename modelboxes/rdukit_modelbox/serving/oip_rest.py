@@ -15,6 +15,7 @@ from rdukit.settings import resolve
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
+from rdukit_modelbox.serving.classification import check_classes, classify
 from rdukit_modelbox.serving.disconnects import Disconnects
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.model_version import ModelVersion
@@ -60,7 +61,8 @@ class OpenInferenceApp:
             else:
                 await self._other(scope, receive, send, path)
         except _WrongMethod as error:
-            await _answer(send, 405, orjson.dumps({"error": str(error)}))
+            allow = (b"allow", error.legal.encode())
+            await _answer(send, 405, orjson.dumps({"error": str(error)}), allow)
         except RdukitError as error:
             if self._log.is_on:
                 self._log.add("rest", self._repository.name, "", error.http_status, 0, 0, 0)
@@ -86,6 +88,8 @@ class OpenInferenceApp:
         signature = found.signature
         try:
             request = parse_infer(body, header_length)
+            if request.classes:
+                check_classes(signature, request.classes)
             if needs_form_check(signature):
                 check_forms(signature, request)
         except InvalidArgument:
@@ -94,6 +98,8 @@ class OpenInferenceApp:
         future = found.submit(request)
         self._disconnects.watch(future, receive)
         answer = await future
+        if request.classes:
+            signature, answer = classify(signature, answer, request.classes)
         text, length = render_infer(name, found.version, signature, request, answer)
         timing = answer.timing
         headers = [
@@ -174,6 +180,8 @@ class OpenInferenceApp:
             case ["repository", "index"]:
                 _require(method, "POST")
                 ready = _object(body).get("ready", False)
+                if not isinstance(ready, bool):
+                    raise InvalidArgument(f"ready {ready!r} is not legal; legal: true or false")
                 return [entry for entry in repository.index() if not ready or entry["state"] == "READY"]
             case ["repository", "models", name, "load"]:
                 _require(method, "POST")
@@ -206,8 +214,8 @@ class OpenInferenceApp:
         return (503, {"error": reason}) if reason else (200, {"name": name, "ready": True})
 
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [_JSON, (b"content-length", b"%d" % len(body))]
+async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -228,11 +236,15 @@ def _loaded(repository: Repository) -> list[tuple[str, ModelVersion]]:
 
 def _require(method: str, legal: str) -> None:
     if method != legal and not (legal == "GET" and method == "HEAD"):
-        raise _WrongMethod(f"method {method} is not legal here; legal: {legal}")
+        raise _WrongMethod(method, legal)
 
 
 class _WrongMethod(Exception):
     """A method that a route lacks; its status has no error class."""
+
+    def __init__(self, method: str, legal: str) -> None:
+        super().__init__(f"method {method} is not legal here; legal: {legal}")
+        self.legal = legal
 
 
 def _number(text: bytes) -> int:

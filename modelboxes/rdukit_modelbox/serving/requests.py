@@ -1,6 +1,6 @@
 """An inference request and its answer, as the wires hand them over: names, shapes and raw bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ class InferRequest:
     inputs: Sequence[GivenTensor]
     outputs: Sequence[str] = ()
     id: str = ""
+    #: Output -> how many of its likeliest classes are wanted instead of its numbers.
+    classes: Mapping[str, int] | None = None
 
 
 class Timing(NamedTuple):

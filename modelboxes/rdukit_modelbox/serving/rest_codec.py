@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from rdukit.errors import InvalidArgument
+from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
@@ -59,8 +60,11 @@ class RestRequest(InferRequest):
 
     __slots__ = ("binary",)
 
-    def __init__(self, inputs: Sequence[GivenTensor], outputs: Sequence[str], id: str, binary: frozenset[str] | bool):
-        super().__init__(inputs, outputs, id)
+    def __init__(
+        self, inputs: Sequence[GivenTensor], outputs: Sequence[str], id: str, binary: frozenset[str] | bool,
+        classes: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(inputs, outputs, id, classes)
         #: Names of outputs that go out as binary; True: all.
         self.binary = binary
 
@@ -101,7 +105,10 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
         raise InvalidArgument(f"{len(rest)} bytes follow the JSON, the inputs' binary_data_size add up to {at}")
     if request.outputs is None and request.parameters is None:
         return RestRequest(inputs, (), request.id, False)
-    return RestRequest(inputs, [o.name for o in request.outputs or ()], request.id, _wanted_as_binary(request))
+    outputs = request.outputs or ()
+    return RestRequest(
+        inputs, [o.name for o in outputs], request.id, _wanted_as_binary(request), _wanted_as_classes(outputs)
+    )  # fmt: skip
 
 
 def render_infer(
@@ -137,6 +144,8 @@ def render_infer(
 
 def _numbers(data: bytes, datatype: str) -> object:
     """What orjson writes as a list of numbers. Long ones through numpy, which costs a box 13 MB once."""
+    if datatype == "BYTES":
+        return [text.decode() for text in split_strings(data)]
     if len(data) < _LONG_BYTES:
         code = DATATYPES[datatype].array_code
         assert code is not None
@@ -155,8 +164,9 @@ def check_forms(signature: Signature, request: RestRequest) -> None:
     """
     if request.binary is True:
         return
+    classes = request.classes or ()
     for spec in signature.outputs:
-        is_wanted = not request.outputs or spec.name in request.outputs
+        is_wanted = (not request.outputs or spec.name in request.outputs) and spec.name not in classes
         if is_wanted and spec.datatype not in _NUMPY and not (request.binary and spec.name in request.binary):
             raise InvalidArgument(
                 f'output {spec.name!r} is {spec.datatype}, which JSON lacks: ask for "binary_data": true'
@@ -172,13 +182,16 @@ def _wanted_as_binary(request: _Request) -> frozenset[str] | bool:
     every = _flag(request.parameters, "binary_data_output", "parameters")
     named = set()
     for output in request.outputs or ():
-        if output.parameters and output.parameters.get("classification"):
-            raise InvalidArgument(f"output {output.name!r}: the classification extension is not served; ask for scores")
         if _flag(output.parameters, "binary_data", f"output {output.name!r}", default=every):
             named.add(output.name)
     if not request.outputs:
         return every
     return frozenset(named)
+
+
+def _wanted_as_classes(outputs: Sequence[_Output]) -> Mapping[str, int] | None:
+    wanted = [(o.name, o.parameters) for o in outputs if o.parameters and PARAMETER in o.parameters]
+    return {name: read_count(name, parameters[PARAMETER]) for name, parameters in wanted} or None
 
 
 def _flag(parameters: Mapping[str, Any] | None, name: str, where: str, default: bool = False) -> bool:

@@ -88,3 +88,8 @@ class Task(Protocol):
 def evaluation_split(data: TaskData) -> str | None:
     """The split that a training is judged on: ``dev`` where there is one, else ``test``; None without both."""
     return next((split for split in ("dev", "test") if data.count(split)), None)
+
+
+def measured(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a program's figures that a report tells: time on this host, and projected for the emulated RDU."""
+    return {name: figures[name] for name in ("host_seconds", "emulated_seconds", "emulated_cycles") if name in figures}

@@ -74,5 +74,5 @@ def options_from(parameters: Mapping[str, ParameterValue]) -> TrainingOptions:
     options = TrainingOptions(**given)
     fault = options.find_fault()
     if fault is not None:
-        raise InvalidArgument(fault)
+        raise InvalidArgument(fault, parameter="evaluate_every")
     return options

@@ -11,8 +11,8 @@ from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
+from rdukit_modelbox.serving.text.graphs import compile_text_serving
 from rdukit_modelbox.shape import SERVE, TRAIN, Shape, model_name_of
-from rdukit_modelbox.text_graphs import compile_text_serving
 from rdukit_zoo.registry import ModelEntry
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from rdukit.errors import Conflict, InvalidArgument
+from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files import write_atomic
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, load_parameters
@@ -15,7 +15,7 @@ from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
 from rdukit_modelbox.shape import TRAIN, read_shape
 from rdukit_modelbox.tasks import task_of
-from rdukit_modelbox.tasks.base import Scores, evaluation_split
+from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
 from rdukit_modelbox.training.journal import Journal, read_lines
 from rdukit_modelbox.training.loss_curve import draw_loss_curve
 from rdukit_modelbox.training.options import TrainingOptions, options_from
@@ -43,27 +43,22 @@ def run_train(
     options = options_from(parameters)
     task = task_of(shape.task)
     data = task.open_data(shape, inputs["dataset"])
-    batch, count = shape.batch_size, data.count("train")
-    steps_per_epoch = count // batch
-    if steps_per_epoch == 0:
-        raise InvalidArgument(f"the data set has {count} training samples, a batch is {batch}")
     split = evaluation_split(data)
+    steps_per_epoch = _steps_per_epoch(data, shape.batch_size)
     if options.evaluate_every and split is None:
         raise InvalidArgument("evaluate_every needs a dev or test split, which the data set lacks; preprocess again")
     total = steps_per_epoch * options.epochs
     total = min(total, options.max_steps or total)
-    identity = Identity(shape.model, dict(shape.sizes), batch, data.digest, options.seed, shape.optimizer)
+    identity = Identity(shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer)
     folder = output / "checkpoint"
 
     program = Program(shape, options.seed, entry_of(context.box))
     program.load(inputs["pef"])
     try:
-        start = _starting_point(program, folder, inputs.get("checkpoint"), identity, options)
+        start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options)
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
-        run = TrainingRun(
-            program, task, data, options, context, identity, start, folder, total, steps_per_epoch
-        )  # fmt: skip
+        run = TrainingRun(program, task, data, options, context, identity, start, folder, total, steps_per_epoch)
         with Journal(output, start.step) as journal:
             ended = run.go(journal)
             if not has_checkpoint(folder):
@@ -75,17 +70,7 @@ def run_train(
         program.close()
     write_atomic(output / "report.svg", _picture(context, output, run.step).encode())
     context.log(f"trained {run.step} steps{_in_words(scores, split)}; ended by {ended}")
-    figures: dict[str, object] = {
-        "steps": run.step,
-        "epochs": round(run.step / steps_per_epoch, 4),
-        "loss": totals.epoch_loss / totals.epoch_steps if totals.epoch_steps else None,
-        "ended_by": ended,
-        "train_seconds": totals.train_seconds,
-        "host_seconds": totals.host_seconds,
-        "emulated_seconds": totals.emulated_seconds,
-        "emulated_cycles": totals.emulated_cycles,
-        "resumed_from_step": start.step,
-    }
+    figures = _figures(totals, run.step, start.step, ended, steps_per_epoch)
     if scores is not None:
         held = scores.to_json()
         figures |= {"split": split, "held_out_loss": held.pop("loss"), **held}
@@ -94,6 +79,27 @@ def run_train(
     made = {"checkpoint": folder, "metrics": journal.path, "report": output / "report.svg"}
     slots = {slot.name for slot in context.box.slots_of(Verb.TRAIN).outputs}
     return VerbResult(figures, {name: path for name, path in made.items() if name in slots})
+
+
+def _steps_per_epoch(data: TaskData, batch: int) -> int:
+    count = data.count("train")
+    if count < batch:
+        raise InvalidArgument(f"the data set has {count} training samples, a batch is {batch}")
+    return count // batch
+
+
+def _figures(totals: Totals, step: int, resumed_from: int, ended: str, steps_per_epoch: int) -> dict[str, object]:
+    return {
+        "steps": step,
+        "epochs": round(step / steps_per_epoch, 4),
+        "loss": totals.epoch_loss / totals.epoch_steps if totals.epoch_steps else None,
+        "ended_by": ended,
+        "train_seconds": totals.train_seconds,
+        "host_seconds": totals.host_seconds,
+        "emulated_seconds": totals.emulated_seconds,
+        "emulated_cycles": totals.emulated_cycles,
+        "resumed_from_step": resumed_from,
+    }
 
 
 def _picture(context: VerbContext, output: Path, steps: int) -> str:
@@ -108,11 +114,12 @@ def _in_words(scores: Scores | None, split: str | None) -> str:
 
 
 def _starting_point(
-    program: Program, folder: Path, given: Path | None, identity: Identity, options: TrainingOptions
-) -> Checkpoint:
+    context: VerbContext, program: Program, folder: Path, given: Path | None, identity: Identity,
+    options: TrainingOptions,
+) -> Checkpoint:  # fmt: skip
     """Put the device where the training continues, and say where that is."""
     if has_checkpoint(folder):
-        found = load_checkpoint(folder)
+        found = _newest_whole(context, folder)
         difference = identity.find_difference(found.identity)
         if difference is not None:
             raise Conflict(
@@ -133,6 +140,19 @@ def _starting_point(
             f"pass continue_as=weights to take only its parameters"
         )
     return _resume(program, found)
+
+
+def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
+    """The newest checkpoint, or where its file was damaged since it was written the one before."""
+    try:
+        return load_checkpoint(folder)
+    except InvalidArgument as damage:
+        try:
+            found = load_checkpoint(folder, "previous")
+        except RdukitError:
+            raise damage from None
+        context.log(f"the newest checkpoint is missing or damaged; going on from the one before it, step {found.step}")
+        return found
 
 
 def _at_the_beginning(identity: Identity) -> Checkpoint:

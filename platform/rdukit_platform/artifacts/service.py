@@ -9,7 +9,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.artifacts.store import Content, Entry, Store
 from rdukit_platform.db.models import ArtifactRow, LineageRow
 from rdukit_platform.ids import new_id
-from rdukit_platform.paging import after_cursor, check_limit, cut_page
+from rdukit_platform.paging import read_page
 
 
 def record_artifact(
@@ -57,10 +57,7 @@ def list_artifacts(
         query = query.where(ArtifactRow.kind == kind)
     if job_id is not None:
         query = query.where(ArtifactRow.job_id == job_id)
-    if cursor is not None:
-        query = query.where(after_cursor(cursor, ArtifactRow.created_at, ArtifactRow.id))
-    query = query.order_by(ArtifactRow.created_at.desc(), ArtifactRow.id.desc()).limit(check_limit(limit) + 1)
-    return cut_page(session.scalars(query).all(), limit)
+    return read_page(session, query, ArtifactRow.created_at, ArtifactRow.id, limit, cursor)
 
 
 def find_file(store: Store, row: ArtifactRow, path: str | None) -> Entry:

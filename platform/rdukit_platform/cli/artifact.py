@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rdukit.command_options import JSON_OPTION
 from rdukit.errors import Conflict, NotFound
 from rdukit.files import atomic_target
 from rdukit.units import format_bytes
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
-
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
 @click.group()

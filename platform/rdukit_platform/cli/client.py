@@ -5,11 +5,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
+from rdukit.closable import Closable
 from rdukit.errors import RdukitError, Unavailable, error_from_body
 from rdukit.settings import resolve
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
@@ -18,7 +18,7 @@ FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
 
 
-class ApiClient:
+class ApiClient(Closable):
     """One caller of one gateway."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -114,14 +114,6 @@ class ApiClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         answer = self._request(method, path, arguments)

@@ -2,19 +2,19 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
+from rdukit.command_options import JSON_OPTION, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
 
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 #: Exit status of a command that waited for a job which did not succeed.
 NOT_SUCCEEDED = 4
 
@@ -56,36 +56,20 @@ def submit(
 
     Example: rdukit job submit --box logreg --verb train --input pef=art-1 --input dataset=art-2 --set epochs=2
     """
-    with _client() as client:
-        if pipeline is not None:
-            if box or verb:
-                raise InvalidArgument("--pipeline does not go with --box and --verb; the file names the boxes")
-            submitted = client.submit("/v1/pipelines", read_pipeline(pipeline, key))
-            jobs = submitted["jobs"]
-        else:
-            if not box or not verb:
-                raise InvalidArgument("say which --box and --verb, or --pipeline; list boxes with: rdukit box list")
-            body = {
-                "box": box,
-                "verb": verb,
-                "parameters": {k: _value(v) for k, v in _pairs("--set", settings).items()},
-                "inputs": _pairs("--input", inputs),
-                "name": name,
-                "tiles": tiles,
-                "max_attempts": max_attempts,
-                "idempotency_key": key,
-            }
-            submitted = client.submit("/v1/jobs", {k: v for k, v in body.items() if v is not None})
-            jobs = [submitted]
-        if wait:
-            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
-            submitted = client.get(f"/v1/pipelines/{submitted['id']}") if pipeline else jobs[0]
-        if as_json:
-            _show().print_json(submitted)
-        elif not wait:
-            click.echo("\n".join(one["id"] for one in jobs))
-        if wait and any(one["state"] != "succeeded" for one in jobs):
-            sys.exit(NOT_SUCCEEDED)
+    if pipeline is not None:
+        if box or verb:
+            raise InvalidArgument("--pipeline does not go with --box and --verb; the file names the boxes")
+        path, body = "/v1/pipelines", read_pipeline(pipeline, key)
+    else:
+        if not box or not verb:
+            raise InvalidArgument("say which --box and --verb, or --pipeline; list boxes with: rdukit box list")
+        parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
+        asked = {
+            "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),
+            "name": name, "tiles": tiles, "max_attempts": max_attempts, "idempotency_key": key,
+        }  # fmt: skip
+        path, body = "/v1/jobs", {k: v for k, v in asked.items() if v is not None}
+    _submit(path, body, wait=wait, as_json=as_json)
 
 
 @job.command("list")
@@ -210,6 +194,21 @@ def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
     return {**body, "idempotency_key": key} if key else body
 
 
+def _submit(path: str, body: Mapping[str, object], *, wait: bool, as_json: bool) -> None:
+    with _client() as client:
+        submitted = client.submit(path, body)
+        jobs = submitted.get("jobs", [submitted])
+        if wait:
+            jobs = [_wait(client, one["id"], is_quiet=as_json) for one in jobs]
+            submitted = client.get(f"{path}/{submitted['id']}") if "jobs" in submitted else jobs[0]
+        if as_json:
+            _show().print_json(submitted)
+        elif not wait:
+            click.echo("\n".join(one["id"] for one in jobs))
+        if wait and any(one["state"] != "succeeded" for one in jobs):
+            sys.exit(NOT_SUCCEEDED)
+
+
 def _wait(client: "ApiClient", job_id: str, is_quiet: bool) -> dict[str, Any]:
     show = _show()
     for event in client.follow(job_id):
@@ -237,21 +236,3 @@ def _show() -> Any:
     from rdukit_platform.cli import show
 
     return show
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise InvalidArgument(f"{option} {text!r} is not legal; legal: NAME=VALUE")
-        pairs[name] = value
-    return pairs
-
-
-def _value(text: str) -> object:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, (bool, int, float)) else text

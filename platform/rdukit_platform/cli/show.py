@@ -1,16 +1,14 @@
 """How the command line shows things to people."""
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+from rdukit import tables
 
 COLOURS = {
     "succeeded": "green",
@@ -28,16 +26,8 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns on stdout."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        # Ids come first and stay whole, so that they can be copied.
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell), style=COLOURS.get(str(cell), "")) for cell in row))
-    # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    console.print(table)
+    """Aligned columns on stdout, states in their colours."""
+    tables.print_table(columns, rows, COLOURS)
 
 
 def ago(at: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+from rdukit.command_options import JSON_OPTION
 
 
 @click.group()

@@ -184,7 +184,7 @@ class Example:
             ticket = execution.admit(session, job_id, at)
             execution.claim(session, ticket, "worker-1", 8.0, at + 0.1)
             execution.hold_tiles(session, ticket, TILES)
-            execution.start(session, ticket, 4242, at + 0.9)
+            execution.start(session, ticket, {"backend": "process", "id": "4242", "limits": {}}, at + 0.9)
         return ticket
 
     def _train(self, session: Session, ticket: execution.Ticket, steps: int, at: float) -> None:

@@ -125,7 +125,10 @@ class AttemptRow(Base):
     outcome: Mapped[str | None] = mapped_column(String(32))
     error: Mapped[dict[str, object] | None]
     tiles: Mapped[list[str] | None]
+    #: No longer written: the process id of a box.
     box_pid: Mapped[int | None]
+    #: ``{"backend", "id", "limits"}`` of the box that took the verb.
+    box: Mapped[dict[str, object] | None]
 
 
 class JobEventRow(Base):

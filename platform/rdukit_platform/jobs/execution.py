@@ -94,14 +94,14 @@ def hold_tiles(session: Session, ticket: Ticket, tiles: Sequence[str]) -> None:
     attempt.tiles = list(tiles)
 
 
-def start(session: Session, ticket: Ticket, box_pid: int, now: float) -> None:
-    """The box has taken the verb.
+def start(session: Session, ticket: Ticket, box: Mapping[str, object], now: float) -> None:
+    """The box has taken the verb; ``box`` says which one it is.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
     job, attempt = _hold(session, ticket)
-    attempt.started_at, attempt.box_pid = now, box_pid
+    attempt.started_at, attempt.box = now, dict(box)
     apply_event(session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker})
 
 

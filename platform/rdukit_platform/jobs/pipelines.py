@@ -15,7 +15,7 @@ from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import artifact_kind, check_request, record_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
-from rdukit_platform.paging import after_cursor, check_limit, cut_page
+from rdukit_platform.paging import read_page
 
 REFERENCE: Final = re.compile(r"^@(?P<step>[a-z][a-z0-9_-]*)\.(?P<slot>[A-Za-z0-9_-]+)$")
 
@@ -135,10 +135,7 @@ def list_pipelines(
 ) -> tuple[list[PipelineRow], str | None]:
     """The tenant's pipelines, newest first, and the cursor of the next page."""
     query = select(PipelineRow).where(PipelineRow.tenant_id == tenant_id)
-    if cursor is not None:
-        query = query.where(after_cursor(cursor, PipelineRow.created_at, PipelineRow.id))
-    query = query.order_by(PipelineRow.created_at.desc(), PipelineRow.id.desc()).limit(check_limit(limit) + 1)
-    return cut_page(session.scalars(query).all(), limit)
+    return read_page(session, query, PipelineRow.created_at, PipelineRow.id, limit, cursor)
 
 
 def pipeline_jobs(session: Session, pipeline_id: str) -> Sequence[JobRow]:

@@ -60,6 +60,7 @@ class Attempt(BaseModel):
     claimed_at: float | None
     started_at: float | None
     ended_at: float | None
+    box: dict[str, JsonValue] | None = None
 
 
 class Job(BaseModel):

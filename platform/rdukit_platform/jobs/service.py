@@ -8,15 +8,16 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
+from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
 from rdukit_platform.catalog.model import Boxes, Verb
-from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobEventRow, JobRow
+from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
-from rdukit_platform.paging import after_cursor, check_limit, cut_page
+from rdukit_platform.paging import read_page
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_TILES
 
 #: Verbs that run on the host alone and lease no tiles.
@@ -102,10 +103,7 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
     """
     if artifact_id.startswith("@"):
         raise InvalidArgument(f"input {artifact_id!r} refers to a step; only pipelines have steps, give an artifact id")
-    row = session.get(ArtifactRow, artifact_id)
-    if row is None or row.tenant_id != tenant_id:
-        raise NotFound(f"there is no artifact {artifact_id!r}; list yours with: rdukit artifact list")
-    return "folder" if row.is_folder else "file"
+    return "folder" if get_artifact(session, tenant_id, artifact_id).is_folder else "file"
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:
@@ -134,10 +132,7 @@ def list_jobs(
         if state not in set(JobState):
             raise InvalidArgument(f"no job state is called {state!r}; legal: {[str(s) for s in JobState]}")
         query = query.where(JobRow.state == state)
-    if cursor is not None:
-        query = query.where(after_cursor(cursor, JobRow.created_at, JobRow.id))
-    query = query.order_by(JobRow.created_at.desc(), JobRow.id.desc()).limit(check_limit(limit) + 1)
-    return cut_page(session.scalars(query).all(), limit)
+    return read_page(session, query, JobRow.created_at, JobRow.id, limit, cursor)
 
 
 def list_attempts(session: Session, job_id: str) -> Sequence[AttemptRow]:

@@ -1,11 +1,11 @@
 """One attempt from its message to its end: claim, tiles, box, verb, events, artifacts, verdict.
 
 The worker holds the node's lease on its own connection, so that the tiles are free as soon as the worker or this
-attempt is gone. A job's folder outlives its attempts, so that the next one finds the checkpoint; a file lock that the
-box inherits keeps two boxes of one job out of it.
+attempt is gone. A job's folder outlives its attempts, so that the next one finds the checkpoint. Two things keep two
+boxes of one job out of it: a file lock, which a box that is a process inherits, and the look for boxes of earlier
+attempts, which every backend has.
 """
 
-import contextlib
 import fcntl
 import logging
 import os
@@ -13,15 +13,16 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select
 
+from rdukit.box_backends import BoxBackend, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
 from rdukit.errors import Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
-from rdukit.snd import SndClient
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -31,15 +32,19 @@ from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.settings import Home
-from rdukit_platform.worker.box import BoxProcess
+from rdukit_platform.worker.boxes import BoxRules, spec_of
 from rdukit_platform.worker.client import BoxClient
 from rdukit_platform.worker.hearts import Hearts
+from rdukit_platform.worker.left_behind import reap_earlier
+from rdukit_platform.worker.tiles import leased_tiles
 
 logger = logging.getLogger(__name__)
 
 #: Progress is written at most this often; the last one always is.
 PROGRESS_S: Final = 0.25
 LOCK_WAIT_S: Final = 3.0
+STOP_S: Final = 8.0
+LOG_TAIL_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class Surroundings:
     waker: Waker
     clock: Clock
     name: str
-    box_command: tuple[str, ...]
+    backend: BoxBackend
+    rules: BoxRules
     box_start_s: float
     backoff_s: float
 
@@ -76,8 +82,8 @@ class Attempt:
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
-        self._box: BoxProcess | None = None
-        self._lease_id: str | None = None
+        self._box: RunningBox | None = None
+        self._owner = Owner(ticket.job_id, 0)
         self._folder = around.home.work / ticket.job_id
 
     def run(self) -> None:
@@ -97,11 +103,12 @@ class Attempt:
             around.waker.wake()
 
     def abort(self) -> None:
-        """End it from outside; safe in any thread."""
+        """End it from outside; safe in any thread, and returns at once."""
         self._stop.set()
         box = self._box
         if box is not None:
-            box.terminate()
+            # An engine may be slow to answer, and the caller has other attempts to look after.
+            threading.Thread(target=_terminate, args=(box,), name="terminate", daemon=True).start()
 
     def _run_claimed(self, job: JobRow) -> None:
         try:
@@ -136,23 +143,36 @@ class Attempt:
 
     def _work(self, job: JobRow) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        snd: SndClient | None = None
-        try:
+        self._owner = Owner(job.id, job.attempt)
+        with ExitStack() as stack:
+            # A box of an earlier attempt may hold the lock; and what held the lock may have left a box.
+            self._end_earlier_boxes()
+            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, lock)
             self._lock_folder(lock)
+            self._end_earlier_boxes()
             inputs = self._bring_inputs(job)
-            environment: dict[str, str] = {}
-            if job.tiles:
-                snd = self._connect_node()
-                environment = self._lease_tiles(snd, job)
+            environment = self._lease_tiles(stack, job) if job.tiles else {}
+            stack.callback(self._stop_box)
             operation = self._run_box(job, inputs, environment, lock)
             self._keep(job, operation)
-        finally:
-            if self._box is not None:
-                self._box.stop()
-            if snd is not None:
-                self._give_back_tiles(snd)
-            os.close(lock)
+
+    def _end_earlier_boxes(self) -> None:
+        if self._owner.epoch == 1:
+            return
+        try:
+            reap_earlier(self._around.backend, self._owner)
+        except Unavailable as cause:
+            raise Failure(Outcome.FOLDER_BUSY, cause) from cause
+
+    def _stop_box(self) -> None:
+        if self._box is None:
+            return
+        try:
+            self._box.stop(STOP_S)
+        except Unavailable as error:
+            # The attempt ends now; then its box is one that was left behind, and is ended as soon as that can be.
+            logger.warning("box not stopped job=%s id=%s error=%s", self._owner.id, self._box.id, error)
 
     def _lock_folder(self, lock: int) -> None:
         deadline = time.monotonic() + LOCK_WAIT_S
@@ -185,50 +205,31 @@ class Attempt:
             paths[slot] = str(target)
         return paths
 
-    def _connect_node(self) -> SndClient:
+    def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
+        socket = self._around.home.snd_socket
         try:
-            return SndClient(self._around.home.snd_socket)
-        except Unavailable as cause:
-            raise Failure(Outcome.NO_RESOURCES, cause) from cause
-
-    def _lease_tiles(self, snd: SndClient, job: JobRow) -> dict[str, str]:
-        try:
-            status = snd.status()
-            # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
-            share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * job.tiles
-            lease = acquire_share(
-                snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
-            )
+            lease = stack.enter_context(leased_tiles(socket, job))
         except (NoResources, Unavailable) as cause:
             raise Failure(Outcome.NO_RESOURCES, cause) from cause
-        self._lease_id = str(lease["id"])
         with self._around.database.write() as session:
             execution.hold_tiles(session, self._ticket, lease["tiles"])
-        return {
-            "RDUKIT_LEASE": f"{lease['id']}:{lease['token']}",
-            "RDUKIT_SND_SOCKET": str(self._around.home.snd_socket),
-        }
-
-    def _give_back_tiles(self, snd: SndClient) -> None:
-        # Closing would do; said in so many words, the node's books tell an end in order from a lost worker.
-        with snd, contextlib.suppress(RdukitError):
-            if self._lease_id is not None:
-                snd.release(self._lease_id)
+        return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", "RDUKIT_SND_SOCKET": str(socket)}
 
     def _run_box(
         self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int
     ) -> dict[str, Any]:
         around = self._around
-        folder, output = self._folder / f"attempt-{job.attempt}", self._folder / "out"
-        folder.mkdir(exist_ok=True)
+        output = self._folder / "out"
         output.mkdir(exist_ok=True)
-        mounts = [self._folder / "in", output]
-        box = self._box = BoxProcess.start(around.box_command, job.box, folder, mounts, environment, lock)
+        spec = spec_of(
+            around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
+            environment, [around.home.snd_socket] if environment else [], [lock],
+        )  # fmt: skip
         try:
+            box = self._box = around.backend.start(spec, around.box_start_s, self._stop)
             if self._stop.is_set() or self._is_stopping.is_set():
                 raise Cancelled("the attempt was stopped before its box")
-            url = box.wait_ready(around.box_start_s, self._stop)
-            with BoxClient(url) as client:
+            with BoxClient(box.rest_url) as client:
                 key = f"{job.id}:{job.attempt}"
                 try:
                     operation = client.call_verb(job.verb, job.parameters, inputs, str(output), key)
@@ -237,16 +238,20 @@ class Attempt:
                 except RdukitError as refused:
                     raise Failure(Outcome.BOX_FAILED, refused) from refused
                 with around.database.write() as session:
-                    execution.start(session, self._ticket, box.pid, around.clock.now())
+                    execution.start(session, self._ticket, self._describe_box(box), around.clock.now())
                 return self._follow(client, str(operation["id"]), box)
         except (Cancelled, Unavailable) as error:
-            self._record_tail(box)
-            raise Failure(Outcome.INTERRUPTED if self._stop.is_set() else Outcome.BOX_LOST, error) from error
+            self._record_tail()
+            outcome = Outcome.INTERRUPTED if self._stop.is_set() else Outcome.BOX_LOST
+            raise Failure(outcome, self._with_its_end(error)) from error
 
-    def _follow(self, client: BoxClient, operation_id: str, box: BoxProcess) -> dict[str, Any]:
+    def _describe_box(self, box: RunningBox) -> dict[str, object]:
+        return {"backend": self._around.backend.name, "id": box.id, "limits": dict(box.limits)}
+
+    def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
         around = self._around
         written_at, pending = float("-inf"), None
-        for event in client.follow(operation_id, self._stop, lambda: box.is_running):
+        for event in client.follow(operation_id, self._stop, box.is_alive):
             kind = event.get("kind")
             if kind == "progress" and event.get("progress"):
                 pending = event["progress"]
@@ -260,33 +265,44 @@ class Attempt:
                 written_at, pending = around.clock.monotonic(), None
             if kind == "result":
                 operation: dict[str, Any] = event.get("operation") or {}
-                self._check_result(operation, box)
+                self._check_result(operation)
                 return operation
         raise Unavailable("the box ended its stream without a result")
 
-    def _check_result(self, operation: Mapping[str, Any], box: BoxProcess) -> None:
+    def _check_result(self, operation: Mapping[str, Any]) -> None:
         state = operation.get("state")
         if state == "succeeded":
             return
         if state == "cancelled":
             raise Cancelled("the box cancelled the operation")
         error = operation.get("error") or {}
-        self._record_tail(box)
+        self._record_tail()
         failed = Failure(Outcome.BOX_FAILED, RdukitError(str(error.get("message") or f"the operation is {state}")))
         failed.error |= {"code": str(error.get("code") or "internal"), "detail": dict(error.get("detail") or {})}
         raise failed
 
-    def _record_tail(self, box: BoxProcess) -> None:
-        lines = box.log_tail()
+    def _record_tail(self) -> None:
+        lines = list[str]()
+        with suppress(Unavailable):
+            if self._box is not None:
+                lines = self._box.logs(LOG_TAIL_LINES).splitlines()
         if lines:
             with self._around.database.write() as session:
                 execution.record_logs(session, self._ticket, lines, self._around.clock.now())
+
+    def _with_its_end(self, error: RdukitError) -> RdukitError:
+        ended = list[str]()
+        with suppress(Unavailable):
+            if self._box is not None and not self._stop.is_set():
+                ends = {EventKind.OUT_OF_MEMORY, EventKind.ENDED}
+                ended = [event.detail for event in self._box.events() if event.kind in ends]
+        return type(error)(f"{error.message}: {', '.join(ended)}") if ended else error
 
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
         around = self._around
         assert self._box is not None
         # The box must have ended before its files are read: what is stored does not change under us.
-        self._box.stop()
+        self._box.stop(STOP_S)
         outputs = []
         for slot, text in (operation.get("outputs") or {}).items():
             path = self._output_path(str(slot), str(text))
@@ -305,19 +321,8 @@ class Attempt:
         return path
 
 
-def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:
-    """Lease tiles with ``share`` bytes of memory, or with what is left of it where channels are out of service.
-
-    Raises:
-        NoResources: the tiles are not free, or less than half of the share is.
-    Source:
-        Ours: without this, a job that asks for all tiles of an RDU would wait until its memory is repaired.
-    """
+def _terminate(box: RunningBox) -> None:
     try:
-        return snd.acquire(application, tiles, share, 0.0, **more)
-    except NoResources as refused:
-        fits = refused.detail.get("fits_memory_bytes")
-        if not isinstance(fits, int) or fits < share // 2:
-            raise
-        logger.warning("less memory than its share application=%s share=%d given=%d", application, share, fits)
-        return snd.acquire(application, tiles, fits, 0.0, **more)
+        box.terminate()
+    except Unavailable as error:
+        logger.warning("box not asked to end id=%s error=%s", box.id, error)

@@ -22,11 +22,12 @@ from rdukit_platform.settings import (
     WORKER_SLOTS,
     WORKER_START_S,
     Home,
-    box_command,
 )
 from rdukit_platform.worker.app import TASK, make_app
 from rdukit_platform.worker.attempt import Attempt, Surroundings
+from rdukit_platform.worker.boxes import open_backend
 from rdukit_platform.worker.hearts import Hearts
+from rdukit_platform.worker.left_behind import Sweeper
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +69,11 @@ def serve(home: Home) -> None:
     """Run a worker until SIGTERM."""
     slots = resolve(WORKER_SLOTS)
     name = f"worker@{socket.gethostname()}:{os.getpid()}"
+    backend, rules = open_backend(home)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"))
+    sweeper = Sweeper(backend, database)
     waker = Waker(home.broker_url())
     runner = Runner(
         Surroundings(
@@ -81,7 +84,8 @@ def serve(home: Home) -> None:
             waker=waker,
             clock=clock,
             name=name,
-            box_command=tuple(box_command()),
+            backend=backend,
+            rules=rules,
             box_start_s=resolve(WORKER_START_S),
             backoff_s=resolve(JOB_BACKOFF_S),
         )
@@ -98,10 +102,13 @@ def serve(home: Home) -> None:
 
     worker_shutting_down.connect(stop, weak=False)
     hearts.start()
-    logger.info("worker up name=%s slots=%d", name, slots)
+    sweeper.start()
+    logger.info("worker up name=%s slots=%d boxes=%s", name, slots, backend.name)
     try:
         app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
     finally:
         hearts.stop()
+        sweeper.stop()
+        backend.close()
         database.close()
         waker.close()

@@ -78,7 +78,7 @@ def test_the_best_stays_beside_the_newest_two_until_a_better_one_comes(tmp_path:
     save_file({"layer.weight": torch.ones(2)}, tmp_path / "plain.safetensors")
     step, parameters = load_parameters(tmp_path / "plain.safetensors")
     assert (step, list(parameters)) == (0, ["layer.weight"])
-    with pytest.raises(InvalidArgument, match="legal: newest, best"):
+    with pytest.raises(InvalidArgument, match="legal: newest, previous, best"):
         load_checkpoint(tmp_path, "luckiest")
 
 
@@ -95,6 +95,16 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latest.json").write_text("{")
     with pytest.raises(InvalidArgument, match="damaged"):
         load_checkpoint(tmp_path)
+
+
+def test_the_one_before_a_damaged_checkpoint_can_be_read(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make(1))
+    with pytest.raises(InvalidArgument, match="damaged"):
+        load_checkpoint(tmp_path, "previous")
+    newest = save_checkpoint(tmp_path, make(2))
+    save_checkpoint(tmp_path, make(2))  # the last step may be written twice
+    newest.write_bytes(b"")
+    assert load_checkpoint(tmp_path, "previous").step == 1
 
 
 def test_trainings_differ_by_what_changes_their_steps() -> None:

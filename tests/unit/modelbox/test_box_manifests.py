@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rdukit.box_backends import BoxSpec, EventKind, Limits, Owner, is_orphan
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.base import BoxSpec, EventKind, Limits, Owner, is_orphan
 from rdukit_modelbox.backends.engine import _seconds, container_options
 from rdukit_modelbox.backends.kubernetes import end_events, parse_quantity
 from rdukit_modelbox.backends.kubernetes_manifests import (

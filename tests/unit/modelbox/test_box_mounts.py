@@ -124,3 +124,27 @@ def test_the_child_is_told_what_to_fetch_to_compare_and_to_upload(mounts: Mounts
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {}, "s3://models/x/")
     with pytest.raises(InvalidArgument, match="64 hexadecimal digits"):
         plan_exchange(mounts, with_slots(), Verb.PREPROCESS, {"data": "file:///x#sha256=1"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dataset": "/etc/passwd", "pef": "here"},
+        {"dataset": "a\0b", "pef": "here"},
+        {"dataset": "s3://x", "pef": "here"},
+        {"pef": "here"},
+        {"dataset": "here", "pef": "here"},
+        {"dataset": "x" * 300, "pef": "here"},
+        {"dataset": "/" + "x/" * 5000, "pef": "here"},
+    ],
+)
+def test_every_refusal_names_its_input(mounts: Mounts, box: Box, given: dict[str, str]) -> None:
+    (mounts.folders[0] / "here").write_text("a file")
+    with pytest.raises((InvalidArgument, NotFound)) as raised:
+        resolve_inputs(mounts, box, Verb.TRAIN, given)
+    assert raised.value.detail["input"] == "dataset"
+
+
+def test_an_output_whose_name_is_too_long_is_refused(mounts: Mounts) -> None:
+    with pytest.raises(InvalidArgument, match="output"):
+        mounts.resolve_output("/" + "x/" * 5000)

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from rdukit.box_backends import BoxSpec, EventKind, Owner
 from rdukit.errors import Unavailable
 from rdukit.testing import FakeClock
-from rdukit_modelbox.backends.base import BoxSpec, EventKind, Owner
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
 from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder
 

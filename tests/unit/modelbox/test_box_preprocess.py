@@ -7,35 +7,19 @@ import numpy as np
 import pytest
 
 from rdukit.errors import Cancelled, InvalidArgument, NotFound
-from rdukit_modelbox.box import Box, find_box_file, load_box
-from rdukit_modelbox.context import Progress
+from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.datasets import check_dataset_fits, load_dataset
 from rdukit_modelbox.evaluation_figures import judge
+from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.preprocess import prepare, run_preprocess
 
 
-class Recorder:
-    """A ``VerbContext`` that remembers."""
-
-    def __init__(self, is_cancelled: bool = False) -> None:
-        self.box: Box = load_box(find_box_file("logreg"))
-        self.told: list[Progress] = []
-        self.lines: list[str] = []
-        self._is_cancelled = is_cancelled
-
-    def progress(self, progress: Progress) -> None:
-        self.told.append(progress)
-
-    def log(self, text: str) -> None:
-        self.lines.append(text)
-
-    def check_cancelled(self) -> None:
-        if self._is_cancelled:
-            raise Cancelled("cancelled")
+def recorder(cancel_at: int = 0) -> RecordingContext:
+    return RecordingContext(load_box(find_box_file("logreg")), cancel_at=cancel_at)
 
 
 def test_the_bundled_digits_become_a_data_set_that_reads_back(tmp_path: Path) -> None:
-    context = Recorder()
+    context = recorder()
     done = run_preprocess(context, {"normalize": "mnist", "limit": 100}, {}, tmp_path)
     assert done.outputs == {"dataset": tmp_path / "dataset"}
     assert done.figures["train_samples"] == done.figures["test_samples"] == 100
@@ -50,7 +34,7 @@ def test_the_bundled_digits_become_a_data_set_that_reads_back(tmp_path: Path) ->
 
 def test_the_same_request_writes_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        run_preprocess(Recorder(), {"normalize": "none", "limit": 20}, {}, tmp_path / name)
+        run_preprocess(recorder(), {"normalize": "none", "limit": 20}, {}, tmp_path / name)
     for file in ("train.npz", "test.npz", "manifest.json"):
         assert (tmp_path / "a/dataset" / file).read_bytes() == (tmp_path / "b/dataset" / file).read_bytes()
 
@@ -65,13 +49,13 @@ def test_normalising_scales_and_centres() -> None:
 
 def test_a_cancelled_preprocess_leaves_no_data_set(tmp_path: Path) -> None:
     with pytest.raises(Cancelled):
-        run_preprocess(Recorder(is_cancelled=True), {"normalize": "none", "limit": 5}, {}, tmp_path)
+        run_preprocess(recorder(cancel_at=1), {"normalize": "none", "limit": 5}, {}, tmp_path)
     with pytest.raises(NotFound, match="not a data set"):
         load_dataset(tmp_path / "dataset")
 
 
 def test_a_changed_or_damaged_data_set_is_refused(tmp_path: Path) -> None:
-    run_preprocess(Recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path)
+    run_preprocess(recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path)
     folder = tmp_path / "dataset"
     whole = (folder / "train.npz").read_bytes()
     (folder / "train.npz").write_bytes((folder / "test.npz").read_bytes())

@@ -235,3 +235,7 @@ def test_resources_artifacts_and_serving_are_read(tmp_path: Path) -> None:
     assert box.serving.inputs[0].symbol == "image"
     assert box.serving.text == {"tokenizer": "words"}
     assert box.licence == "Apache-2.0"
+
+
+def test_a_box_without_verbs_has_one_fault_and_not_one_for_each_use(tmp_path: Path) -> None:
+    assert objection(tmp_path, verbs=[]).count("\n") == 0

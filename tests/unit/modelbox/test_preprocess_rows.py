@@ -15,37 +15,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument
-from rdukit_modelbox.box import Box, find_box_file, load_box
-from rdukit_modelbox.context import Progress, VerbResult
+from rdukit_modelbox.box import find_box_file, load_box
+from rdukit_modelbox.context import VerbResult
 from rdukit_modelbox.datasets import load_dataset, write_dataset
 from rdukit_modelbox.preprocessing.columns import ColumnFigures
+from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.preprocess import run_preprocess
 
 
-class Recorder:
-    """A ``VerbContext`` that remembers, and is cancelled at a chosen call."""
-
-    def __init__(self, box: str = "mlp", cancel_at: int = 0) -> None:
-        self.box: Box = load_box(find_box_file(box))
-        self.told: list[Progress] = []
-        self.lines: list[str] = []
-        self._left = cancel_at
-
-    def progress(self, progress: Progress) -> None:
-        self.told.append(progress)
-
-    def log(self, text: str) -> None:
-        self.lines.append(text)
-
-    def check_cancelled(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise Cancelled("cancelled")
+def recorder(box: str = "mlp", cancel_at: int = 0) -> RecordingContext:
+    return RecordingContext(load_box(find_box_file(box)), cancel_at=cancel_at)
 
 
-def preprocess(data: Path, output: Path, context: Recorder | None = None, **changed: Any) -> VerbResult:
+def preprocess(data: Path, output: Path, context: RecordingContext | None = None, **changed: Any) -> VerbResult:
     parameters = {"normalize": "as_is", "limit": 0, "test_ratio": 0.25, **changed}
-    return run_preprocess(context or Recorder(), parameters, {"data": data}, output)
+    return run_preprocess(context or recorder(), parameters, {"data": data}, output)
 
 
 FEATURES = np.arange(24, dtype=np.float32).reshape(8, 3)
@@ -123,13 +107,13 @@ def test_folders_of_images_are_classes(tmp_path: Path) -> None:
 def test_images_fit_a_box_of_digits_and_names_choose_the_split(tmp_path: Path) -> None:
     names = {f"{split}/{digit}/{n}.png": (20, 20) for split in ("train", "test") for digit in (3, 7) for n in range(2)}
     folder = write_images(tmp_path / "in", names)
-    done = preprocess(folder, tmp_path, Recorder("ffn"), normalize="none")
+    done = preprocess(folder, tmp_path, recorder("ffn"), normalize="none")
     assert (done.figures["train_samples"], done.figures["test_samples"], done.figures["classes"]) == (4, 4, 8)
     found = load_dataset(tmp_path / "dataset")
     assert found.train.features_NF.max() == np.float32(3 / 255)
     assert sorted(set(found.test.labels_N.tolist())) == [3, 7]
     with pytest.raises(InvalidArgument, match="the rows have 4 features, box ffn takes 784"):
-        preprocess(folder, tmp_path / "out", Recorder("ffn"), image_size=2)
+        preprocess(folder, tmp_path / "out", recorder("ffn"), image_size=2)
 
 
 def test_names_are_encoded_and_missing_values_follow_the_policy(tmp_path: Path) -> None:
@@ -224,11 +208,11 @@ def test_a_cancelled_attempt_goes_on_and_a_finished_one_is_not_repeated(tmp_path
     (tmp_path / "in").mkdir()
     data = _csv(tmp_path / "in")
     with pytest.raises(Cancelled):
-        preprocess(data, tmp_path / "out", Recorder(cancel_at=2))
-    context = Recorder()
+        preprocess(data, tmp_path / "out", recorder(cancel_at=2))
+    context = recorder()
     done = preprocess(data, tmp_path / "out", context)
     assert {progress.stage for progress in context.told} == {"encode"}
-    context = Recorder()
+    context = recorder()
     assert preprocess(data, tmp_path / "out", context).figures == done.figures
     assert "finished already" in context.lines[0]
 

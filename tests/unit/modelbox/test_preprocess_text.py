@@ -15,10 +15,11 @@ import yaml
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit.files import sha256_of_file
-from rdukit_modelbox.box import Box, find_box_file, load_box
-from rdukit_modelbox.context import Progress, VerbResult
+from rdukit_modelbox.box import find_box_file, load_box
+from rdukit_modelbox.context import VerbResult
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.tokenizer import END_OF_TEXT, byte_level_tokenizer, learn_tokenizer
+from rdukit_modelbox.testing import RecordingContext
 from rdukit_modelbox.verbs.preprocess import run_preprocess
 
 PARAMETERS: dict[str, Any] = {
@@ -31,32 +32,15 @@ PARAMETERS: dict[str, Any] = {
 END = 256
 
 
-class Recorder:
-    """A ``VerbContext`` that remembers, and is cancelled at a chosen call."""
-
-    def __init__(self, cancel_at: int = 0) -> None:
-        self.box: Box = load_box(find_box_file("logreg"))
-        self.told: list[Progress] = []
-        self.lines: list[str] = []
-        self._left = cancel_at
-
-    def progress(self, progress: Progress) -> None:
-        self.told.append(progress)
-
-    def log(self, text: str) -> None:
-        self.lines.append(text)
-
-    def check_cancelled(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise Cancelled("cancelled")
+def recorder(cancel_at: int = 0) -> RecordingContext:
+    return RecordingContext(load_box(find_box_file("logreg")), cancel_at=cancel_at)
 
 
 def preprocess(
-    data: Path, output: Path, context: Recorder | None = None, tokenizer: Path | None = None, **changed: Any
+    data: Path, output: Path, context: RecordingContext | None = None, tokenizer: Path | None = None, **changed: Any
 ) -> VerbResult:
     inputs = {"data": data} | ({"tokenizer": tokenizer} if tokenizer else {})
-    return run_preprocess(context or Recorder(), {**PARAMETERS, **changed}, inputs, output)
+    return run_preprocess(context or recorder(), {**PARAMETERS, **changed}, inputs, output)
 
 
 def rows_of(output: Path, name: str = "train_1_of_1") -> tuple[list[list[int]], list[list[int]]]:
@@ -164,7 +148,7 @@ def test_a_bad_row_is_refused_with_its_place_or_skipped(name: str, content: byte
     with pytest.raises(InvalidArgument, match=place):
         preprocess(tmp_path / name, tmp_path / "out")
     assert not (tmp_path / "out/dataset").exists()
-    context = Recorder()
+    context = recorder()
     done = preprocess(tmp_path / name, tmp_path / "out", context, bad_rows="skip")
     assert (done.figures["articles"], done.figures["bad_rows"]) == (1, 1)
     assert "left out 1 bad rows" in context.lines[0]
@@ -259,18 +243,18 @@ def test_a_cancelled_preprocess_goes_on_after_its_last_finished_file(tmp_path: P
     wanted = preprocess(data, tmp_path / "whole", num_training_splits=4, shuffle="on_RAM").figures
     output = tmp_path / "out"
     with pytest.raises(Cancelled):
-        preprocess(data, output, Recorder(cancel_at=4), num_training_splits=4, shuffle="on_RAM")
+        preprocess(data, output, recorder(cancel_at=4), num_training_splits=4, shuffle="on_RAM")
     finished = {path: path.stat().st_ino for path in (output / ".preprocess/sequences").glob("*.hdf5")}
     assert 1 <= len(finished) < 4
     assert not (output / "dataset").exists()
-    context = Recorder(cancel_at=2)
+    context = recorder(cancel_at=2)
     with pytest.raises(Cancelled):
         preprocess(data, output, context, num_training_splits=4, shuffle="on_RAM")
     assert "read" not in {progress.stage for progress in context.told}
     assert finished == {path: path.stat().st_ino for path in finished}
     done = preprocess(data, output, num_training_splits=4, shuffle="on_RAM")
     assert done.figures == wanted
-    context = Recorder()
+    context = recorder()
     assert preprocess(data, output, context, num_training_splits=4, shuffle="on_RAM").figures == wanted
     assert "finished already" in context.lines[0]
 
@@ -278,17 +262,17 @@ def test_a_cancelled_preprocess_goes_on_after_its_last_finished_file(tmp_path: P
 def test_another_request_starts_anew_and_replaces_the_data_set(tmp_path: Path) -> None:
     data, output = articles(tmp_path / "in.jsonl"), tmp_path / "out"
     with pytest.raises(Cancelled):
-        preprocess(data, output, Recorder(cancel_at=4), num_training_splits=4)
+        preprocess(data, output, recorder(cancel_at=4), num_training_splits=4)
     preprocess(data, output, num_training_splits=2)
     assert len(list((output / "dataset").glob("*.hdf5"))) == 2
     write_lines(tmp_path / "in.jsonl", {"completion": "other"})
-    context = Recorder()
+    context = recorder()
     assert preprocess(data, output, context, num_training_splits=1).figures["articles"] == 1
     assert [path.name for path in (output / "dataset").glob("*.hdf5")] == ["train_1_of_1.hdf5"]
 
 
 def test_progress_tells_rate_and_end(tmp_path: Path) -> None:
-    context = Recorder()
+    context = recorder()
     preprocess(articles(tmp_path / "in.jsonl"), tmp_path, context)
     last = [progress for progress in context.told if progress.stage == "tokenize"][-1]
     assert (last.step, last.total) == (400, 400)
@@ -341,7 +325,7 @@ def test_a_damaged_data_set_is_refused(tmp_path: Path) -> None:
     shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(InvalidArgument, match="SHA-256"):
         load_token_dataset(tmp_path / "dataset", verify=True)
-    run_preprocess(Recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path / "digits")
+    run_preprocess(recorder(), {"normalize": "none", "limit": 5}, {}, tmp_path / "digits")
     with pytest.raises(InvalidArgument, match="not of kind tokens"):
         load_token_dataset(tmp_path / "digits/dataset")
 

@@ -22,7 +22,8 @@ def watch_with(reason: Reason | None, peak_bytes: int = 0) -> Watch:
     [
         (None, -9, False, "child-died", "was killed by SIGKILL; its last words: bye"),
         (None, -11, False, "child-died", "was killed by SIGSEGV"),
-        (None, 3, False, "child-died", "exited with status 3"),
+        (None, 3, False, "child-died", "exited with status 3; its last words"),
+        (None, 0, False, "child-died", "exited with status 0 and gave no result"),
         (None, -9, True, "out-of-memory", "while the machine ran out of memory"),
         (Reason.DEADLINE, -15, False, "deadline-exceeded", "timeout_s = 3 s"),
         (Reason.STALL, -9, False, "stalled", "for 4 s (box.stall_s)"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdukit_modelbox.serving.text_stream import TextStream
+from rdukit_modelbox.serving.text.stream import TextStream
 
 
 def decode(tokens: Sequence[int]) -> str:

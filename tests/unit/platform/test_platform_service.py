@@ -22,6 +22,7 @@ from rdukit_platform.testing import counter_boxes, fresh_database
 
 BOXES = counter_boxes()
 LEASE_S = 5.0
+BOX = {"backend": "process", "id": "42", "limits": {}}
 ERROR = {"code": "internal", "message": "it broke"}
 
 
@@ -52,7 +53,7 @@ def begin(database: Database, job_id: str, now: float = 2.0) -> Ticket:
         ticket = execution.admit(session, job_id, now)
     with database.write() as session:
         assert execution.claim(session, ticket, "worker-1", LEASE_S, now) is not None
-        execution.start(session, ticket, 42, now)
+        execution.start(session, ticket, BOX, now)
     return ticket
 
 
@@ -164,7 +165,7 @@ def test_a_job_is_cancelled_in_any_state_and_its_worker_finds_out(database: Data
             ticket = execution.admit(session, job_id, 2.0)
             execution.claim(session, ticket, "worker-1", LEASE_S, 2.0)
             if stage in {"running", "retrying"}:
-                execution.start(session, ticket, 42, 2.0)
+                execution.start(session, ticket, BOX, 2.0)
             if stage == "retrying":
                 execution.fail(session, ticket, Outcome.BOX_LOST, ERROR, 1.0, 3.0)
     assert read(database, job_id).state == stage

@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.errors import NoResources
-from rdukit_platform.worker.attempt import acquire_share
+from rdukit_platform.worker.tiles import acquire_share
 
 
 class Node:

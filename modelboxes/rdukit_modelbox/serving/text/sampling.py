@@ -1,8 +1,9 @@
-"""From logits to the next token: greedy, temperature, top-k, top-p. Pure but for the sampler's seeded random numbers.
+"""From logits to the next token: penalties, bias, greedy, temperature, top-k, top-p. Pure but for the sampler's state.
 
 Axes: V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,9 @@ from rdukit.errors import InvalidArgument
 class SamplingOptions:
     """How to choose. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave every token; no seed: by chance.
 
+    A token that was chosen c times loses ``frequency_penalty`` * c of its logit, and ``presence_penalty`` once; each
+    token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count.
+
     Raises:
         InvalidArgument: a value outside its range.
     """
@@ -23,6 +27,9 @@ class SamplingOptions:
     top_p: float = 1.0
     top_k: int = 0
     seed: int | None = None
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    bias: Sequence[tuple[int, float]] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature <= 2.0:
@@ -33,17 +40,40 @@ class SamplingOptions:
             raise InvalidArgument(f"top_k is {self.top_k}; legal: 0 <= x, 0 for all tokens")
         if self.seed is not None and self.seed < 0:
             raise InvalidArgument(f"seed is {self.seed}; legal: 0 <= x")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -2.0 <= getattr(self, name) <= 2.0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; legal: -2 <= x <= 2", field=name)
 
 
 class Sampler:
-    """Chooses token after token; the same seed and logits give the same tokens."""
+    """Chooses token after token of one text; the same seed and logits give the same tokens."""
 
     def __init__(self, options: SamplingOptions) -> None:
         self._options = options
         self._random = np.random.default_rng(options.seed)
+        #: How often each token was chosen; stays empty without penalties.
+        self._chosen: dict[int, int] = {}
+        self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
 
     def choose(self, logits_V: NDArray[np.float32]) -> int:
         """The next token."""
+        if self._options.bias or self._chosen:
+            logits_V = self._adjusted(logits_V)
+        token = self._draw(logits_V)
+        if self._has_penalties:
+            self._chosen[token] = self._chosen.get(token, 0) + 1
+        return token
+
+    def _adjusted(self, logits_V: NDArray[np.float32]) -> NDArray[np.float32]:
+        options = self._options
+        adjusted_V = logits_V.copy()
+        for token, bias in options.bias:
+            adjusted_V[token] += bias
+        for token, count in self._chosen.items():
+            adjusted_V[token] -= options.frequency_penalty * count + options.presence_penalty
+        return adjusted_V
+
+    def _draw(self, logits_V: NDArray[np.float32]) -> int:
         options = self._options
         if options.temperature == 0.0:
             return int(logits_V.argmax())

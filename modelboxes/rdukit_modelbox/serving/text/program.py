@@ -1,7 +1,7 @@
 """A language model that a box compiled to serve, loaded from its PEF and a checkpoint, without SDK or zoo.
 
-The PEF has the graphs ``prefill`` and ``decode`` (see ``rdukit_modelbox.text_graphs``) and its caches in device memory:
-one text at a time. Axes: V vocabulary.
+The PEF has the graphs ``prefill`` and ``decode`` (see ``rdukit_modelbox.serving.text.graphs``) and its caches in device
+memory: one text at a time. Axes: V vocabulary.
 """
 
 import json
@@ -83,7 +83,7 @@ class TextProgram:
         sizes = self.sizes
         if not 1 <= len(prompt) < sizes.context:
             raise InvalidArgument(f"the prompt has {len(prompt)} tokens; legal: 1 to {sizes.context - 1}")
-        self._check_tokens(prompt, "prompt")
+        self.check_tokens(prompt, "prompt")
         head = prompt[: sizes.prompt]
         tokens = torch.zeros(1, sizes.prompt, dtype=torch.int64)
         tokens[0, : len(head)] = torch.tensor(head, dtype=torch.int64)
@@ -100,7 +100,7 @@ class TextProgram:
         """
         if not 0 <= position < self.sizes.context:
             raise InvalidArgument(f"position {position} is not legal; legal: 0 to {self.sizes.context - 1}")
-        self._check_tokens([token], "token")
+        self.check_tokens([token], "token")
         return self._decode(token, position)
 
     def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -116,11 +116,19 @@ class TextProgram:
             raise InvalidArgument(
                 f"the text has {len(tokens)} tokens; legal: 1 to {size}, the compiled prompt", field="input"
             )
-        self._check_tokens(tokens, "input")
+        self.check_tokens(tokens, "input")
         text, shares = torch.zeros(1, size, dtype=torch.int64), torch.zeros(1, size)
         text[0, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
         shares[0, : len(tokens)] = 1 / len(tokens)
         return self._run("embed", {"text": text, "shares": shares})
+
+    def check_tokens(self, tokens: Sequence[int], field: str) -> None:
+        """Raises ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
+        wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
+        if wrong is not None:
+            raise InvalidArgument(
+                f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}", field=field
+            )
 
     def stop(self) -> None:
         """Tear down and release the lease. Calling again does nothing."""
@@ -152,13 +160,6 @@ class TextProgram:
         if graph != "embed":
             found[self._known :] = -np.inf
         return found
-
-    def _check_tokens(self, tokens: Sequence[int], field: str) -> None:
-        wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
-        if wrong is not None:
-            raise InvalidArgument(
-                f"token {wrong} is not in the vocabulary; legal: 0 to {self.sizes.vocabulary - 1}", field=field
-            )
 
     def _write_parameters(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Put the checkpoint's tensors on the device; the caches stay zero."""

@@ -1,10 +1,26 @@
-"""What every way to run a box offers, and the values that go in and out."""
+"""What every way to run a ModelBox offers, and the values that go in and out.
 
-from collections.abc import Iterator, Mapping, Sequence
+The ways themselves are in ``rdukit_modelbox.backends``. Who runs boxes without importing that part, as the platform
+does, finds them by name.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from rdukit.errors import InvalidArgument, Unavailable
+
+#: Where each backend's class is.
+BACKENDS: Final[Mapping[str, str]] = {
+    "process": "rdukit_modelbox.backends.process:ProcessBackend",
+    "docker": "rdukit_modelbox.backends.docker:DockerBackend",
+    "podman": "rdukit_modelbox.backends.podman:PodmanBackend",
+    "kubernetes": "rdukit_modelbox.backends.kubernetes:KubernetesBackend",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +36,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who started a box. A platform keeps its id over restarts and counts its starts as epochs."""
+    """What a box was started for. Of one id only the newest epoch may have boxes.
+
+    The platform's ids are jobs and their epochs attempts; a program that keeps its id over restarts counts its starts.
+    """
 
     id: str
     epoch: int
@@ -43,6 +62,13 @@ class BoxSpec:
     image: str | None = None
     #: The box ends with the process that started it, where the backend can do that (processes).
     ends_with_parent: bool = True
+    #: Open files that it inherits and never uses, where the backend can do that (processes): a file lock lasts as long
+    #: as the box.
+    descriptors: Sequence[int] = ()
+    #: Folders that it may write besides its own; the same paths inside as outside.
+    outputs: Sequence[Path] = ()
+    #: UNIX sockets that it may connect to; the same paths inside as outside.
+    sockets: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +99,8 @@ class BoxEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
-    """A box that an earlier epoch of its owner left behind: ``id`` is the backend's own name for it."""
+class OwnedBox:
+    """A box that was started for an owner, by whomever: ``id`` is the backend's own name for it."""
 
     id: str
     box: str
@@ -82,7 +108,7 @@ class Orphan:
 
 
 class RunningBox(Protocol):
-    """A box that has been started."""
+    """A box that has been started. Where the backend cannot be reached, its calls raise ``Unavailable``."""
 
     @property
     def id(self) -> str:
@@ -112,8 +138,8 @@ class RunningBox(Protocol):
         """It says that it can serve."""
         ...
 
-    def logs(self) -> str:
-        """What it has written to its log so far; also after its end."""
+    def logs(self, tail: int | None = None) -> str:
+        """What it has written to its log so far, or the last ``tail`` lines of it; also after its end."""
         ...
 
     def follow(self) -> Iterator[str]:
@@ -132,6 +158,10 @@ class RunningBox(Protocol):
         """What has happened to it so far, in order."""
         ...
 
+    def terminate(self) -> None:
+        """Ask it to end; returns at once. It still is to be stopped."""
+        ...
+
     def stop(self, grace_s: float = 10.0) -> None:
         """End it in order, by force after ``grace_s`` seconds; returns when nothing of it is left but its log."""
         ...
@@ -143,23 +173,58 @@ class BoxBackend(Protocol):
     #: Name in settings.
     name: str
 
-    def start(self, spec: BoxSpec, timeout_s: float = 30.0) -> RunningBox:
+    def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> RunningBox:
         """Start a box and wait until it is ready.
 
         Raises:
             Unavailable: it ended or was not ready in time; the message has its last words. Nothing of it is left.
+            Cancelled: ``stop`` was set meanwhile. Nothing of it is left.
         """
         ...
 
-    def orphans(self, owner: Owner) -> Sequence[Orphan]:
-        """Boxes of the same owner's earlier epochs that still run. Boxes of others and of this epoch are none."""
+    def owned(self) -> Sequence[OwnedBox]:
+        """All boxes that have an owner, whoever started them, also those that have ended and were not removed."""
         ...
 
-    def reap(self, orphan: Orphan) -> None:
-        """End an orphan and remove it; nothing happens if it has gone."""
+    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+        """Boxes of the same owner's earlier epochs that are left. Boxes of others and of this epoch are none."""
+        ...
+
+    def reap(self, orphan: OwnedBox) -> None:
+        """End a box that somebody left behind, and remove it; nothing happens if it has gone."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the backend; boxes go on."""
         ...
 
 
 def is_orphan(found: Owner, owner: Owner) -> bool:
     """Whether a box that ``found`` started is one that ``owner`` left behind."""
     return found.id == owner.id and found.epoch < owner.epoch
+
+
+def last_lines(text: str, tail: int | None) -> str:
+    """The last ``tail`` lines of a log; all of it without ``tail``."""
+    if tail is None:
+        return text
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[max(len(lines) - tail, 0) :])
+
+
+def find_backend(name: str) -> Callable[..., BoxBackend]:
+    """The class of a backend.
+
+    Raises:
+        InvalidArgument: there is no such backend.
+        Unavailable: the part of rdukit that has it is not installed.
+    """
+    try:
+        module, _, attribute = BACKENDS[name].partition(":")
+    except KeyError as cause:
+        raise InvalidArgument(f"box backend {name!r} is not legal; legal: {', '.join(BACKENDS)}") from cause
+    try:
+        found: Callable[..., BoxBackend] = getattr(import_module(module), attribute)
+    except ImportError as cause:
+        raise Unavailable(f"box backend {name} is not installed here: {cause}") from cause
+    return found

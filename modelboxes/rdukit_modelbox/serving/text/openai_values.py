@@ -3,26 +3,39 @@
 Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, types, defaults and ranges.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.serving.text_queue import TextRequest
+from rdukit_modelbox.serving.text.queue import TextRequest
 
-Stop = Annotated[str | list[str] | None, Field(max_length=4)]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+#: Bounds of our own, so that a request fits into a packet to the device process.
+MOST_STOP_CHARACTERS: Final = 500
+MOST_BIASES: Final = 300
+
+StopText = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+Stop = StopText | Annotated[list[StopText], Field(max_length=4)] | None
+Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+Bias = Annotated[
+    dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MOST_BIASES),
+]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
 #: Values that mean "not used"; anything else in these fields is refused.
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
-    "suffix": (None, ""), "best_of": (None, 1), "frequency_penalty": (None, 0), "presence_penalty": (None, 0),
-    "logit_bias": (None, {}), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
+    "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
     "function_call": (None, "none"), "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
     "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
 }  # fmt: skip
 
 _LEAVE_OUT: Final = "is not served here; leave it out"
+
+#: What pydantic adds to an error's place to say which kind of value it tried.
+_TAG: Final = re.compile(r"(list\[|function-|constrained-).*|str|int|\[key\]")
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -51,6 +64,9 @@ class _Generation(_Body):
     #: Not OpenAI's, but what most servers of its API take.
     top_k: Annotated[int, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    frequency_penalty: Penalty = None
+    presence_penalty: Penalty = None
+    logit_bias: Bias | None = None
     stop: Stop = None
     n: Annotated[int, Field(ge=1, le=16)] | None = None
     store: bool | None = None
@@ -75,7 +91,25 @@ class _Generation(_Body):
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "top_k": self.top_k or 0,
             "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+            "frequency_penalty": self.frequency_penalty or 0.0,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "bias": list((self.logit_bias or {}).items()),
         }
+
+    @property
+    def choices(self) -> int:
+        """Choices of each prompt."""
+        return self.n or 1
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the counts of tokens.
+
+        Raises:
+            InvalidArgument: options of a stream without one.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise InvalidArgument("stream_options is legal only with stream: true", field="stream_options")
+        return self.stream_options is not None and self.stream_options.include_usage
 
     def stops(self) -> Sequence[str]:
         """Texts that end a generation."""
@@ -88,9 +122,10 @@ class CompletionBody(_Generation):
     """``POST /v1/completions``."""
 
     prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    echo: bool = False
+    echo: bool | None = None
+    best_of: int | None = None
 
     def prompts(self) -> list[str | list[int]]:
         """One or more prompts, as text or tokens."""
@@ -100,13 +135,23 @@ class CompletionBody(_Generation):
         return list(prompt)
 
     def requests(self) -> list[TextRequest]:
-        """A request for each choice of each prompt, in the order of the answer's choices."""
-        if self.echo:
-            raise InvalidArgument("echo is not served here; leave it out", field="echo")
+        """A request for each choice of each prompt, in the order of the answer's choices.
+
+        Raises:
+            InvalidArgument: fields that are not legal together.
+        """
+        if self.best_of not in (None, self.choices):
+            raise InvalidArgument(
+                f"best_of: {self.best_of} is not legal; legal: {self.choices}, as n; choices are not ranked here",
+                field="best_of",
+            )
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
+        most = 16 if self.max_tokens is None else self.max_tokens
         return [
-            TextRequest(prompt, self.max_tokens or 16, self.sampling(choice), self.stops(), self.logprobs)
+            TextRequest(prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo))
             for prompt in self.prompts()
-            for choice in range(self.n or 1)
+            for choice in range(self.choices)
         ]
 
 
@@ -147,10 +192,10 @@ class ChatBody(_Generation):
         """A request for each choice."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
-        most = self.max_completion_tokens or self.max_tokens or 0
+        most = self.max_completion_tokens or self.max_tokens
         top = (self.top_logprobs or 0) if self.logprobs else None
         return [
-            TextRequest(prompt, most, self.sampling(choice), self.stops(), top) for choice in range(self.n or 1)
+            TextRequest(prompt, most, self.sampling(choice), self.stops(), top) for choice in range(self.choices)
         ]  # fmt: skip
 
 
@@ -176,10 +221,19 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
     try:
         return kind.model_validate_json(body)
     except ValidationError as cause:
-        first = cause.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "function-")))
+        first = _most_telling(cause)
+        place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
         words = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            words = "it is no field of this request; leave it out"
         if not place and words.endswith(_LEAVE_OUT):
             place = words.partition(" ")[0]
             raise InvalidArgument(words, field=place) from cause
         raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause
+
+
+def _most_telling(cause: ValidationError) -> Any:
+    """Of the first wrong field: where several kinds of values are legal, what is wrong with the kind that was given."""
+    errors = cause.errors()
+    of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    return max(of_field, key=lambda error: (not error["type"].endswith("_type"), len(error["loc"])))

@@ -10,7 +10,7 @@ from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_app import BoxApp
 from rdukit_modelbox.serving.oip_grpc import SERVICE_NAME, OpenInferenceServicer
 from rdukit_modelbox.serving.oip_rest import OpenInferenceApp
-from rdukit_modelbox.serving.openai_rest import make_openai_router
+from rdukit_modelbox.serving.text.openai_rest import make_openai_router
 
 
 def make_box_app(service: BoxService, access: Access, access_log: AccessLog) -> BoxApp:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence, Set
 
-from rdukit_modelbox.serving.sampling import Sampler
-from rdukit_modelbox.serving.text_program import TextProgram
+from rdukit_modelbox.serving.text.program import TextProgram
+from rdukit_modelbox.serving.text.sampling import Sampler
 
 
 def generate(

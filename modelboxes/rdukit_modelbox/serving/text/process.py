@@ -12,9 +12,10 @@ from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.serving.messages import MOST_BYTES, decode, encode
-from rdukit_modelbox.serving.sampling import Sampler, SamplingOptions, log_probabilities
-from rdukit_modelbox.serving.text_program import TOKENIZER_FILE, TextProgram, end_tokens
-from rdukit_modelbox.serving.text_stream import TextStream
+from rdukit_modelbox.serving.text.parts import LongPrompt, cut
+from rdukit_modelbox.serving.text.program import TOKENIZER_FILE, TextProgram, end_tokens
+from rdukit_modelbox.serving.text.sampling import Sampler, SamplingOptions, log_probabilities
+from rdukit_modelbox.serving.text.stream import TextStream
 
 _VALUES_OF_A_PACKET: Final = 1024
 
@@ -37,15 +38,19 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
         text = {"context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary}
         box.send(encode(kind="ready", text=text, properties=program.properties()))
         ends = end_tokens(checkpoint)
+        prompt = LongPrompt()
         while packet := box.recv(MOST_BYTES):
             message = decode(packet)
             if message["kind"] == "stop":
                 return
             try:
-                if message["kind"] == "generate":
-                    _Generation(box, program, tokenizer, ends, message).run()
+                if message["kind"] == "prompt":
+                    prompt.add(message["at"], message["part"])
+                    box.send(encode(kind="taken", number=message["number"]))
+                elif message["kind"] == "generate":
+                    _Generation(box, program, tokenizer, ends, message["prompt"] or prompt.take(), message).run()
                 elif message["kind"] == "embed":
-                    _embed(box, program, tokenizer, message["prompt"])
+                    _embed(box, program, tokenizer, message["prompt"] or prompt.take())
             except RdukitError as error:
                 box.send(encode(kind="refused", **error.body()))
 
@@ -64,30 +69,36 @@ class _Generation:
 
     def __init__(
         self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
-        message: Mapping[str, Any],
+        prompt: str | Sequence[int], message: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self._box = box
         self._program = program
         self._tokenizer = tokenizer
         self._ends = ends
-        prompt = message["prompt"]
+        self._text = prompt if isinstance(prompt, str) else None
         self._prompt: list[int] = tokenizer.encode(prompt).ids if isinstance(prompt, str) else list(prompt)
-        self._sampler = Sampler(SamplingOptions(**message["sampling"]))
+        options = SamplingOptions(**message["sampling"])
+        program.check_tokens([token for token, _ in options.bias], "logit_bias")
+        self._sampler = Sampler(options)
         self._stream = TextStream(lambda tokens: str(tokenizer.decode(list(tokens))), message["stop"])
         room = program.sizes.context - len(self._prompt)
         if room < 1 or not self._prompt:
             raise InvalidArgument(
                 f"prompt: it has {len(self._prompt)} tokens; legal: 1 to {program.sizes.context - 1}", field="prompt"
             )
-        self._most: int = min(message["max_tokens"] or room, room)
+        self._most: int = room if message["max_tokens"] is None else min(message["max_tokens"], room)
         #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
         self._top: int | None = message["top_logprobs"]
+        self._echo: bool = message["echo"]
 
     def run(self) -> None:
         """Generate, telling each piece; ends with ``done``."""
-        logits_V = self._program.start(self._prompt)
         made, reason = 0, "length"
+        logits_V = self._read_prompt()
+        if logits_V is None:
+            self._most, reason = 0, "cancelled"
         for position in range(len(self._prompt), len(self._prompt) + self._most):
+            assert logits_V is not None
             token = self._sampler.choose(logits_V)
             if token in self._ends:
                 reason = "stop"
@@ -109,6 +120,26 @@ class _Generation:
                 completion_tokens=made,
             )
         )  # fmt: skip
+
+    def _read_prompt(self) -> NDArray[np.float32] | None:
+        """The logits [V] after the prompt, told before if it is to be; None if the caller went away."""
+        if not self._echo:
+            return self._program.start(self._prompt)
+        text = str(self._tokenizer.decode(self._prompt)) if self._text is None else self._text
+        for _, part in cut(text):
+            self._box.send(encode(kind="piece", text=part))
+        if self._top is None:
+            return self._program.start(self._prompt)
+        # What follows each token is wanted, and reading a prompt at once tells only what follows its last one.
+        first, *others = self._prompt
+        logits_V = self._program.start([first])
+        self._box.send(encode(kind="piece", text="", token=self._text_of(first), logprob=None, top=[]))
+        for position, token in enumerate(others, 1):
+            if self._is_cancelled():
+                return None
+            self._box.send(encode(kind="piece", text="", **self._chances(token, logits_V)))
+            logits_V = self._program.step(token, position)
+        return logits_V
 
     def _chances(self, token: int, logits_V: NDArray[np.float32]) -> dict[str, Any]:
         if self._top is None:

@@ -1,0 +1,88 @@
+"""Bytecode of all that a box imports when it starts: a read-only system would compile it again at each start.
+
+``python -m rdukit_modelbox.image.bytecode`` imports it, which makes Python write what is missing; ``--list`` prints the
+files instead. The Dockerfile does the former, a base made of what is installed uses the latter.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import marshal
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import Unavailable
+from rdukit_modelbox.image.layer import Entry
+
+#: The command, the wires, the process of a served model, the child of a verb; the platform's worker, which starts boxes
+#: on the same image; and what probes of health use.
+START_MODULES: Final = (
+    "rdukit.cli", "rdukit_modelbox.cli", "rdukit_modelbox.serve", "rdukit_modelbox.grpc_server",
+    "rdukit_modelbox.rest.http_protocol", "rdukit_modelbox.wires", "rdukit_modelbox.serving.device_process",
+    "rdukit_modelbox.serving.loaded_model", "rdukit_modelbox.child", "rdukit_modelbox.program",
+    "rdukit_modelbox.verbs.compile", "rdukit_modelbox.verbs.train", "rdukit_modelbox.verbs.preprocess",
+    "rdukit_modelbox.verbs.infer", "rdukit_platform.worker.serve", "http.client", "urllib.request",
+)  # fmt: skip
+#: The newest of marshal's forms that writes no references, which depend on what else the process has in memory.
+_MARSHAL_VERSION: Final = 2
+#: Header flags: checked by no source, neither its date nor its digest (PEP 552).
+_UNCHECKED_HASH: Final = (1).to_bytes(4, "little")
+
+
+def imported_files() -> frozenset[str]:
+    """The source files, as real paths, of all that a box imports when it starts; asked of another process.
+
+    Raises:
+        Unavailable: something cannot be imported; the message has the last line.
+    """
+    command = [sys.executable, "-m", "rdukit_modelbox.image.bytecode", "--list"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise Unavailable(f"what a box imports cannot be found out: {words[-1]}; see that the installation is whole")
+    return frozenset(done.stdout.splitlines())
+
+
+def bytecode_entries(entries: Iterable[Entry], files: Collection[str]) -> Iterator[Entry]:
+    """Bytecode beside those of ``entries`` whose source is one of ``files`` (real paths).
+
+    It is valid whatever the dates of the sources are, and its bytes depend on source, path and interpreter only.
+    """
+    for entry in entries:
+        if entry.source is None or os.path.realpath(entry.source) not in files:
+            continue
+        folder, _, name = entry.path.rpartition("/")
+        cached = f"{folder}/__pycache__/{name.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
+        yield Entry(cached, data=compile_source(entry.source.read_bytes(), entry.path))
+
+
+def compile_source(source: bytes, path: str) -> bytes:
+    """The content of the ``.pyc`` of a module whose tracebacks shall name ``path``."""
+    code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+    try:
+        body = marshal.dumps(code, _MARSHAL_VERSION)
+    except ValueError:  # constants that this form lacks, of a newer Python
+        body = marshal.dumps(code)
+    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + body
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Import all that a box imports when it starts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="print the source files that were imported")
+    options = parser.parse_args(arguments)
+    for name in START_MODULES:
+        importlib.import_module(name)
+    if options.list:
+        origins = {getattr(getattr(module, "__spec__", None), "origin", None) for module in list(sys.modules.values())}
+        sources = {origin for origin in origins if isinstance(origin, str) and origin.endswith(".py")}
+        print("\n".join(sorted(os.path.realpath(path) for path in sources if Path(path).is_file())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The model that a box trained or served last: it answers rows that name no other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_modelbox.box import Box, Verb
+from rdukit_modelbox.mounts import Mounts, resolve_inputs
+from rdukit_modelbox.operations.values import Operation
+
+_SLOTS: Final = frozenset({"pef", "checkpoint"})
+
+
+class LatestModel:
+    """PEF and checkpoint of the newest training or inference that succeeded."""
+
+    def __init__(self, box: Box, mounts: Mounts) -> None:
+        """Nothing is remembered yet."""
+        self._box = box
+        self._mounts = mounts
+        #: Empty, or a path for each of ``_SLOTS``.
+        self._paths: dict[str, Path] = {}
+
+    def find(self) -> tuple[Path, Path] | None:
+        """PEF and checkpoint; None before the first."""
+        return (self._paths["pef"], self._paths["checkpoint"]) if self._paths else None
+
+    def remember(self, verb: Verb, inputs: Mapping[str, Path], outputs: Mapping[str, str]) -> None:
+        """An operation succeeded. Of a checkpoint that went elsewhere nothing is remembered."""
+        match verb:
+            case Verb.TRAIN if "://" not in outputs["checkpoint"]:
+                self._paths = {"pef": inputs["pef"], "checkpoint": Path(outputs["checkpoint"])}
+            case Verb.INFER:
+                self._paths = {"pef": inputs["pef"], "checkpoint": inputs["checkpoint"]}
+            case _:
+                pass
+
+    def remember_again(self, operation: Operation, asked: Mapping[str, str]) -> None:
+        """What an earlier process of the box trained or served from the inputs ``asked``, if its files are there."""
+        if operation.outputs is None or operation.verb not in {Verb.TRAIN, Verb.INFER}:
+            return
+        try:
+            inputs = resolve_inputs(self._mounts, self._box, operation.verb, asked)
+        except RdukitError:
+            return
+        self.remember(operation.verb, inputs, operation.outputs)
+
+    def resolve(self, inputs: Mapping[str, str]) -> tuple[Path, Path]:
+        """PEF and checkpoint that ``inputs`` name; what they do not name is the remembered model's.
+
+        Raises:
+            InvalidArgument: another slot than these two, or nothing is remembered.
+            NotFound: nothing at a path.
+        """
+        if not set(inputs) <= _SLOTS:
+            raise InvalidArgument(f"rows take the inputs {sorted(_SLOTS)}, not {sorted(set(inputs) - _SLOTS)}")
+        given = {**{name: str(path) for name, path in self._paths.items()}, **inputs}
+        if set(given) != _SLOTS:
+            raise InvalidArgument(
+                "this box has no trained model yet: pass inputs pef and checkpoint, or train first",
+                missing=sorted(_SLOTS - set(given)),
+            )
+        # Rows stand for the data set; any folder is one as far as the other slots are concerned.
+        slots = {**given, "dataset": str(self._mounts.folders[0])}
+        required = {slot.name for slot in self._box.slots_of(Verb.INFER).inputs}
+        paths = resolve_inputs(self._mounts, self._box, Verb.INFER, {k: v for k, v in slots.items() if k in required})
+        return paths["pef"], paths["checkpoint"]

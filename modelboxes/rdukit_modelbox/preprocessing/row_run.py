@@ -1,0 +1,107 @@
+"""One attempt to preprocess rows: what was asked, and what its steps share. Axes: N rows of a block."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit_modelbox.context import VerbContext
+from rdukit_modelbox.preprocessing.array_rows import read_hdf5, read_npz
+from rdukit_modelbox.preprocessing.assignment import Assignment
+from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.columns import RowBlock
+from rdukit_modelbox.preprocessing.image_rows import read_images
+from rdukit_modelbox.preprocessing.pace import KILOBYTE, Pace
+from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.sources import Format, SourceFile
+from rdukit_modelbox.preprocessing.table_rows import Layout, find_layout, read_table
+from rdukit_modelbox.preprocessing.work_folder import WorkFolder
+
+TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
+SPLITS: Final = ("train", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """One attempt: what was asked, and what its steps share."""
+
+    context: VerbContext
+    request: RowRequest
+    sources: Sequence[SourceFile]
+    #: Split that each source's name says, if names say one.
+    given: Mapping[str, int] | None
+    #: Of tables.
+    layout: Layout | None
+    work: WorkFolder
+
+    @classmethod
+    def begin(
+        cls, context: VerbContext, request: RowRequest, sources: Sequence[SourceFile], work: WorkFolder
+    ) -> "RowRun":
+        """The layout is that of the first file.
+
+        Raises:
+            InvalidArgument: it has no row, or not the columns that the request names.
+        """
+        layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
+        return cls(context, request, sources, _given_splits(sources), layout, work)
+
+    def blocks(self, bad: BadRows, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
+        """Each block, and its rows' splits and random numbers for buckets, the same in each reading."""
+        pace = Pace(self.context, stage, sum(source.bytes for source in self.sources), KILOBYTE)
+        ratio = self.request.test_ratio
+        shares = (1.0,) if self.given is not None or ratio == 0 else (1 - ratio, ratio)
+        assignment = Assignment(shares, 1 << 30, self.request.seed)
+        rows = before = 0
+        for names, size, blocks in self._readers(bad):
+            for block in blocks:
+                splits_N, random_N = assignment.take(len(block))
+                if self.given is not None:
+                    splits_N = np.full(len(block), self.given[names[0]], np.int64)
+                rows += len(block)
+                yield block, splits_N, random_N
+                pace.tell(before + block.consumed, rows)
+            before += size
+
+    def _readers(self, bad: BadRows) -> Iterator[tuple[list[str], int, Iterator[RowBlock]]]:
+        if self.sources[0].format == Format.IMAGES:
+            for split in range(len(SPLITS)):
+                chosen = [s for s in self.sources if self.given is None or self.given[s.name] == split]
+                if chosen and (split == 0 or self.given is not None):
+                    names = [source.name for source in chosen]
+                    yield names, sum(source.bytes for source in chosen), read_images(chosen, self.request, bad)
+            return
+        for source in self.sources:
+            if self.layout is not None:
+                yield [source.name], source.bytes, read_table(source, self.layout, self.request, bad)
+            elif source.format == Format.NPZ:
+                yield [source.name], source.bytes, read_npz(source, self.request, bad)
+            else:
+                yield [source.name], source.bytes, read_hdf5(source, self.request, bad)
+
+
+def within_limit(limit: int, counts: list[int], splits_N: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows are kept so that no split gets more than ``limit``; counts them."""
+    kept_N = np.ones(len(splits_N), np.bool_)
+    for split in range(len(counts)):
+        is_mine_N = splits_N == split
+        if limit:
+            kept_N &= ~is_mine_N | (np.cumsum(is_mine_N) + counts[split] <= limit)
+        counts[split] += int((is_mine_N & kept_N).sum())
+    return kept_N
+
+
+def _given_splits(sources: Sequence[SourceFile]) -> dict[str, int] | None:
+    """The split that each file's first folder or its own name says; None unless all say one and one says train."""
+    found = {}
+    for source in sources:
+        path = PurePosixPath(source.name)
+        first = path.parts[0].lower() if len(path.parts) > 1 else path.name.lower()
+        kind = next((split for split, name in enumerate(SPLITS) if first.startswith(name)), None)
+        if kind is None:
+            return None
+        found[source.name] = kind
+    return found if set(found.values()) == {0, 1} else None

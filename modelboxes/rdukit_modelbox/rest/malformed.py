@@ -1,0 +1,63 @@
+"""What pydantic found wrong with a request → the error that names each field and what is legal. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from rdukit.errors import MalformedRequest
+from rdukit_modelbox.contract.faults import suggest
+from rdukit_modelbox.rest.schemas import ARTIFACT, PATH, ROWS, VERB, ArtifactBody, RowsBody, VerbBody, WebhookBody
+
+_NOT_JSON: Final = "the header content-type is {given}; legal: application/json"
+_NO_BODY: Final = "there is no body; legal: a JSON object, such as {}"
+
+Location = Sequence[int | str]
+
+
+def malformed_request(errors: Sequence[Any], content_type: str) -> MalformedRequest:
+    """``errors``: as FastAPI gives them; ``content_type``: the request's header, empty if it has none."""
+    faults = [{"at": _place(e["loc"]), "message": _words(e, content_type)} for e in errors[:20]]
+    words = "; ".join(f"{fault['at']}: {fault['message']}" for fault in faults)[:4000]
+    field = faults[0]["at"] if faults else "body"
+    return MalformedRequest(f"the request is malformed: {words}", field=field, faults=faults)
+
+
+def _place(location: Location) -> str:
+    """The field's own name, without ``body`` or ``query`` before it."""
+    parts = _fields(location)
+    if location and location[0] == "body" and parts and isinstance(parts[0], int):
+        parts = []  # the place of a JSON error
+    return ".".join(map(str, parts)) or str(location[0] if location else "body")
+
+
+def _words(error: Mapping[str, Any], content_type: str) -> str:
+    location: Location = error["loc"]
+    if not location or location[0] != "body":
+        return str(error["msg"])
+    if error["type"] == "json_invalid":
+        return f"not JSON: {error.get('ctx', {}).get('error', error['msg'])} at character {location[-1]}"
+    if not _fields(location) and error["type"] == "missing":
+        return _NO_BODY
+    if not _fields(location) and error["type"] in {"model_attributes_type", "model_type", "dict_type"}:
+        is_json = content_type.partition(";")[0].strip().lower().endswith("json")
+        return "it is no JSON object" if is_json else _NOT_JSON.format(given=repr(content_type[:80]))
+    if error["type"] == "extra_forbidden":
+        return f"unknown field; {suggest(str(location[-1]), _legal(location))}"
+    return str(error["msg"])
+
+
+def _legal(location: Location) -> list[str]:
+    """Names of the fields around the unknown one."""
+    around = _fields(location)[:-1]
+    body: type[BaseModel] = RowsBody if ROWS in location else VerbBody
+    if around[:1] == ["webhook"]:
+        body = WebhookBody
+    elif around[:1] == ["inputs"]:
+        body = ArtifactBody
+    return list(body.model_fields)
+
+
+def _fields(location: Location) -> list[int | str]:
+    """Without the forms of a value that were tried: no field of a request is called so."""
+    return [part for part in location[1:] if part not in {ROWS, VERB, ARTIFACT, PATH}]

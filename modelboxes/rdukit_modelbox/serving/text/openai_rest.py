@@ -1,0 +1,132 @@
+"""OpenAI-style routes of text models: models, completions, chat completions and embeddings, plain and streamed.
+
+Source: OpenAI's API reference; its event streams are ``data: JSON`` and a blank line each, then ``data: [DONE]``.
+"""
+
+import base64
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit_modelbox.serving.access import Access
+from rdukit_modelbox.serving.box_models import BoxModels
+from rdukit_modelbox.serving.model_version import ModelVersion
+from rdukit_modelbox.serving.text.callers import unless_gone
+from rdukit_modelbox.serving.text.chat_template import find_chat_template, render_chat
+from rdukit_modelbox.serving.text.completion import Completion, error_body, server_timing
+from rdukit_modelbox.serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, parse_body
+from rdukit_modelbox.serving.text.queue import Embedding
+
+Respond = Callable[[Request], Awaitable[Response]]
+
+
+def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
+    """The routes below ``/v1`` that OpenAI's clients call."""
+    router = APIRouter(tags=["text"])
+
+    def route(path: str, method: str, body: type[Any] | None, words: str, respond: Respond) -> None:
+        extra: dict[str, Any] = {"responses": {"4XX": {"description": "{error: {message, type, param, code}}"}}}
+        if "{model}" in path:
+            extra["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        if body is not None:
+            place = f"#/paths/{path.replace('/', '~1')}/{method.lower()}/requestBody/content/application~1json/schema"
+            schema = body.model_json_schema(ref_template=place + "/$defs/{model}")
+            content = {"application/json": {"schema": schema}}
+            extra["requestBody"] = {"required": True, "content": content}
+
+        async def answer(request: Request) -> Response:
+            try:
+                access.check(request.headers.get("authorization", "").encode("latin-1"))
+                return await respond(request)
+            except RdukitError as error:
+                return JSONResponse(error_body(error), error.http_status)
+
+        router.add_api_route(
+            path, answer, methods=[method], summary=words, openapi_extra=extra, response_class=JSONResponse
+        )
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse(
+            {"object": "list", "data": [_model(models, v) for v in models.repository.ready_versions()][:1]}
+        )
+
+    async def get_model(request: Request) -> Response:
+        await _find(models, request.path_params["model"])
+        return JSONResponse(_model(models, ""))
+
+    async def complete(request: Request) -> Response:
+        body = parse_body(CompletionBody, await request.body())
+        version = await _text_model(models, body.model)
+        answer = Completion(
+            models.repository.name, version, body.requests(), body.choices, is_chat=False,
+            with_logprobs=body.logprobs is not None,
+        )  # fmt: skip
+        return await answer.respond(request, body.stream, body.wants_usage())
+
+    async def chat(request: Request) -> Response:
+        body = parse_body(ChatBody, await request.body())
+        version = await _text_model(models, body.model)
+        template = find_chat_template(version.files.checkpoint)
+        prompt = render_chat(template, [message.plain() for message in body.messages])
+        answer = Completion(
+            models.repository.name, version, body.requests(prompt), body.choices, is_chat=True,
+            with_logprobs=bool(body.logprobs),
+        )  # fmt: skip
+        return await answer.respond(request, body.stream, body.wants_usage())
+
+    async def embed(request: Request) -> Response:
+        body = parse_body(EmbeddingBody, await request.body())
+        version = await _text_model(models, body.model)
+        found = await unless_gone(request, _embed_all(version, body.inputs()))
+        size = len(found[0].values)
+        if body.dimensions not in (None, size):
+            raise InvalidArgument(f"dimensions: {body.dimensions} is not legal; legal: {size}", field="dimensions")
+        data = [
+            {"object": "embedding", "index": at, "embedding": _encoded(each.values, body.encoding_format)}
+            for at, each in enumerate(found)
+        ]
+        tokens = sum(each.tokens for each in found)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        answer = {"object": "list", "data": data, "model": models.repository.name, "usage": usage}
+        queue_us, compute_us = sum(each.queue_us for each in found), sum(each.compute_us for each in found)
+        return JSONResponse(answer, headers=server_timing(version, queue_us, compute_us))
+
+    route("/v1/models", "GET", None, "Models that answer.", list_models)
+    route("/v1/models/{model}", "GET", None, "One model.", get_model)
+    route("/v1/completions", "POST", CompletionBody, "Continue prompts.", complete)
+    route("/v1/chat/completions", "POST", ChatBody, "Answer in a chat.", chat)
+    route("/v1/embeddings", "POST", EmbeddingBody, "Texts to vectors.", embed)
+    return router
+
+
+async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) -> list[Embedding]:
+    return [await version.texts.embed(text) for text in texts]
+
+
+async def _find(models: BoxModels, name: str) -> ModelVersion:
+    model, _, version = name.partition(":")
+    try:
+        return await models.ensure(model, version)
+    except NotFound as error:
+        raise NotFound(error.message, field="model", openai_code="model_not_found") from error
+
+
+async def _text_model(models: BoxModels, name: str) -> ModelVersion:
+    version = await _find(models, name)
+    if version.text is None:
+        raise NotFound(f"model {name!r} makes no text: use /v2/models/{models.repository.name}/infer", field="model")
+    return version
+
+
+def _model(models: BoxModels, version: str) -> dict[str, object]:
+    found = models.repository.versions.get(version) or models.repository.current
+    created = int(found.loaded_at) if found is not None else 0
+    return {"id": models.repository.name, "object": "model", "created": created, "owned_by": "rdukit"}
+
+
+def _encoded(values: Sequence[float], form: str) -> object:
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode() if form == "base64" else list(values)

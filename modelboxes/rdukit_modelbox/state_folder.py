@@ -1,0 +1,67 @@
+"""The folder in which a box keeps its operations, logs and outputs; one box at a time has it."""
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rdukit.errors import Conflict, InvalidArgument
+from rdukit.file_locks import sole_lock
+from rdukit_modelbox.mounts import Mounts
+
+#: Seconds to wait for another box to let go of the folder: one that was killed may still be ending.
+_LOCK_WAIT_S: Final = 1.0
+_MIN_FREE_BYTES: Final = 16 << 20
+
+
+class StateFolder:
+    """A state folder that is this box's until ``close``, or until the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """It is created.
+
+        Raises:
+            Conflict: another box has it.
+            InvalidArgument: it cannot be made.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise InvalidArgument(
+                f"the state folder {folder} cannot be made: {cause.strerror}; pass another --state"
+            ) from cause
+        #: Without links.
+        self.path = folder.resolve()
+        #: With the operations of this process of the box, and of earlier ones.
+        self.journal = self.path / "operations.sqlite"
+        #: What children print.
+        self.logs = self.path / "logs"
+        self._held = ExitStack()
+        if not self._held.enter_context(sole_lock(self.path / "lock", _LOCK_WAIT_S)):
+            raise Conflict(f"another box has the state folder {self.path}; give this one another --state")
+
+    def why_not_usable(self) -> str:
+        """Why an operation could not write there; empty if it can."""
+        if not os.access(self.path, os.W_OK):
+            return f"the state folder {self.path} is not writable"
+        if shutil.disk_usage(self.path).free < _MIN_FREE_BYTES:
+            return f"less than {_MIN_FREE_BYTES >> 20} MiB are free under {self.path}"
+        return ""
+
+    def make_output(self, mounts: Mounts, text: str, operation_id: str) -> Path:
+        """The folder for an operation's outputs, made: the one that ``text`` means, or if that is empty one in here.
+
+        Raises:
+            InvalidArgument: it is outside ``mounts``, or cannot be made.
+        """
+        folder = mounts.resolve_output(text) if text else self.path / "operations" / operation_id
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise InvalidArgument(f"output: {folder} cannot be made a folder: {cause.strerror}") from cause
+        return folder
+
+    def close(self) -> None:
+        """Leave it to other boxes."""
+        self._held.close()

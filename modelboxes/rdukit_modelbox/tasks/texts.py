@@ -1,0 +1,111 @@
+"""A data set of token sequences, as a task's data. Axes: B batch, L tokens of a sequence."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_atomic, write_json_atomic
+from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
+from rdukit_modelbox.serving.text.program import GENERATION_FILE, TOKENIZER_FILE
+from rdukit_modelbox.shape import Shape
+from rdukit_modelbox.tasks.base import Batch
+
+#: A label that counts in no loss, as torch's cross entropy has it by default.
+IGNORED: Final = -100
+#: Kinds of tokens that are predicted: those of a completion, and the separator that ends an article.
+PREDICTED: Final = (1, 3)
+
+
+class Texts:
+    """A data set of token sequences in files, as ``TaskData``."""
+
+    def __init__(self, dataset: TokenDataset, limit: int = 0) -> None:
+        self.dataset = dataset
+        self._limit = limit
+        self.digest: str = dataset.digest
+        self.tokens_per_sample: int = dataset.max_seq_length
+
+    def limited(self, limit: int) -> "Texts":
+        """The same with at most the first ``limit`` sequences of each split; 0 for all."""
+        return Texts(self.dataset, limit)
+
+    def count(self, split: str) -> int:
+        """Sequences in it."""
+        rows = self.dataset.rows(split) if split in {"train", "dev"} else 0
+        return min(rows, self._limit or rows)
+
+    def batches(self, batch_size: int, seed: int, epoch: int, start: int) -> Iterator[Batch]:
+        """See ``TaskData``: tokens [B, L] and labels [B, L].
+
+        Raises:
+            InvalidArgument: a batch has no token to predict, so its loss is no number.
+        """
+        for number, batch in enumerate(self.dataset.batches("train", batch_size, seed, epoch, start=start), start):
+            labels_BL = labels_of(batch.input_ids_BL, batch.token_type_ids_BL)
+            if not (labels_BL != IGNORED).any():
+                raise InvalidArgument(
+                    f"batch {number} of epoch {epoch} has no token to predict, only prompts and padding; preprocess "
+                    "with keep_prompt_only_sequences=false, or use larger batches"
+                )
+            yield batch.input_ids_BL.astype(np.int64), labels_BL
+
+    def held_out(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Every sequence of a split in stored order; the last batch is filled up with rows that count in no loss."""
+        count = self.count(split)
+        tokens = np.zeros((batch_size, self.tokens_per_sample), np.int64)
+        labels = np.full((batch_size, self.tokens_per_sample), IGNORED, np.int64)
+        filled = 0
+        for number, batch in enumerate(self.dataset.batches(split, 1, seed=None, epoch=0)):
+            if number == count:
+                break
+            tokens[filled] = batch.input_ids_BL[0]
+            labels[filled] = labels_of(batch.input_ids_BL, batch.token_type_ids_BL)[0]
+            filled += 1
+            if filled == batch_size:
+                yield tokens.copy(), labels.copy()
+                labels[:] = IGNORED
+                filled = 0
+        if filled:
+            yield tokens.copy(), labels.copy()
+
+    def keep_with(self, checkpoint: Path) -> None:
+        """The tokenizer, which token ends a text, and how many tokens there are."""
+        write_atomic(checkpoint / TOKENIZER_FILE, self.dataset.tokenizer().to_str(pretty=True).encode())
+        dataset = self.dataset
+        known = {
+            "eos_token_id": dataset.end_of_text_id, "pad_token_id": dataset.pad_id, "vocab_size": dataset.vocab_size,
+        }  # fmt: skip
+        write_json_atomic(checkpoint / GENERATION_FILE, known)
+
+
+def open_texts(shape: Shape, folder: Path) -> Texts:
+    """The data set in ``folder``, of the PEF's sequence length and with tokens that it has.
+
+    Raises:
+        NotFound, InvalidArgument: there is none, it is damaged, or it is not one for this shape.
+    """
+    dataset = load_token_dataset(folder)
+    context, vocabulary = shape.sizes["context_length"], shape.sizes["vocabulary"]
+    if dataset.max_seq_length != context:
+        raise InvalidArgument(
+            f"the data set's sequences have {dataset.max_seq_length} tokens, the PEF's model takes {context}; "
+            f"preprocess with max_seq_length={context} or compile with context_length={dataset.max_seq_length}"
+        )
+    if dataset.vocab_size > vocabulary:
+        raise InvalidArgument(
+            f"the data set's tokenizer has {dataset.vocab_size} tokens, the PEF's model {vocabulary}; "
+            f"compile with a larger vocabulary"
+        )
+    return Texts(dataset)
+
+
+def labels_of(input_ids_BL: NDArray[np.int32], token_type_ids_BL: NDArray[np.int32]) -> NDArray[np.int64]:
+    """What each position predicts: the token after it, where that is of a predicted kind; else ``IGNORED``."""
+    labels_BL = np.full(input_ids_BL.shape, IGNORED, np.int64)
+    counts_BL = np.isin(token_type_ids_BL[:, 1:], PREDICTED)
+    labels_BL[:, :-1] = np.where(counts_BL, input_ids_BL[:, 1:], IGNORED)
+    return labels_BL

@@ -1,0 +1,89 @@
+"""Which backend starts the boxes of jobs, and what a job's box gets of it."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rdukit.box_backends import BoxBackend, BoxSpec, Limits, Owner, find_backend
+from rdukit.errors import InvalidArgument
+from rdukit.settings import resolve
+from rdukit_platform.settings import (
+    BOX_BACKEND,
+    BOX_ENVIRONMENT,
+    BOX_IMAGE,
+    BOX_MEMORY,
+    BOX_PIDS,
+    Home,
+    box_command,
+)
+
+PROCESS: Final = "process"
+#: In the setting of the image: the box's name, where each box has an image of its own.
+NAME_MARK: Final = "{box}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRules:
+    """What holds for the boxes of all jobs of a worker."""
+
+    limits: Limits
+    #: Variables beside those of the job. A process has all of its worker's anyway.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
+    image: str = ""
+
+
+def spec_of(
+    rules: BoxRules,
+    box: str,
+    owner: Owner,
+    state: Path,
+    inputs: Path,
+    output: Path,
+    environment: Mapping[str, str],
+    sockets: Sequence[Path] = (),
+    descriptors: Sequence[int] = (),
+) -> BoxSpec:
+    """The box of one attempt (pure).
+
+    Args:
+        owner: the job and the number of the attempt: of one job only the newest attempt may have a box.
+        state: the attempt's own folder.
+        output: what the box makes; outlives the attempt.
+    """
+    return BoxSpec(
+        box=box,
+        state=state,
+        mounts=[inputs],
+        environment={**rules.environment, **environment},
+        limits=rules.limits,
+        owner=owner,
+        image=rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image else None,
+        descriptors=descriptors,
+        outputs=[output],
+        sockets=sockets,
+    )
+
+
+def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
+    """The backend that the settings name, connected, and the rules for what it starts.
+
+    Raises:
+        InvalidArgument: a setting is not legal, or the backend lacks a package.
+        Unavailable: its engine does not answer.
+    """
+    name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
+    rules = BoxRules(Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None))
+    make = find_backend(name)
+    if name == PROCESS:
+        if image:
+            raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")
+        # By machine: a home folder may be shared, and a process id means something on one machine only.
+        return make(records=home.run / "boxes" / socket.gethostname(), command=box_command()), rules
+    names = [word.strip() for word in resolve(BOX_ENVIRONMENT).split(",")]
+    environment = {variable: os.environ[variable] for variable in names if variable in os.environ}
+    rules = BoxRules(rules.limits, environment, image)
+    return make(image) if image and NAME_MARK not in image else make(), rules

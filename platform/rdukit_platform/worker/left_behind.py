@@ -1,0 +1,113 @@
+"""Boxes that outlived their attempts: found by what they were started for, and ended.
+
+The database says which attempt of a job is under way; a box of any other attempt has nobody who waits for it. So a box
+that a killed worker left is ended by whichever worker looks next, and the box of a living attempt never is.
+"""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from rdukit.box_backends import BoxBackend, OwnedBox, Owner
+from rdukit.errors import RdukitError, Unavailable
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import AttemptRow, JobRow
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S: Final = 5.0
+
+
+def choose_left_behind(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collection[int]]) -> list[OwnedBox]:
+    """Boxes whose attempt is over (pure).
+
+    Args:
+        open_attempts: of each job that the platform knows the numbers of the attempts that have not ended. Boxes of
+            other jobs are not ours. To be read after ``boxes``, since attempts begin before their boxes.
+    """
+    return [
+        box
+        for box in boxes
+        if (numbers := open_attempts.get(box.owner.id)) is not None and box.owner.epoch not in numbers
+    ]
+
+
+def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str, list[int]]:
+    """Of each of the jobs that there is, the numbers of its attempts that have not ended."""
+    with database.read() as session:
+        found: dict[str, list[int]] = {
+            id: [] for id in session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids)))
+        }
+        rows = session.execute(
+            select(AttemptRow.job_id, AttemptRow.number).where(
+                AttemptRow.job_id.in_(job_ids), AttemptRow.ended_at.is_(None)
+            )
+        )
+        for job_id, number in rows:
+            found[job_id].append(number)
+    return found
+
+
+def reap_left_behind(backend: BoxBackend, database: Database) -> int:
+    """End every box whose attempt is over. Returns how many.
+
+    Raises:
+        Unavailable: the backend does not answer.
+    """
+    boxes = backend.owned()
+    if not boxes:
+        return 0
+    left = choose_left_behind(boxes, read_open_attempts(database, {box.owner.id for box in boxes}))
+    for box in left:
+        reap(backend, box)
+    return len(left)
+
+
+def reap_earlier(backend: BoxBackend, owner: Owner) -> None:
+    """End the boxes of a job's earlier attempts, so that this one is alone in the job's folder.
+
+    Raises:
+        Unavailable: the backend does not answer, or one of them does not end.
+    """
+    for box in backend.orphans(owner):
+        reap(backend, box)
+    left = backend.orphans(owner)
+    if left:
+        raise Unavailable(f"box {left[0].id} of attempt {left[0].owner.epoch} of job {owner.id} does not end")
+
+
+def reap(backend: BoxBackend, box: OwnedBox) -> None:
+    """End one, and say so."""
+    logger.warning("box left behind job=%s attempt=%d box=%s id=%s", box.owner.id, box.owner.epoch, box.box, box.id)
+    backend.reap(box)
+
+
+class Sweeper:
+    """Looks at the start of a worker and then every ``SWEEP_S`` seconds, in a thread of its own."""
+
+    def __init__(self, backend: BoxBackend, database: Database) -> None:
+        self._backend, self._database = backend, database
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a box that is just being ended is waited for."""
+        self._stop.set()
+        self._thread.join(15.0)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                reap_left_behind(self._backend, self._database)
+            except (RdukitError, DBAPIError) as error:
+                logger.warning("boxes were not looked through error=%s", error)
+            if self._stop.wait(SWEEP_S):
+                return

@@ -1,0 +1,99 @@
+"""Jobs of the platform in containers: their outputs, their limits, and what a killed worker leaves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rdukit_modelbox.backends.podman import PodmanBackend
+from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
+
+pytestmark = pytest.mark.timeout(900)
+MEMORY = 4 << 30
+
+
+@pytest.fixture(scope="module")
+def backend(podman_environment: dict[str, str], podman_image: str) -> Iterator[PodmanBackend]:
+    opened = PodmanBackend(podman_image, podman_environment["RDUKIT_PODMAN_URL"])
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[PlatformUnderTest]:
+    settings = {
+        "CONTAINER_HOST": podman_environment["RDUKIT_PODMAN_URL"],
+        "RDUKIT_WORKER_BOX_BACKEND": "podman",
+        "RDUKIT_WORKER_BOX_IMAGE": podman_image,
+        "RDUKIT_WORKER_BOX_MEMORY": str(MEMORY),
+        "RDUKIT_WORKER_BOX_PIDS": "500",
+        "RDUKIT_WORKER_LEASE_S": "4",
+        "RDUKIT_JOB_BACKOFF_S": "0.1",
+        # Of root's boxes the user is another one.
+        "RDUKIT_SND_SOCKET_MODE": "666",
+    }
+    with short_folder() as home, platform_under_test(home, None, settings) as running:
+        yield running
+
+
+def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
+    platform: PlatformUnderTest, backend: PodmanBackend
+) -> None:
+    built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
+    train = {"epochs": 15, "checkpoint_every": 50}
+    steps = [
+        {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
+        {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
+        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
+    ]
+    pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
+    jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
+
+    for step in ("preprocess", "compile"):
+        made = platform.wait_end(jobs[step], 240)
+        assert made["state"] == "succeeded", made
+
+    def is_in_mid_train(job: dict[str, object]) -> bool:
+        assert job["state"] not in {"failed", "cancelled"}, job
+        progress = job["progress"]
+        return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
+
+    running = platform.wait_job(jobs["train"], is_in_mid_train, 240)
+    (attempt,) = running["attempts"]
+    assert attempt["box"]["backend"] == "podman"
+    limits = attempt["box"]["limits"]
+    assert set(limits) == {"memory", "pids"} and all(told.startswith("applied") for told in limits.values())
+    platform.kill("worker")
+    (left,) = backend.owned()
+    assert (left.id, left.owner.id, left.owner.epoch) == (attempt["box"]["id"], jobs["train"], 1)
+
+    trained = platform.wait_end(jobs["train"], 180)
+    assert trained["state"] == "succeeded", trained
+    assert [attempt["outcome"] for attempt in trained["attempts"]] == ["expired", "succeeded"]
+    assert platform.states(jobs["train"]).count("succeeded") == 1
+    assert trained["result"]["steps"] == 15 * 8000 // 32
+    assert trained["result"]["resumed_from_step"] >= 50
+    assert not backend.owned()
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    assert node["leases"] == []
+
+
+def test_a_container_that_is_killed_under_its_job_is_told_and_the_job_is_tried_again(
+    platform: PlatformUnderTest, backend: PodmanBackend
+) -> None:
+    job = platform.submit("preprocess", box="logreg")
+    platform.wait_job(job["id"], lambda _: bool(backend.owned()), 60)
+    (box,) = backend.owned()
+    backend.reap(box)
+    done = platform.wait_end(job["id"], 120)
+    assert [attempt["outcome"] for attempt in done["attempts"]] == ["box-lost", "succeeded"]
+    assert not backend.owned()
+
+
+def test_a_cancelled_jobs_container_ends(platform: PlatformUnderTest, backend: PodmanBackend) -> None:
+    job = platform.submit("compile", box="logreg", parameters={"mode": "o0"})
+    platform.wait_job(job["id"], lambda _: bool(backend.owned()), 60)
+    platform.client.post(f"/v1/jobs/{job['id']}/cancel")
+    platform.wait_job(job["id"], lambda _: not backend.owned(), 60)
+    folder = Path(platform.home) / "work" / str(job["id"])
+    platform.wait_job(job["id"], lambda _: not folder.exists(), 10)

@@ -1,0 +1,62 @@
+"""A malformed request is told by its field, in words that say what is legal."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from rdukit_modelbox.rest.malformed import malformed_request
+from rdukit_modelbox.rest.schemas import InferBody, VerbBody
+
+JSON = "application/json"
+
+
+def told(body: Any, kind: Any = VerbBody, content_type: str = JSON) -> tuple[object, str]:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python(body)
+    errors = [{**error, "loc": ("body", *error["loc"])} for error in caught.value.errors()]
+    error = malformed_request(errors, content_type)
+    return error.detail["field"], error.message
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"parameter": {}}, "parameter", "unknown field; did you mean 'parameters'? legal: parameters, inputs, output"),
+        ({"webhook": {"url": "http://x", "event": []}}, "webhook.event", "did you mean 'events'? legal: url, events"),
+        ({"inputs": {"pef": {"uri": "x", "sha": "0"}}}, "inputs.pef.sha", "legal: uri, sha256"),
+        ({"inputs": {"pef": {"uri": "x", "sha256": "0"}}}, "inputs.pef.sha256", "pattern"),
+        ({"inputs": {"pef": 3}}, "inputs.pef", "valid string"),
+        ({"timeout_s": "3"}, "timeout_s", "valid number"),
+        ([], "body", "it is no JSON object"),
+    ],
+)
+def test_a_verbs_body(body: object, field: str, words: str) -> None:
+    where, message = told(body)
+    assert where == field
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"rows": [["a"]]}, "rows.0.0", "valid number"),
+        ({"rows": []}, "rows", "at least 1"),
+        ({"rows": [[1.0]], "row": 1}, "row", "did you mean 'rows'? legal: rows, inputs"),
+        ({"input": {}}, "input", "did you mean 'inputs'?"),
+        ({"inputs": {"pef": {"sha256": None}}}, "inputs.pef.uri", "Field required"),
+    ],
+)
+def test_the_body_of_infer(body: object, field: str, words: str) -> None:
+    where, message = told(body, InferBody)
+    assert where == field
+    assert words in message
+
+
+def test_text_that_was_not_sent_as_json_is_told_by_its_content_type() -> None:
+    assert "content-type is 'text/plain'; legal: application/json" in told("{}", content_type="text/plain")[1]
+    assert "content-type is ''; legal" in told("{}", content_type="")[1]
+    missing = malformed_request([{"type": "missing", "loc": ("body",), "msg": "Field required"}], JSON)
+    assert "there is no body; legal: a JSON object, such as {}" in missing.message
+    query = malformed_request([{"type": "enum", "loc": ("query", "state"), "msg": "Input should be 'queued'"}], JSON)
+    assert query.detail["field"] == "state"
