@@ -108,7 +108,8 @@ class OwnedBox:
 
 
 class RunningBox(Protocol):
-    """A box that has been started. Where the backend cannot be reached, its calls raise ``Unavailable``."""
+    """A box that has been started. Its calls raise ``BackendUnavailable`` where the
+    backend does not answer."""
 
     @property
     def id(self) -> str:
@@ -178,6 +179,7 @@ class BoxBackend(Protocol):
 
         Raises:
             Unavailable: it ended or was not ready in time; the message has its last words. Nothing of it is left.
+            BackendUnavailable: the backend does not answer.
             Cancelled: ``stop`` was set meanwhile. Nothing of it is left.
         """
         ...

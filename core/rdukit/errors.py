@@ -85,6 +85,12 @@ class Unavailable(RdukitError):
     code, exit_status, http_status, grpc_status = "unavailable", 7, 503, "UNAVAILABLE"
 
 
+class BackendUnavailable(Unavailable):
+    """What runs ModelBoxes, a container engine or a cluster, does not answer; boxes that it runs may go on."""
+
+    code = "backend-unavailable"
+
+
 class Overloaded(RdukitError):
     """More work waits than is allowed; send less, or again later."""
 

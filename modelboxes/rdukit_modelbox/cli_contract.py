@@ -10,6 +10,7 @@ from rdukit.command_options import JSON_OPTION
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files import write_atomic
 from rdukit.tables import print_table
+from rdukit.units import format_bytes
 from rdukit_modelbox.box import FILE_NAME, box_names, find_box_file, load_box, refusal_of
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.contract.schema import SCHEMA_FILE
@@ -110,7 +111,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
 @click.option("--url", help="REST address of a running box.")
 @click.option("--box", "box_name", help="Name of an installed box, a modelbox.yaml, or a folder with one.")
 @click.option("--image", type=click.Path(path_type=Path), help="Folder with an OCI layout.")
-@click.option("--reference", help="Which of the layout's images [default: the only one].")
+@click.option("--tag", "--reference", "reference", help="Which of the layout's images [default: its only box].")
 @JSON_OPTION
 def inspect(url: str | None, box_name: str | None, image: Path | None, reference: str | None, as_json: bool) -> None:
     """Show a box, wherever it is. It may be running, in a folder, or an image in an OCI layout.
@@ -131,7 +132,7 @@ def inspect(url: str | None, box_name: str | None, image: Path | None, reference
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return
-    rows = [(key, plain(value)) for key, value in told.items()]
+    rows = [(key, format_bytes(value) if key == "bytes" else plain(value)) for key, value in told.items()]
     hidden = {"description", "labels", "yaml"}
     print_table(("WHAT", "VALUE"), [row for row in rows if row[0] not in hidden])
     if told["kind"] == "image":

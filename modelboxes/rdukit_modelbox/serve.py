@@ -9,10 +9,13 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 # Children are started by fork and exec, which gRPC's own handlers for a bare fork only disturb; before grpc's import.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
 
 import uvicorn
 import uvloop
@@ -84,9 +87,11 @@ async def _serve(options: ServeOptions, parent: int) -> None:
         raise InvalidArgument(
             f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
         ) from cause
+    app = make_box_app(service, access, access_log)
+    protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=app.lane))
     config = uvicorn.Config(
-        make_box_app(service, access, access_log), loop="uvloop", http=BoxHttpProtocol, ws="none", lifespan="off",
-        log_config=None, access_log=False, timeout_graceful_shutdown=5, server_header=False,
+        app, loop="uvloop", http=protocol, ws="none", lifespan="off", log_config=None,
+        access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
     )  # fmt: skip
     rest_server = _Server(config)
     serving = asyncio.create_task(rest_server.serve(sockets=[listener]))

@@ -22,7 +22,7 @@ from rdukit_runtime.engine.device import CPU, engine_device, run_on_host
 from rdukit_runtime.engine.freed_memory import application_closed, application_opened
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.program import HostTensors, Program, RunTimes
 from rdukit_runtime.engine.threads import LeasedThreads
 from rdukit_runtime.log_files import application_log
 from rdukit_runtime.node import NodeLease, open_lease
@@ -82,6 +82,33 @@ class Application:
         except (SNRuntimeError, LeaseLost) as error:
             self._log.err("sn_run", error.message)
             raise
+
+    def repeated(
+        self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
+        outputs: HostTensors,
+    ) -> Callable[[], RunTimes]:  # fmt: skip
+        """``run`` again and again with copies from ``inputs`` before and into ``outputs`` after, as one call.
+
+        Args:
+            inputs, outputs: tensors of the host by the symbols they stand for, used as they are at each call.
+        Raises:
+            UnknownTensor, ShapeMismatch: as ``Program.write``; the call raises what ``run`` does.
+        """
+        found = self.program.find_graph(graph)
+        run, check = self.program.repeated(found, sections, scalars, inputs, outputs), self.lease.check
+
+        def checked() -> RunTimes:
+            try:
+                times = run()
+                check()  # also of what failed before: nothing was answered then
+                if self._traps:
+                    self._check_numbers(found)
+            except (SNRuntimeError, LeaseLost) as error:
+                self._log.err("sn_run", error.message)
+                raise
+            return times
+
+        return checked
 
     def _check_numbers(self, graph: Graph) -> None:
         for name in graph.outputs:

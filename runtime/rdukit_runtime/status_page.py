@@ -115,6 +115,29 @@ class StatusPage:
         words[15] += ddr_written
         words[2] += 1
 
+    def count_repeated(
+        self, transfer_ns: int, to_device: int, to_host: int, sections: int, cycles: int, flops: int, ddr_read: int,
+        ddr_written: int,
+    ) -> None:  # fmt: skip
+        """``count_run`` of a run with its transfers, whose ``transfer_ns`` passed in the phase that ends now."""
+        words = self.words
+        now = monotonic_ns()
+        words[2] += 1
+        former = words[3]
+        words[4 + former] += max(0, now - words[4] - transfer_ns)
+        words[4 + ARGUMENT_LOAD] += transfer_ns
+        words[3] = 0
+        words[4] = now
+        words[10] += 1
+        words[11] += sections
+        words[12] += cycles
+        words[13] = (words[13] + flops) & _MAX
+        words[14] += ddr_read
+        words[15] += ddr_written
+        words[16] += to_device
+        words[17] += to_host
+        words[2] += 1
+
     def count_transfer(self, to_device: int, to_host: int) -> None:
         """Add bytes that crossed PCIe."""
         words = self.words  # numbers rather than members of ``Word`` here and above: a step may take microseconds

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rdukit.pef import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.products import interface_functions
 from rdukit_compiler.backend.quantized import int8_linear as traced_int8_linear
@@ -22,8 +23,12 @@ from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.section_library import compile_sections
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles
+from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.threads import LeasedThreads
 from rdukit_runtime.engine.weight_operators import int8_linear, quantize_rows
+from rdukit_runtime.status_page import HOST
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
@@ -247,3 +252,55 @@ def test_tensors_live_no_longer_than_their_slots(kernels: dict[str, NativeKernel
     for _ in range(3):
         kernel([a, b], {})
     assert (a._use_count(), b._use_count()) == counts
+
+
+def _lookup_program(kernel: NativeKernel) -> Program:
+    table, at = (
+        Symbol("t", SymbolKind.PARAMETER, "float32", (5, 4), "float32", "t"),
+        Symbol("i", SymbolKind.INPUT, "int64", (2,), "int64", "i"),
+    )
+    rows = Symbol("y", SymbolKind.OUTPUT, "float32", (2, 4), "float32", "y")
+    section = Section(
+        0, "fwd", SectionType.FWD, "g", "digest", ("t", "i"), ("y",), (), None, "default", "test",
+        Resources(1, 1, 1, 8), Cost(10, 4, 8, 8, 8, 1e-6),
+    )  # fmt: skip
+    pef = Pef(
+        name="p", mode="o3", arch="sn10", num_tiles=1, precision="f32", inference=True, compiler_version="0",
+        torch_version="0", cpu_capability="", graphs={"g": Graph("g", ("i",), ("y",), (0,), {}, (), {})},
+        symbols={s.name: s for s in (table, at, rows)}, sections=(section,), hyperparameters={}, signature={},
+    )  # fmt: skip
+    _, size = persistent_layout(pef)
+    return Program(pef, {"digest": kernel}, memoryview(bytearray(size)), threads=LeasedThreads(1))
+
+
+def test_a_repeated_run_is_a_run_and_is_counted_as_one(kernels: dict[str, NativeKernel]) -> None:
+    program = _lookup_program(kernels["lookup"])
+    table = _numbers(5, 4)
+    program.write("t", table)
+    at, rows = torch.tensor([1, 2]), torch.empty(2, 4)
+    graph = program.find_graph(None)
+    call = program.repeated(graph, (0,), {}, [("i", at)], [("y", rows)])
+    for numbers in ([1, 2], [4, 0]):
+        at.copy_(torch.tensor(numbers))
+        times = call()
+        assert torch.equal(rows, table[at] + 1) and torch.equal(program.read("y"), rows)
+        assert min(times) > 0
+    page = program.page.read()
+    assert (page.runs, page.sections, page.cycles) == (2, 2, 20)
+    assert (page.pcie_rx, page.pcie_tx) == (2 * at.nbytes + table.nbytes, 4 * rows.nbytes)
+    assert program.counters.runs == 2 and program.counters.host_seconds > 0
+    program.run(graph, (0,), {})
+    assert torch.equal(program.read("y"), rows)
+
+
+def test_a_repeated_run_that_fails_says_where_and_the_next_one_works(kernels: dict[str, NativeKernel]) -> None:
+    program = _lookup_program(kernels["lookup"])
+    program.write("t", _numbers(5, 4))
+    at, rows = torch.tensor([1, 99]), torch.empty(2, 4)
+    call = program.repeated(program.find_graph(None), (0,), {}, [("i", at)], [("y", rows)])
+    with pytest.raises(RuntimeError, match=r"section 'fwd' failed: .*index out of bounds"):
+        call()
+    assert program.page.read().phase == HOST
+    at.fill_(3)
+    call()
+    assert torch.equal(rows, _numbers(5, 4)[at] + 1)

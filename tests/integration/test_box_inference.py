@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -360,3 +362,38 @@ def test_a_caller_that_goes_away_takes_its_request_back(served: Served) -> None:
     # The one on the device was computed for nobody; those behind it never ran.
     wait_until(lambda: served.metric("nv_inference_pending_request_count") == 0)
     assert served.metric("nv_inference_request_success") - before <= 2
+
+
+def raw(path: str = "/v2/models/mlp/infer", body: bytes | None = None, version: str = "1.1", more: str = "") -> bytes:
+    """A request's bytes."""
+    content = json.dumps(request()).encode() if body is None else body
+    head = f"POST {path} HTTP/{version}\r\nhost: box\r\nauthorization: Bearer {TOKEN}\r\n{more}"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+def exchange(served: Served, *pieces: bytes) -> list[int]:
+    """Send pieces one by one on a connection of their own, say that there are no more; the answers' status codes."""
+    host, _, port = served.address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.05)
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: box\r\nconnection: close\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+def test_connections_are_kept_pipelined_and_closed_as_http_says(served: Served) -> None:
+    assert served.infer(request()).status_code == 200
+    whole, wrong, refused = raw(), raw(body=b"{not json"), served.infer(b"{not json").status_code
+    assert exchange(served, whole, wrong, whole) == [200, refused, 200, 200]
+    assert exchange(served, whole * 3 + raw("/v2/models/nobody/infer") + whole) == [200, 200, 200, 404, 200, 200]
+    assert exchange(served, whole[:40], whole[40:150], whole[150:]) == [200, 200]
+    assert exchange(served, raw(more="connection: close\r\n")) == [200]
+    assert exchange(served, raw(version="1.0")) == [200]
+    assert exchange(served, raw(more="expect: 100-continue\r\n")) == [100, 200, 200]
+    assert exchange(served, whole.replace(TOKEN.encode(), b"nobody"), whole) == [401, 200, 200]
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(json.dumps(request())), json.dumps(request()).encode())
+    head = raw(body=b"", more="transfer-encoding: chunked\r\n").replace(b"content-length: 0\r\n", b"")
+    assert exchange(served, head + chunked) == [200, 200]
+    assert exchange(served, raw(more="content-encoding: gzip\r\n")) == [refused, 200]

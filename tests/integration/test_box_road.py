@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from rdukit.box_backends import BoxSpec
-from rdukit.errors import Conflict, InvalidArgument, PefMismatch
+from rdukit.errors import Conflict, InvalidArgument, PefCorrupt, PefMismatch, Unavailable
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit.testing import wait_until
@@ -135,6 +135,36 @@ def test_rows_are_answered_at_once_and_agree_with_the_data_set(
     assert answers[-1].error.code == "invalid-argument"
     os.kill(child_of(box), signal.SIGKILL)
     assert client.infer_rows(rows[:1])["labels"] == answer["labels"][:1]
+
+
+def test_a_wrong_file_in_a_request_leaves_the_box_ready(
+    client: BoxClient, made: dict[str, str], trained: dict[str, Any]
+) -> None:
+    row = [[0.0] * 784]
+    wrong = {"pef": f"{made['dataset']}/manifest.json", "checkpoint": trained["outputs"]["checkpoint"]}
+    for _ in range(2):
+        with pytest.raises(PefCorrupt):
+            client.infer_rows(row, wrong)
+        assert client.health() == {"status": "ready"}
+    assert client.infer_rows(row, wrong | {"pef": made["pef"]})["labels"]
+
+
+def test_callers_without_patience_share_one_load_and_get_their_answer(
+    client: BoxClient, box: ProcessBox, made: dict[str, str], trained: dict[str, Any]
+) -> None:
+    files = {"pef": made["pef"], "checkpoint": trained["outputs"]["checkpoint"]}
+    with pytest.raises(PefCorrupt):  # which lets go of what is loaded
+        client.infer_rows([[0.0] * 784], files | {"pef": f"{made['dataset']}/manifest.json"})
+
+    def is_answered() -> bool:
+        with BoxClient(box.rest_url, timeout_s=0.4) as impatient:
+            try:
+                return bool(impatient.infer_rows([[0.0] * 784], files)["labels"])
+            except Unavailable:
+                return False
+
+    wait_until(is_answered, 60, "an answer")
+    assert client.health() == {"status": "ready"}
 
 
 def test_a_killed_training_fails_and_the_same_request_goes_on_to_the_same_end(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -65,6 +66,12 @@ class Served:
         self.box, self.pef, self.checkpoint, self.expected = box, pef, checkpoint, expected
         self.http = triton_http.InferenceServerClient(box.rest_url.removeprefix("http://"))
         self.grpc = triton_grpc.InferenceServerClient(box.grpc_address)
+
+    def restarts(self) -> float:
+        lines = httpx.get(f"{self.box.rest_url}/metrics", trust_env=False).text.splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.startswith("rdukit_box_model_restarts_total{")
+        )
 
     def check(self, answer: Any, names: set[str]) -> None:
         for name, values in self.expected.items():
@@ -189,6 +196,21 @@ def test_a_wrong_number_of_classes_is_refused_on_both_wires(served: Served) -> N
             client.infer("two", tensors(module, ("rows", "codes"), ("rows", "codes")), outputs=wanted)
         assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
     assert "classification" in served.http.get_server_metadata()["extensions"]
+
+
+def test_an_index_beyond_its_table_is_the_callers_fault_and_harms_nobody_in_the_same_batch(served: Served) -> None:
+    before = served.http.get_inference_statistics("two")["model_stats"][0]["inference_stats"]["success"]["count"]
+    clients: list[tuple[Any, Any]] = [(triton_http, served.http), (triton_grpc, served.grpc)]
+    for (module, client), index in product(clients, (20, -1)):
+        inputs = tensors(module, ("rows", "codes"), ("rows", "codes"))
+        inputs[1].set_data_from_numpy(np.full((2, 3), index))
+        with pytest.raises(InferenceServerException, match=rf"'codes': {index} is not legal; legal: 0 to 19") as caught:
+            client.infer("two", inputs)
+        assert caught.value.status() in {"400", "StatusCode.INVALID_ARGUMENT"}
+    served.check(served.http.infer("two", tensors(triton_http, ("rows", "codes"))), {"scores", "sums"})
+    after = served.http.get_inference_statistics("two")["model_stats"][0]["inference_stats"]["success"]["count"]
+    assert after == before + 1
+    assert served.restarts() == 0
 
 
 def test_half_precision_as_json_is_refused_by_name_but_its_classes_are_not(served: Served) -> None:

@@ -83,7 +83,7 @@ def parse_reference(text: str, what: str) -> Reference:
     if parts.scheme == "s3":
         key = unquote(parts.path.removeprefix("/"))
         if not _BUCKET.fullmatch(parts.netloc):
-            raise refuse(f"bucket {parts.netloc!r}")
+            raise refuse(f"{parts.netloc!r} is no bucket's name (3 to 63 small letters, digits, dots and hyphens)")
         if parts.query:
             raise refuse("a query")
         if ".." in key.split("/"):

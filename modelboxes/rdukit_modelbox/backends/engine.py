@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Cancelled, InvalidArgument, Unavailable
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, Unavailable
 from rdukit_modelbox.backends.process import answers_ready
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
 from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
@@ -203,7 +203,7 @@ class EngineBackend:
         except _errors().DockerException as cause:
             if hasattr(self, "_client"):
                 self._client.close()
-            raise Unavailable(f"{self.name} does not answer at {url}: {cause}") from cause
+            raise BackendUnavailable(f"{self.name} does not answer at {url}: {cause}") from cause
 
     def close(self) -> None:
         """Let go of the engine's socket; boxes go on."""
@@ -267,17 +267,20 @@ def remove(container: Any) -> None:
 
 
 @contextlib.contextmanager
-def _answering(what: str = "the engine does not answer") -> Iterator[None]:
+def _answering(what: str = "nothing is known of the box") -> Iterator[None]:
     """Tell an engine's refusals and its absence in our words.
 
     Raises:
-        Unavailable: the message is the engine's own.
+        Unavailable: it refuses; the message is the engine's own.
+        BackendUnavailable: it does not answer.
     """
     requests = importlib.import_module("requests.exceptions")
     try:
         yield
+    except _errors().APIError as cause:
+        raise Unavailable(f"{what}: {cause.explanation or cause}") from cause
     except (_errors().DockerException, requests.RequestException) as cause:
-        raise Unavailable(f"{what}: {getattr(cause, 'explanation', None) or cause}") from cause
+        raise BackendUnavailable(f"{what}, the engine does not answer: {cause}") from cause
 
 
 def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import httpx
 
 from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Cancelled, Unavailable
+from rdukit.errors import BackendUnavailable, Cancelled, Unavailable
 from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
 from rdukit_modelbox.backends.kubernetes_manifests import (
     ClaimedFolder,
@@ -250,12 +250,13 @@ class KubernetesBackend:
             missing: what to answer, as text, when there is no such object; None raises.
 
         Raises:
-            Unavailable: it cannot be reached or refuses; the message is the API's own.
+            Unavailable: it refuses; the message is the API's own.
+            BackendUnavailable: it cannot be reached.
         """
         try:
             response = self._client.request(method, path, json=body, params=query)
         except httpx.HTTPError as cause:
-            raise Unavailable(f"the Kubernetes API cannot be reached: {cause}") from cause
+            raise BackendUnavailable(f"the Kubernetes API cannot be reached: {cause}") from cause
         if response.status_code == 404 and missing is not None:
             return httpx.Response(404, text=missing)
         if response.is_error:

@@ -53,7 +53,7 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
 
 @click.command()
 @click.option("--layout", required=True, type=click.Path(path_type=Path), help="Folder that build wrote.")
-@click.option("--tag", help="Which image of the layout [default: its only one].")
+@click.option("--tag", help="Which image of the layout [default: its only box].")
 @click.option("--to", required=True, help="docker://HOST[:PORT]/REPOSITORY[:TAG] or oci:FOLDER[:NAME].")
 @click.option("--plain-http", is_flag=True, help="The registry speaks no TLS.")
 @JSON_OPTION

@@ -21,7 +21,7 @@ from rdukit.files import sha256_of
 from rdukit_modelbox.image.bytecode import bytecode_entries, imported_files
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.layer import Entry
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layout import BASE_REFERENCE, Layout, manifest_blob
 from rdukit_modelbox.image.media import (
     CONFIG_TYPE,
     MANIFEST_TYPE,
@@ -35,7 +35,6 @@ from rdukit_modelbox.image.sbom import component_of, make_sbom
 from rdukit_modelbox.image.shared_objects import find_libraries
 
 ROOT: Final = "/opt/rdukit"
-BASE_REFERENCE: Final = "rdukit-base"
 FINGERPRINT: Final = "dev.rdukit.base.fingerprint"
 #: Of the standard library, not needed by a server.
 _LEFT_OUT: Final = {"test", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "site-packages", "__pycache__"}

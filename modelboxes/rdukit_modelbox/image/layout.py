@@ -33,6 +33,8 @@ from rdukit_modelbox.image.media import (
 
 LAYOUT_FILE: Final = "oci-layout"
 INDEX_FILE: Final = "index.json"
+#: What the base is called in a layout; the images beside it are boxes.
+BASE_REFERENCE: Final = "rdukit-base"
 _BLOCK: Final = 1 << 20
 
 
@@ -144,18 +146,21 @@ class Layout:
         return {d.annotations[REFERENCE_KEY]: d for d in self._manifests() if REFERENCE_KEY in d.annotations}
 
     def find(self, reference: str | None = None) -> Descriptor:
-        """The image named ``reference``; the only one when that is None.
+        """The image named ``reference``; when that is None the only one, or the only one beside the base.
 
         Raises:
             NotFound: there is none, or more than one; the message has the names.
         """
         found = self.references()
-        if reference is None and len(found) == 1:
-            return next(iter(found.values()))
+        boxes = [name for name in found if name != BASE_REFERENCE or len(found) == 1]
+        if reference is None and len(boxes) == 1:
+            return found[boxes[0]]
         if reference is not None and reference in found:
             return found[reference]
         names = ", ".join(sorted(found)) or "none"
-        what = f"no image {reference!r}" if reference is not None else "more or less than one image, say which"
+        what = f"no image {reference!r}" if reference is not None else "no image"
+        if reference is None and boxes:
+            what = "images of several boxes; say which with --tag"
         raise NotFound(f"{self.folder} has {what}; there: {names}")
 
     def read_image(self, descriptor: Descriptor) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,8 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Changes when the tables do; a file of another version is put aside.
 _VERSION: Final = 1
+#: Progress and log events that wait in memory while the file cannot be written.
+_MOST_GATHERED: Final = 4000
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS operations (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -54,8 +57,10 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         """Open or make the file at ``path``; None: in memory. A file that cannot be read is put aside, not deleted."""
         self._path = path
-        #: Written by the next ``flush``.
+        #: Written by the next ``flush``: events, and operations as they are now, that could not be written yet.
         self._gathered: list[tuple[int, OperationEvent]] = []
+        self._unsaved: dict[int, Operation] = {}
+        self._is_failing = False
         try:
             self._database = _open(path)
         except sqlite3.DatabaseError as cause:
@@ -67,11 +72,6 @@ class Journal:
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
             path.replace(aside)
             self._database = _open(path)
-
-    @property
-    def has_gathered(self) -> bool:
-        """Events wait for ``flush``."""
-        return bool(self._gathered)
 
     def entries(self) -> list[Entry]:
         """Every operation, oldest first."""
@@ -101,9 +101,13 @@ class Journal:
         return number
 
     def save(self, operation: Operation, events: Iterable[OperationEvent] = ()) -> None:
-        """Write an operation as it is now with its new events, all or nothing; what cannot be written is logged."""
+        """Write an operation as it is now with its new events, all or nothing.
+
+        What cannot be written (the disk is full) stays gathered: it is written when something can be again.
+        """
         self._gathered += [(operation.number, event) for event in events]
-        self._write(operation)
+        self._unsaved[operation.number] = operation
+        self._write()
 
     def gather(self, number: int, event: OperationEvent) -> None:
         """Have an event written by the next ``flush`` or ``save``."""
@@ -111,8 +115,8 @@ class Journal:
 
     def flush(self) -> None:
         """Write what was gathered."""
-        if self._gathered:
-            self._write(None)
+        if self._gathered or self._unsaved:
+            self._write()
 
     def events_of(self, number: int, after: int = 0) -> list[OperationEvent]:
         """Events of an operation with higher numbers than ``after``, in order."""
@@ -120,22 +124,26 @@ class Journal:
         rows = self._database.execute(
             "SELECT value FROM events WHERE number = ? AND sequence > ? ORDER BY sequence", (number, after)
         )
-        return [OperationEvent.from_json(json.loads(value), number) for (value,) in rows]
+        found = [OperationEvent.from_json(json.loads(value), number) for (value,) in rows]
+        return [*found, *(event for n, event in self._gathered if n == number and event.sequence > after)]
 
     def drop_passing(self, number: int, below: int) -> None:
-        """Forget progress and log events of an operation with numbers less than ``below``."""
-        with self._database:
+        """Forget progress and log events of an operation with numbers less than ``below``, if that can be written."""
+        with self._or_later("old events are kept"):
             self._database.execute(
                 "DELETE FROM events WHERE number = ? AND sequence < ? AND is_passing", (number, below)
             )
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Delete operations and their events, and give the space back."""
+        """Delete operations and their events, and give the space back, if that can be written."""
         rows = [(number,) for number in numbers]
-        with self._database:
+        for (number,) in rows:
+            self._unsaved.pop(number, None)
+        with self._or_later("old operations are kept"):
             self._database.executemany("DELETE FROM events WHERE number = ?", rows)
             self._database.executemany("DELETE FROM operations WHERE number = ?", rows)
-        self._database.execute("PRAGMA incremental_vacuum").fetchall()
+        with self._or_later("its file keeps its size"):
+            self._database.execute("PRAGMA incremental_vacuum").fetchall()
 
     def size_bytes(self) -> int:
         """Bytes of the file that are in use."""
@@ -150,20 +158,42 @@ class Journal:
         self.flush()
         self._database.close()
 
-    def _write(self, operation: Operation | None) -> None:
-        gathered, self._gathered = self._gathered, []
-        rows = [(number, e.sequence, e.kind in {"progress", "log"}, _text(e.to_json())) for number, e in gathered]
+    def _write(self) -> None:
+        gathered, unsaved = self._gathered, self._unsaved
+        self._gathered, self._unsaved = [], {}
+        rows = [(number, e.sequence, _is_passing(e), _text(e.to_json())) for number, e in gathered]
+        with self._or_later("later") as is_written:
+            self._database.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", rows)
+            self._database.executemany(
+                "UPDATE operations SET value = ? WHERE number = ?",
+                [(_text(operation.to_json()), number) for number, operation in unsaved.items()],
+            )
+        if not is_written():
+            # The work goes on and its watchers are told. States and results are kept at any length, talk is not.
+            passing = [each for each in gathered if _is_passing(each[1])]
+            dropped = {id(event) for _, event in passing[: max(0, len(passing) - _MOST_GATHERED)]}
+            self._gathered = [each for each in gathered if id(each[1]) not in dropped]
+            self._unsaved = unsaved
+
+    @contextmanager
+    def _or_later(self, what: str) -> Iterator[Callable[[], bool]]:
+        """A transaction; that it failed is logged, once until one succeeds. Gives whether it was written."""
+        is_written = False
         try:
             with self._database:
-                self._database.executemany("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?)", rows)
-                if operation is not None:
-                    self._database.execute(
-                        "UPDATE operations SET value = ? WHERE number = ?",
-                        (_text(operation.to_json()), operation.number),
-                    )
-        except sqlite3.Error:
-            # The work goes on and its watchers are told; only a restart of the box will not know of it.
-            logger.exception("journal cannot be written path=%s events=%d", self._path, len(rows))
+                yield lambda: is_written
+            is_written = True
+            if self._is_failing:
+                logger.warning("journal can be written again path=%s", self._path)
+            self._is_failing = False
+        except sqlite3.Error as error:
+            if not self._is_failing:
+                logger.error("journal cannot be written path=%s now=%s reason=%s", self._path, what, error)
+            self._is_failing = True
+
+
+def _is_passing(event: OperationEvent) -> bool:
+    return event.kind in {"progress", "log"}
 
 
 def _open(path: Path | None) -> sqlite3.Connection:

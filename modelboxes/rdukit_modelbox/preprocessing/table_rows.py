@@ -61,9 +61,11 @@ def find_layout(source: SourceFile, request: RowRequest) -> Layout:
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
             return Layout.of(source, file.schema_arrow.names, request)
-    for _, values in _rows(source, BadRows(skips=True), [0]):
+    bad = BadRows(skips=True)
+    for _, values in _rows(source, bad, [0]):
         return Layout.of(source, list(values), request)
-    raise InvalidArgument(f"{source.name} has no row")
+    why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
+    raise InvalidArgument(f"{source.name} has no row{why}", file=source.name)
 
 
 def read_table(source: SourceFile, layout: Layout, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:

@@ -1,13 +1,14 @@
 """The HTTP parser of a box: refuses headers without end, and answers what is no HTTP with the one error body."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from rdukit.errors import MalformedRequest, RdukitError
 from rdukit.settings import resolve
 from rdukit_modelbox.rest.limits import headers_too_large
+from rdukit_modelbox.serving.infer_lane import InferCycle, InferLane
 from rdukit_modelbox.settings import MAX_HEADER_BYTES
 
 _REASONS: Final = {431: "Request Header Fields Too Large", 422: "Unprocessable Content", 400: "Bad Request"}
@@ -16,8 +17,11 @@ _REASONS: Final = {431: "Request Header Fields Too Large", 422: "Unprocessable C
 class BoxHttpProtocol(HttpToolsProtocol):
     """Uvicorn's, with a bound on what a client may send before its headers end."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, lane: InferLane, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._lane = lane
+        #: The request under way if it goes the short way.
+        self._inference: InferCycle | None = None
         #: Bytes that came since the last headers ended, and whether there is an end still to come.
         self._unfinished = 0
         self._is_in_headers = True
@@ -32,7 +36,32 @@ class BoxHttpProtocol(HttpToolsProtocol):
         """Its headers have ended."""
         self._is_in_headers = False
         self._unfinished = 0
-        super().on_headers_complete()
+        self._inference = self._short_way()
+        if self._inference is None:
+            super().on_headers_complete()
+        else:
+            self.cycle = cast(RequestResponseCycle, self._inference)
+            self._inference.begin()
+
+    def _short_way(self) -> InferCycle | None:
+        """For a plain inference on an idle connection."""
+        parser, former = self.parser, self.cycle
+        if (
+            parser.get_method() != b"POST"
+            or self.expect_100_continue
+            or self.flow.write_paused
+            or parser.should_upgrade()
+            or (former is not None and not former.response_complete)
+        ):
+            return None
+        return self._lane.cycle(self, self.url, parser.get_http_version() != "1.0" and parser.should_keep_alive())
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body came."""
+        if self._inference is not None:
+            self._inference.add(body)
+        else:
+            super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -44,7 +73,10 @@ class BoxHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """It has all come; the next one may."""
-        super().on_message_complete()
+        if self._inference is not None:
+            self._inference.run()
+        else:
+            super().on_message_complete()
         self._is_in_headers = True
         self._unfinished = 0
 

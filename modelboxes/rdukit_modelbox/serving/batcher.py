@@ -1,9 +1,7 @@
 """Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
 
 A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
-for: callers that were just answered together usually come back together, and a call that begins without them makes
-them wait for a whole one. So after an answer to several, a call that is not full begins when as many wait as may, or
-after a quarter of the time that the last one took. Belongs to one event loop.
+for: callers who will be there in a moment, as ``gathering.Gathering`` says. Belongs to one event loop.
 """
 
 import asyncio
@@ -14,14 +12,10 @@ from typing import NamedTuple
 
 from rdukit.errors import Overloaded, RdukitError, Unavailable
 from rdukit_modelbox.serving.device_link import DeviceLink
+from rdukit_modelbox.serving.gathering import Gathering
 from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Timing
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
-
-#: Shares and bounds of the wait for callers to come back; what is shorter is not worth a timer.
-COMING_BACK_SHARE = 0.25
-LEAST_WAIT_S = 0.0005
-MOST_WAIT_S = 0.05
 
 #: A request that was on the device when its process died is tried once more: the fault may not be its own.
 MOST_ATTEMPTS = 2
@@ -81,9 +75,7 @@ class Batcher:
         self._ins: Sequence[Place] = ()
         self._outs: Sequence[Place] = ()
         self._most_rows = 1
-        #: Until when callers may come back (the loop's time), and how many wait then at the most.
-        self._back_by = 0.0
-        self._expected = 0
+        self._gathering = Gathering()
         self._held: asyncio.TimerHandle | None = None
         #: Set while nothing waits or runs.
         self.idle = asyncio.Event()
@@ -137,15 +129,27 @@ class Batcher:
         return future
 
     def _holds(self) -> bool:
-        """Callers that were just answered are waited for; a timer ends that."""
-        if self._expected < 2 or len(self._waiting) >= self._expected:
-            return False
-        left = self._back_by - self._loop.time()
-        if left <= 0 or sum(waiting.rows for waiting in self._waiting) >= self._most_rows:
+        """Whether callers are waited for who will be there in a moment; a timer ends that."""
+        count = len(self._waiting)
+        if not self._gathering.is_worth_waiting(count) or self._rows() >= self._most_rows:
             return False
         if self._held is None:
-            self._held = self._loop.call_later(left, self._dispatch)
+            self._held = self._loop.call_later(
+                self._gathering.begin(time.perf_counter(), time.process_time()), self._look
+            )
         return True
+
+    def _look(self) -> None:
+        """The time to wait is over, or somebody came meanwhile and it is longer."""
+        self._held = None
+        left = self._gathering.left(time.perf_counter(), time.process_time())
+        if left > 0 and self._link is not None and self._rows() < self._most_rows:
+            self._held = self._loop.call_later(left, self._look)
+        else:
+            self._dispatch()
+
+    def _rows(self) -> int:
+        return sum(waiting.rows for waiting in self._waiting)
 
     def _schedule(self) -> None:
         # After the callbacks that are ready now: requests that came in together go together.
@@ -160,6 +164,7 @@ class Batcher:
         link = self._link
         if link is None or self._running:
             return
+        self._gathering.end(len(self._waiting))
         batch = take_batch(self._waiting, self._most_rows)
         if not batch:
             self._note_idle()
@@ -191,9 +196,7 @@ class Batcher:
             self._statistics.count_failed(len(batch))
         else:
             answered = self._answer(batch, link.memory, result)
-            wait_s = min(MOST_WAIT_S, COMING_BACK_SHARE * sum(result) / 1e9)
-            self._expected = len(self._waiting) + answered if answered > 1 and wait_s >= LEAST_WAIT_S else 0
-            self._back_by = self._loop.time() + wait_s
+            self._gathering.answered(answered, len(self._waiting), sum(result) / 1e9)
         if not self._waiting or not self._holds():
             self._dispatch()
 

@@ -21,6 +21,7 @@ class BoxApp:
         self._inference = inference
         self._control = control
         self._access = access
+        self.lane = inference.lane
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""

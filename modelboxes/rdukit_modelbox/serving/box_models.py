@@ -14,7 +14,7 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit.files import sha256_of
 from rdukit.settings import resolve
 from rdukit_modelbox.box import Box
-from rdukit_modelbox.serving.model_version import ModelVersion
+from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
 from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import BringFile
 from rdukit_modelbox.serving.requests import GivenTensor, InferRequest
@@ -42,6 +42,8 @@ class BoxModels:
         self._found: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._finding = asyncio.Lock()
+        #: Loads that callers wait for, by what stands for the files.
+        self._loading: dict[str, asyncio.Task[ModelVersion]] = {}
         self._retiring: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -72,6 +74,15 @@ class BoxModels:
             if version or name != self.repository.name or latest is None:
                 raise
             found = await self._find(*latest)
+        self._use(found)
+        return found
+
+    def loaded(self, name: str, version: str) -> ModelVersion | None:
+        """``ensure`` where nothing needs to be loaded; None: ask that."""
+        try:
+            found = self.repository.find(name, version)
+        except NotFound:
+            return None
         self._use(found)
         return found
 
@@ -131,23 +142,51 @@ class BoxModels:
         """End every process."""
         if self._retiring is not None:
             self._retiring.cancel()
+        loading = list(self._loading.values())
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
         await self.repository.close()
 
     async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:
+        """The version with these files, loaded if it is not; all who ask meanwhile wait for one load.
+
+        A caller that goes away ends its own waiting only: callers with little patience would else never get an answer.
+        """
         key = model_key(pef, checkpoint)
+        for version, known in self._found.items():
+            if known == key and version in self.repository.ready_versions():
+                return self.repository.versions[version]
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load_found(key, pef, checkpoint))
+            loading.add_done_callback(lambda done: self._has_loaded(key, done))
+        return await asyncio.shield(loading)
+
+    async def _load_found(self, key: str, pef: Path, checkpoint: Path) -> ModelVersion:
         async with self._finding:
-            for version, known in list(self._found.items()):
-                found = self.repository.versions.get(version)
-                if known == key and found is not None and version in self.repository.ready_versions():
-                    return found
+            for version in list(self._found):
                 await self._forget(version)
             asked = [v for v in self.repository.ready_versions() if v not in self._found]
-            fresh = await self.repository.load(pef, checkpoint, keep=True, switch=not asked)
+            known = set(self.repository.versions)
+            try:
+                fresh = await self.repository.load(pef, checkpoint, keep=True, switch=not asked)
+            except RdukitError:
+                # Somebody's wrong file is that request's fault; the box is as ready as before.
+                for version in set(self.repository.versions) - known:
+                    if self.repository.versions[version].state is VersionState.UNAVAILABLE:
+                        del self.repository.versions[version]
+                raise
             self._found[fresh.version] = key
             self._use(fresh)
             if self._retiring is None or self._retiring.done():
                 self._retiring = asyncio.create_task(self._retire())
             return fresh
+
+    def _has_loaded(self, key: str, loading: "asyncio.Task[ModelVersion]") -> None:
+        del self._loading[key]
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            logger.info("not loaded reason=%s", error)
 
     def _use(self, version: ModelVersion) -> None:
         if version.version in self._found:

@@ -1,12 +1,14 @@
 """Which symbols of a PEF are served, under which names: from the box's ``serving`` block, else from the PEF. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Graph, Pef, SectionType, Symbol
 from rdukit_modelbox.serving.classification import class_count
 from rdukit_modelbox.serving.datatypes import BY_TORCH_NAME
+from rdukit_modelbox.serving.indices import find_tables
 from rdukit_modelbox.serving.signature import Signature, TensorSpec
 from rdukit_modelbox.shape import METADATA_KEY, TRAIN, shape_of
 
@@ -18,13 +20,14 @@ def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
 
 
 def choose_signature(
-    pef: Pef, graph: Graph, serving: Mapping[str, Any], properties: Mapping[str, str], labels: Sequence[str] = ()
-) -> Signature:
+    pef: Pef, graph: Graph, serving: Mapping[str, Any], properties: Mapping[str, str], labels: Sequence[str] = (),
+    read_kernels: Callable[[], Mapping[str, KernelGraph]] | None = None,
+) -> Signature:  # fmt: skip
     """The signature of ``graph``.
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
     graph's list. Without it a PEF that a box compiled says which they are; of any other all inputs are served, and all
-    outputs that have a batch dimension.
+    outputs that have a batch dimension. ``read_kernels`` gives the PEF's; with them, what indices may be is known.
 
     Raises:
         InvalidArgument: ``serving`` names a symbol that is not there, or another number of labels than of classes.
@@ -52,7 +55,11 @@ def choose_signature(
         raise InvalidArgument(f"serving.max_batch_size {limit} is not legal; legal: 1 to {batch}, the PEF's batch")
     served = _specs(outputs)
     _check_labels(served[0], labels)
-    return Signature(_specs(inputs), served, batch, limit or batch, tuple(labels), dict(properties))
+    integers = [symbol.name for _, symbol in inputs if symbol.host_dtype.startswith("int")]
+    tables: Mapping[str, int] = {}
+    if read_kernels is not None and integers:
+        tables = find_tables(pef, read_kernels(), forward_sections(pef, graph), integers)
+    return Signature(_specs(inputs, tables), served, batch, limit or batch, tuple(labels), dict(properties))
 
 
 def _check_labels(output: TensorSpec, labels: Sequence[str]) -> None:
@@ -103,7 +110,7 @@ def _choose(
     return chosen
 
 
-def _specs(tensors: Sequence[tuple[str, Symbol]]) -> tuple[TensorSpec, ...]:
+def _specs(tensors: Sequence[tuple[str, Symbol]], tables: Mapping[str, int] | None = None) -> tuple[TensorSpec, ...]:
     specs = []
     for name, symbol in tensors:
         datatype = BY_TORCH_NAME.get(symbol.host_dtype)
@@ -112,5 +119,5 @@ def _specs(tensors: Sequence[tuple[str, Symbol]]) -> tuple[TensorSpec, ...]:
                 f"tensor {name!r} is {symbol.host_dtype}, which the Open Inference Protocol lacks; "
                 f"legal: {', '.join(BY_TORCH_NAME)}"
             )
-        specs.append(TensorSpec(name, datatype.name, symbol.shape[1:], symbol.name))
+        specs.append(TensorSpec(name, datatype.name, symbol.shape[1:], symbol.name, (tables or {}).get(symbol.name)))
     return tuple(specs)

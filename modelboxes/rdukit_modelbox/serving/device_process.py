@@ -65,8 +65,11 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
 
 
 def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
+    import torch
+
     from rdukit.errors import RdukitError
 
+    torch.set_grad_enabled(False)
     size = model.signature.shared_bytes
     descriptor = os.memfd_create("rdukit-batch", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, size)

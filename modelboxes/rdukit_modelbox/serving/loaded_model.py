@@ -4,13 +4,14 @@ Needs the runtime only: neither the program that was compiled nor the SDK. Axes:
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef import read_pef
 from rdukit.pef.model import SymbolKind
 from rdukit_modelbox.checkpoints import open_parameters
 from rdukit_modelbox.serving.choose_tensors import choose_signature, forward_sections
@@ -45,14 +46,15 @@ class LoadedModel:
                 serving,
                 properties_of(self._application, time.perf_counter() - began),
                 serving.get("labels") or (),
+                lambda: read_pef(pef).kernels,
             )
         except BaseException:
             self._application.close()
             raise
         self._scalars = dict(found.hyperparameters)
         self._memory: memoryview | None = None
-        self._inputs: list[tuple[str, torch.Tensor]] = []
-        self._outputs: list[tuple[TensorSpec, torch.Tensor]] = []
+        self._inputs: list[torch.Tensor] = []
+        self._call: Callable[[], tuple[int, int, int]]
         #: Rows of the last run: what lies behind them in shared memory is zero.
         self._filled = 0
 
@@ -60,10 +62,13 @@ class LoadedModel:
         """Take inputs from and put outputs into ``memory``, laid out as ``Signature.offsets`` says."""
         self._memory = memory
         offsets, signature = self.signature.offsets, self.signature
-        for spec in signature.inputs:
-            self._inputs.append((spec.symbol, _view(memory, offsets[spec.name], spec, signature.batch)))
-        for spec in signature.outputs:
-            self._outputs.append((spec, _view(memory, offsets[f"output/{spec.name}"], spec, signature.batch)))
+        self._inputs = [_view(memory, offsets[spec.name], spec, signature.batch) for spec in signature.inputs]
+        inputs = [(spec.symbol, view) for spec, view in zip(signature.inputs, self._inputs, strict=True)]
+        outputs = [
+            (spec.symbol, _view(memory, offsets[f"output/{spec.name}"], spec, signature.batch))
+            for spec in signature.outputs
+        ]
+        self._call = self._application.repeated(self._graph.name, self._sections, self._scalars, inputs, outputs)
 
     def run(self, rows: int) -> tuple[int, int, int]:
         """One batch whose first ``rows`` rows count; the others are zero. Nanoseconds of copying in, computing, out.
@@ -71,18 +76,11 @@ class LoadedModel:
         Raises:
             RuntimeFault: the device failed.
         """
-        began = time.perf_counter_ns()
         if rows < self._filled:
-            for _, view in self._inputs:
+            for view in self._inputs:
                 view[rows : self._filled].zero_()
         self._filled = rows
-        self._program.write_all(self._inputs)
-        copied = time.perf_counter_ns()
-        self._application.run(self._graph.name, self._sections, self._scalars)
-        computed = time.perf_counter_ns()
-        for spec, view in self._outputs:
-            self._program.read_into(spec.symbol, view)
-        return copied - began, computed - copied, time.perf_counter_ns() - computed
+        return self._call()
 
     def close(self) -> None:
         """Release the lease."""

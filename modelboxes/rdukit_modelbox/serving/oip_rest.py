@@ -10,20 +10,17 @@ from typing import Any, Final
 
 import orjson
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError, RequestTooLarge, Unavailable
-from rdukit.settings import resolve
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
-from rdukit_modelbox.serving.classification import check_classes, classify
 from rdukit_modelbox.serving.disconnects import Disconnects
+from rdukit_modelbox.serving.infer_lane import InferLane
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
-from rdukit_modelbox.serving.requests import InferAnswer
-from rdukit_modelbox.serving.rest_codec import check_forms, needs_form_check, parse_infer, render_infer
-from rdukit_modelbox.serving.settings import MAX_INFER_BYTES
+from rdukit_modelbox.serving.rest_inference import JSON, RestInference
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +28,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_JSON: Final = (b"content-type", b"application/json")
 #: Extensions that clients ask for and that have no meaning here.
 _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace", "logging"})
 
@@ -45,74 +41,35 @@ class OpenInferenceApp:
         self._models = models
         self._repository = models.repository
         self._access = access
-        self._log = access_log
         self._why_not_ready = why_not_ready
-        self._most_bytes = resolve(MAX_INFER_BYTES)
+        self._inference = RestInference(access, access_log)
+        #: For connections, which answer by themselves on paths that have answered before.
+        self.lane = InferLane(models, self._inference)
         self._disconnects = Disconnects()
-        self._infer_paths: dict[str, tuple[str, str]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path: str = scope["path"]
         try:
-            known = self._infer_paths.get(path)
-            if known is not None and scope["method"] == "POST":
-                await self._infer(scope, receive, send, *known)
-            else:
-                await self._other(scope, receive, send, path)
+            await self._route(scope, receive, send, path)
         except _WrongMethod as error:
             allow = (b"allow", error.legal.encode())
             await _answer(send, 405, orjson.dumps({"error": str(error)}), allow)
         except RdukitError as error:
-            if self._log.is_on:
-                self._log.add("rest", self._repository.name, "", error.http_status, 0, 0, 0)
-            await _answer(send, error.http_status, orjson.dumps({"error": error.message}))
+            await _answer(send, error.http_status, self._inference.refuse(self._repository.name, error))
         except Exception as error:  # the request's border
             logger.error("request broke path=%s", path, exc_info=error)
             await _answer(send, 500, b'{"error":"the box failed; its log has more"}')
 
     async def _infer(self, scope: Scope, receive: Receive, send: Send, name: str, version: str) -> None:
-        header_length, authorization = None, None
-        for key, value in scope["headers"]:
-            if key == b"inference-header-content-length":
-                header_length = _number(value)
-            elif key == b"authorization":
-                authorization = value
-            elif key == b"content-encoding":
-                raise InvalidArgument(
-                    f"Content-Encoding {value.decode('latin-1')!r} is not served; send the body as it is"
-                )
-        self._access.check(authorization)
+        header_length = self._inference.read_headers(scope["headers"])
         body = await self._body(receive)
-        found = await self._models.ensure(name, version)
-        signature = found.signature
-        try:
-            request = parse_infer(body, header_length)
-            if request.classes:
-                check_classes(signature, request.classes)
-            if needs_form_check(signature):
-                check_forms(signature, request)
-        except InvalidArgument:
-            found.statistics.count_failed(1)
-            raise
-        future = found.submit(request)
-        self._disconnects.watch(future, receive)
-        answer = await future
-        if request.classes:
-            signature, answer = classify(signature, answer, request.classes)
-        text, length = render_infer(name, found.version, signature, request, answer)
-        timing = answer.timing
-        headers = [
-            _JSON if length is None else (b"content-type", b"application/octet-stream"),
-            (b"content-length", b"%d" % len(text)),
-            (b"server-timing", _server_timing(found, answer)),
-        ]
-        if length is not None:
-            headers.append((b"inference-header-content-length", b"%d" % length))
+        queued = self._inference.queue(name, await self._models.ensure(name, version), body, header_length)
+        self._disconnects.watch(queued.future, receive)
+        headers, text = self._inference.answer(queued, await queued.future)
+        headers.append((b"content-length", b"%d" % len(text)))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": text})
-        if self._log.is_on:
-            self._log.add("rest", name, found.version, 200, answer.rows, timing.queue, timing.compute)
 
     async def _body(self, receive: Receive) -> bytes:
         message = await receive()
@@ -125,14 +82,12 @@ class OpenInferenceApp:
                     raise Unavailable("the caller went away")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                if size > self._most_bytes:
-                    break
+                self._inference.check_size(size)
             body = b"".join(parts)
-        if len(body) > self._most_bytes:
-            raise RequestTooLarge(f"the body is longer than {self._most_bytes} bytes (box.max_infer_bytes)")
+        self._inference.check_size(len(body))
         return body
 
-    async def _other(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+    async def _route(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
         method: str = scope["method"]
         parts = [part for part in path.split("/") if part][1:]
         if parts[:1] == ["health"]:
@@ -144,8 +99,7 @@ class OpenInferenceApp:
                 _require(method, "POST")
                 version = parts[3] if len(parts) == 5 else ""
                 await self._infer(scope, receive, send, name, version)
-                if len(self._infer_paths) < 256:
-                    self._infer_paths[path] = (name, version)
+                self.lane.remember(scope["raw_path"], name, version)
                 return
             case ["models", name, "ready"] | ["models", name, "versions", _, "ready"]:
                 _require(method, "GET")
@@ -215,19 +169,9 @@ class OpenInferenceApp:
 
 
 async def _answer(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), *more]
+    headers = [JSON, (b"content-length", b"%d" % len(body)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _server_timing(version: ModelVersion, answer: InferAnswer) -> bytes:
-    """Milliseconds, as the header's standard has them; nothing is compiled for a request. Source: W3C Server Timing."""
-    timing = answer.timing
-    return b"queue;dur=%.3f, compute;dur=%.3f, load;dur=%.0f, compile;dur=0" % (
-        timing.queue / 1000,
-        (timing.copy_in + timing.compute + timing.copy_out) / 1000,
-        version.load_seconds * 1000,
-    )
 
 
 def _loaded(repository: Repository) -> list[tuple[str, ModelVersion]]:
@@ -245,14 +189,6 @@ class _WrongMethod(Exception):
     def __init__(self, method: str, legal: str) -> None:
         super().__init__(f"method {method} is not legal here; legal: {legal}")
         self.legal = legal
-
-
-def _number(text: bytes) -> int:
-    if not text.isdigit() or len(text) > 12:
-        raise InvalidArgument(
-            f"Inference-Header-Content-Length {text.decode('latin-1')!r} is not legal; legal: a number"
-        )
-    return int(text)
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

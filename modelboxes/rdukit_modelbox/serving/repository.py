@@ -93,6 +93,11 @@ class Repository:
                 if former is None and fresh.state is not VersionState.UNAVAILABLE:
                     await fresh.unload(0)
                 raise
+            except asyncio.CancelledError:
+                if former is None:
+                    del self.versions[number]
+                await fresh.unload(0)
+                raise
             self._next = max(self._next, int(number) + 1)
             before = former or self.current
             self.versions[number] = fresh

@@ -18,6 +18,8 @@ class TensorSpec:
     row_shape: tuple[int, ...]
     #: The PEF's symbol behind it.
     symbol: str
+    #: Of an input of indices: how many rows they choose from; None: any number is legal.
+    rows_of_table: int | None = None
 
     @cached_property
     def type(self) -> Datatype:
@@ -60,6 +62,11 @@ class Signature:
         return {spec.name: spec for spec in self.inputs}
 
     @cached_property
+    def has_indices(self) -> bool:
+        """Whether an input's numbers choose rows of a table."""
+        return any(spec.rows_of_table is not None for spec in self.inputs)
+
+    @cached_property
     def output_of(self) -> Mapping[str, TensorSpec]:
         """Outputs by name."""
         return {spec.name: spec for spec in self.outputs}
@@ -97,8 +104,10 @@ class Signature:
 
 
 def _spec_to_json(spec: TensorSpec) -> list[Any]:
-    return [spec.name, spec.datatype, list(spec.row_shape), spec.symbol]
+    return [spec.name, spec.datatype, list(spec.row_shape), spec.symbol, spec.rows_of_table]
 
 
 def _specs_from_json(values: Sequence[Sequence[Any]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, datatype, tuple(shape), symbol) for name, datatype, shape, symbol in values)
+    return tuple(
+        TensorSpec(name, datatype, tuple(shape), symbol, rows) for name, datatype, shape, symbol, rows in values
+    )

@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
     INPUT_LOST = "input-lost"
     CANCELLED = "cancelled"
-    #: No tiles after all; the message says what would fit.
+    #: No tiles after all, the message says what would fit; or what runs boxes does not answer.
     NO_RESOURCES = "no-resources"
     #: The attempt before still holds the job's folder.
     FOLDER_BUSY = "folder-busy"

@@ -1,9 +1,11 @@
 """``python -m rdukit_platform.worker``: the worker process."""
 
+from rdukit.cli import exit_on_error
 from rdukit.logs import configure_logging
 from rdukit_platform.settings import checked_home
 from rdukit_platform.worker.serve import serve
 
 if __name__ == "__main__":
     configure_logging()
-    serve(checked_home())
+    with exit_on_error():
+        serve(checked_home())

@@ -22,7 +22,7 @@ from sqlalchemy import select
 
 from rdukit.box_backends import BoxBackend, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
-from rdukit.errors import Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
+from rdukit.errors import BackendUnavailable, Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -118,6 +118,9 @@ class Attempt:
             self._leave(lost)
         except Failure as failure:
             self._fail(failure.outcome, failure.error)
+        except BackendUnavailable as away:
+            # Nobody's failure: the attempt is made again when the backend answers.
+            self._fail(Outcome.NO_RESOURCES, Failure(Outcome.NO_RESOURCES, away).error)
         except Exception as error:
             logger.exception("attempt broke job=%s", job.id)
             self._fail(Outcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
@@ -162,6 +165,8 @@ class Attempt:
             return
         try:
             reap_earlier(self._around.backend, self._owner)
+        except BackendUnavailable:
+            raise
         except Unavailable as cause:
             raise Failure(Outcome.FOLDER_BUSY, cause) from cause
 
@@ -240,6 +245,8 @@ class Attempt:
                 with around.database.write() as session:
                     execution.start(session, self._ticket, self._describe_box(box), around.clock.now())
                 return self._follow(client, str(operation["id"]), box)
+        except BackendUnavailable:
+            raise
         except (Cancelled, Unavailable) as error:
             self._record_tail()
             outcome = Outcome.INTERRUPTED if self._stop.is_set() else Outcome.BOX_LOST

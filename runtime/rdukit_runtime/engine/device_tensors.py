@@ -1,7 +1,7 @@
 """The memory half of a loaded PEF: its symbols as tensors in device memory, and what is copied in and out."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -121,6 +121,31 @@ class DeviceTensors:
         for name, value in values:
             self._check_writable(name, value)
         self._transfer(values)
+
+    def writer(self, values: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
+        """``write_all`` of the same tensors again and again: checked now; each call copies what they hold then.
+
+        Raises:
+            UnknownTensor, ShapeMismatch: as ``write``.
+        """
+        for name, value in values:
+            self._check_writable(name, value)
+        if any(self.pef.symbols[name].scale for name, _ in values):
+            return lambda: self._transfer(values)
+        pairs = [(self._tensor(name), value) for name, value in values]
+        size = sum(tensor.nbytes for tensor, _ in pairs)
+        page = self.page
+
+        def write() -> None:
+            former = page.enter(self._transfer_phase)
+            try:
+                for tensor, value in pairs:
+                    tensor.copy_(value)
+                page.count_transfer(size, 0)
+            finally:
+                page.enter(former)
+
+        return write
 
     def _transfer(self, copies: Sequence[tuple[str, torch.Tensor]]) -> None:
         """Host to device."""

@@ -1,7 +1,7 @@
 """Consecutive native steps of a plan as one call: slots of tensors in, slots of tensors out."""
 
 import ctypes
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -56,15 +56,35 @@ class NativeRun:
         try:
             self._native.run(handles, durations)
         except RuntimeError as cause:
-            take_handles(handles, [slot for slot in self._passing if handles[slot]])
-            name = self.steps[self._native.failed_step].section.name
-            raise RuntimeError(f"section {name!r} failed: {cause}") from None
+            raise self._failure(handles, str(cause)) from None
         for slot, tensor in zip(self._live, take_handles(handles, self._live), strict=True):
             slots[slot] = tensor
         if self._rest:
             take_handles(handles, self._rest)
         if seconds is not None and durations is not None:
             seconds.extend((step.section.id, ns / 1e9) for step, ns in zip(self.steps, durations, strict=True))
+
+    @property
+    def is_closed(self) -> bool:
+        """It takes nothing that an earlier run left behind."""
+        return not self._external
+
+    def bind(self, slots: list[torch.Tensor | None], handles: Any) -> Callable[[], None]:
+        """``run`` of a closed one without measuring, as a call that has everything it needs."""
+        call, live = self._native.bind(handles), self._live
+
+        def run() -> None:
+            if call():
+                raise self._failure(handles, self._native.error)
+            for slot, tensor in zip(live, take_handles(handles, live), strict=True):
+                slots[slot] = tensor
+
+        return run
+
+    def _failure(self, handles: Any, reason: str) -> RuntimeError:
+        take_handles(handles, [slot for slot in self._passing if handles[slot]])
+        name = self.steps[self._native.failed_step].section.name
+        return RuntimeError(f"section {name!r} failed: {reason}")
 
 
 class HandleTable:

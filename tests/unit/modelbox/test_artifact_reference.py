@@ -56,6 +56,11 @@ def test_a_malformed_uri_is_refused_with_its_slot(text: str) -> None:
         parse_reference(text, "input 'x'")
 
 
+def test_a_bucket_that_cannot_be_is_told_what_buckets_are_called() -> None:
+    with pytest.raises(InvalidArgument, match=r"'b' is no bucket's name \(3 to 63 small letters"):
+        parse_reference("s3://b/x", "input 'x'")
+
+
 def test_outputs_go_below_a_prefix() -> None:
     assert parse_output("s3://models/run").uri == parse_output("s3://models/run/").uri == "s3://models/run/"
     assert parse_output("s3://models").path == ""

@@ -11,7 +11,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.image.build import build_layout, parse_base
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.layer import Entry, unpack_file, write_layer
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layout import BASE_REFERENCE, Layout, manifest_blob
 from rdukit_modelbox.image.media import (
     CONFIG_TYPE,
     MANIFEST_TYPE,
@@ -205,3 +205,16 @@ def test_a_registrys_target_and_credentials_are_read() -> None:
     assert find_credentials("registry.example:5000", config) == "YTpi"
     assert find_credentials("h", config) == "eA=="
     assert find_credentials("elsewhere", config) is None
+
+
+def test_without_a_name_the_only_box_beside_its_base_is_meant(tmp_path: Path) -> None:
+    layout = Layout.create(tmp_path)
+    with pytest.raises(NotFound, match="no image"):
+        layout.find()
+    config = layout.add_blob(CONFIG_TYPE, compact_json({}))
+    for name in (BASE_REFERENCE, "logreg"):
+        layout.set_reference(name, layout.add_blob(MANIFEST_TYPE, manifest_blob(config, [], {"name": name})), {})
+        assert layout.find() == layout.references()[name]
+    layout.set_reference("mlp", layout.add_blob(MANIFEST_TYPE, manifest_blob(config, [], {"name": "mlp"})), {})
+    with pytest.raises(NotFound, match="say which with --tag; there: logreg, mlp, rdukit-base"):
+        layout.find()

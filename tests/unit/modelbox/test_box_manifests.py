@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"
 SPEC = BoxSpec(
     "logreg", Path("/data/jobs/7"), [Path("/data/cold/mnist")], {"RDUKIT_LEASE": "x"},
     Limits(cores=(4, 5), memory_bytes=1 << 30, pids=100), Owner("platform-1", 3),
+    outputs=[Path("/data/jobs/out")],
 )  # fmt: skip
 
 
@@ -38,6 +40,7 @@ def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
     assert container["resources"]["limits"] == {"cpu": "2", "memory": str(1 << 30)}
     assert container["volumeMounts"][1:] == [
         {"name": "data", "mountPath": "/data/jobs/7", "subPath": "jobs/7"},
+        {"name": "data", "mountPath": "/data/jobs/out", "subPath": "jobs/out"},
         {"name": "cold", "mountPath": "/data/cold/mnist", "subPath": "mnist", "readOnly": True},
     ]
     assert "hostPath" not in str(pod)
@@ -53,6 +56,8 @@ def test_what_kubernetes_would_refuse_is_told_before() -> None:
         make_pod(SPEC, "a", "boxes", "image", [])
     with pytest.raises(InvalidArgument, match="owner"):
         make_pod(BoxSpec("logreg", Path("/data/x"), owner=Owner("a b", 1)), "a", "boxes", "image", FOLDERS)
+    with pytest.raises(InvalidArgument, match="UNIX sockets"):
+        make_pod(replace(SPEC, sockets=[Path("/run/s")]), "a", "boxes", "image", FOLDERS)
     assert told_limits(SPEC)["pids"].startswith("not applied")
 
 
@@ -73,11 +78,12 @@ def test_quantities_are_read(text: str, value: float) -> None:
 
 
 def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
-    options = container_options(SPEC, "rdukit/modelbox:1")
+    options = container_options(replace(SPEC, sockets=[Path("/run/snd.sock")]), "rdukit/modelbox:1")
     assert options["cpuset_cpus"] == "4,5" and options["environment"]["OMP_NUM_THREADS"] == "2"
     assert (options["mem_limit"], options["pids_limit"]) == (1 << 30, 100)
     assert options["read_only"] and options["cap_drop"] == ["ALL"] and options["security_opt"] == ["no-new-privileges"]
-    assert options["volumes"]["/data/cold/mnist"]["mode"] == "ro"
+    modes = {path: bound["mode"] for path, bound in options["volumes"].items() if bound["bind"] == path}
+    assert modes == {"/data/jobs/7": "rw", "/data/jobs/out": "rw", "/data/cold/mnist": "ro", "/run/snd.sock": "rw"}
     assert {bound[0] for bound in options["ports"].values()} == {"127.0.0.1"}
     assert options["labels"]["dev.rdukit.epoch"] == "3"
 

@@ -4,6 +4,7 @@ It shows that the calls fit together, not that a real cluster answers so: none c
 """
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 import pytest
 
 from rdukit.box_backends import BoxSpec, EventKind, Owner
-from rdukit.errors import Unavailable
+from rdukit.errors import Cancelled, Unavailable
 from rdukit.testing import FakeClock
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
 from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder
@@ -35,8 +36,9 @@ class ImitatedCluster:
             return httpx.Response(201, json=value)
         if request.method == "GET" and path.endswith("/pods"):
             key, _, wanted = request.url.params["labelSelector"].partition("=")
-            pods = [o for p, o in self.objects.items() if "/pods/" in p and o["metadata"]["labels"].get(key) == wanted]
-            return httpx.Response(200, json={"items": pods})
+            pods = [o for p, o in self.objects.items() if "/pods/" in p and key in o["metadata"]["labels"]]
+            found = [o for o in pods if not wanted or o["metadata"]["labels"][key] == wanted]
+            return httpx.Response(200, json={"items": found})
         if path.endswith("/log"):
             return httpx.Response(200, text="one\ntwo\n")
         found = self.objects.get(path)
@@ -111,4 +113,25 @@ def test_a_pod_that_is_refused_leaves_no_service(backend: KubernetesBackend, clu
     cluster.refused = "/pods"
     with pytest.raises(Unavailable, match="403 exceeded quota"):
         backend.start(SPEC)
+    assert not cluster.objects
+
+
+def test_a_pod_that_was_asked_to_end_keeps_its_log_and_leaves_its_service_to_stop(
+    backend: KubernetesBackend, cluster: ImitatedCluster
+) -> None:
+    box = backend.start(SPEC)
+    assert [found.id for found in backend.owned()] == [box.id]
+    box.terminate()
+    box.terminate()
+    assert {path.rsplit("/", 2)[1] for path in cluster.objects} == {"services"}
+    assert not box.is_alive() and box.logs(tail=1) == "two\n"
+    box.stop()
+    assert not cluster.objects and not backend.owned()
+
+
+def test_a_pod_that_is_not_wanted_any_more_is_removed(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Cancelled, match="before it was ready"):
+        backend.start(SPEC, stop=stop)
     assert not cluster.objects

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.errors import Unavailable
 from rdukit.testing import FakeClock
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
@@ -136,3 +137,38 @@ def test_rows_are_plain_json(file: Path) -> None:
         ((call, value),) = database.execute("SELECT call, value FROM operations").fetchall()
     assert json.loads(call)["parameters"] == {"batch_size": 16}
     assert json.loads(value)["state"] == "queued"
+
+
+def test_what_could_not_be_written_for_a_full_disk_is_known_and_written_later(file: Path) -> None:
+    journal = Journal(file)
+    table = OperationTable(FakeClock(100.0), journal)
+    table.add("a", Verb.TRAIN)
+    table.apply("a", Event.START)
+    pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+    journal._database.execute(f"PRAGMA max_page_count = {pages}")
+    for number in range(5000):
+        table.tell_log("a", f"line {number} " + "x" * 100)
+    done = table.apply("a", Event.SUCCEED, result={"loss": 0.5}, outputs={})
+    assert [event.kind for event in table.events_after("a")][-2:] == ["state", "result"]
+    assert [entry.operation.state for entry in Journal(file).entries()] == [OperationState.RUNNING]
+    with pytest.raises(Unavailable, match="cannot be written"):
+        table.add("b", Verb.TRAIN, VerbCall({"text": "x" * 100_000}))
+    journal._database.execute("PRAGMA max_page_count = 1000000")
+    table.flush()
+    later = open_table(file)
+    assert later.recover() == []
+    assert later.all() == [done]
+    assert later.events_after("a")[-1].kind == "result"
+    later.validate()
+
+
+def test_forgetting_waits_while_nothing_can_be_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_OPERATIONS", 1)
+    journal = Journal(file)
+    table = OperationTable(FakeClock(100.0), journal)
+    table.add("a", Verb.TRAIN)
+    table.apply("a", Event.CANCEL)
+    journal._database.execute("PRAGMA query_only = 1")
+    journal.forget([table.get("a").number])
+    journal._database.execute("PRAGMA query_only = 0")
+    assert len(journal.entries()) == 1

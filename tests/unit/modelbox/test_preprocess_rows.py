@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rdukit.errors import Cancelled, IllegalValue, InvalidArgument
+from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
 from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.context import VerbResult
 from rdukit_modelbox.datasets import load_dataset, write_dataset
@@ -238,3 +238,12 @@ def test_arrays_that_cannot_be_rows_are_refused(tmp_path: Path) -> None:
             preprocess(tmp_path / name, tmp_path)
     with pytest.raises(IllegalValue, match="is also a feature"):
         preprocess(path, tmp_path, columns="label")
+
+
+def test_lines_that_are_no_rows_and_an_empty_folder_are_told_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "lists.jsonl").write_text("[1, 2]\n[3]\n")
+    with pytest.raises(InvalidArgument, match=r"lists\.jsonl has no row that can be used; lists\.jsonl:1: .*object"):
+        preprocess(tmp_path / "lists.jsonl", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFound, match=r"no file in .*empty matches"):
+        preprocess(tmp_path / "empty", tmp_path / "out")

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from rdukit.box_backends import BACKENDS, BoxSpec, Limits, OwnedBox, Owner, RunningBox, find_backend, last_lines
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.errors import BackendUnavailable, InvalidArgument, Unavailable
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
@@ -143,7 +143,7 @@ def test_an_engine_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("docker")
     monkeypatch.setenv("RDUKIT_WORKER_BOX_BACKEND", "podman")
     monkeypatch.setenv("CONTAINER_HOST", f"unix://{tmp_path}/nobody.sock")
-    with pytest.raises(Unavailable, match="podman does not answer at unix://"):
+    with pytest.raises(BackendUnavailable, match="podman does not answer at unix://"):
         open_backend(Home(tmp_path))
     gc.collect()
 

@@ -108,6 +108,21 @@ def test_a_full_run_is_a_training_step() -> None:
     assert program.read("w").tolist() == [2.5, 3.0]
 
 
+def test_a_repeated_run_copies_runs_and_copies_what_its_tensors_hold_then() -> None:
+    program = build_program()
+    x, y = torch.zeros(2), torch.zeros(())
+    graph = program.find_graph(None)
+    call = program.repeated(graph, program.choose_sections(graph, ["fwd"]), {}, [("x", x)], [("y", y)])
+    for first in (1.0, 5.0):
+        x.copy_(torch.tensor([first, 2.0]))
+        assert min(call()) > 0
+        assert y.item() == 3 * first + 8
+    with pytest.raises(ShapeMismatch):
+        program.repeated(graph, (0,), {}, [("x", torch.zeros(3))], [])
+    with pytest.raises(UnknownTensor):
+        program.repeated(graph, (0,), {}, [("y", torch.zeros(()))], [])
+
+
 def test_forward_then_backward_and_optimizer_equals_one_run() -> None:
     whole, parts = build_program(), build_program()
     run(whole)

@@ -32,6 +32,18 @@ def test_runs_and_transfers_add_up() -> None:
     assert values.phase_ns[EXECUTE - 1] > 0
 
 
+def test_a_repeated_run_counts_as_a_run_with_its_transfers() -> None:
+    page = private_page()
+    page.enter(EXECUTE)
+    page.count_repeated(10**12, 10, 5, 2, 100, 1000, 64, 32)
+    values = page.read()
+    assert (values.runs, values.sections, values.cycles, values.flops) == (1, 2, 100, 1000)
+    assert (values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx) == (64, 32, 10, 5)
+    assert values.phase == HOST
+    # No time is negative, whatever the clocks said.
+    assert values.phase_ns[EXECUTE - 1] == 0 and values.phase_ns[ARGUMENT_LOAD - 1] == 10**12
+
+
 def test_the_time_of_a_phase_is_booked_when_it_ends_and_shown_while_it_lasts() -> None:
     page = private_page()
     assert page.enter(EXECUTE) == HOST
