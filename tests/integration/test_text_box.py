@@ -127,7 +127,7 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
 def test_penalties_and_biases_change_what_is_chosen(client: openai.OpenAI) -> None:
     def text(**more: Any) -> str:
         answer = client.completions.create(model="llama", prompt="one", max_tokens=12, temperature=0, **more)
-        return answer.choices[0].text
+        return str(answer.choices[0].text)
 
     # A tiny model says the same all the time until it must not.
     assert len(set(text())) < len(set(text(presence_penalty=2.0, frequency_penalty=2.0)))
@@ -285,6 +285,13 @@ def test_a_client_that_leaves_stops_its_text(box: ProcessBox, client: openai.Ope
     client.completions.create(model="llama", prompt="b", max_tokens=1)
     # 16 texts of 246 tokens would have taken many times this; the next request is answered as soon as it left.
     assert time.monotonic() - began < 2.0
+
+
+def test_rows_are_refused_by_a_box_that_takes_texts(box: ProcessBox) -> None:
+    with httpx.Client(trust_env=False) as http:
+        answer = http.post(f"{box.rest_url}/v1/infer", json={"rows": [[0.0]]})
+    assert answer.status_code == 400
+    assert "takes texts, not rows" in answer.json()["error"]["message"]
 
 
 def test_a_client_that_leaves_before_a_whole_answer_stops_its_texts(box: ProcessBox, client: openai.OpenAI) -> None:

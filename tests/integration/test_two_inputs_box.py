@@ -114,7 +114,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def tensors(module: Any, order: tuple[str, ...], binary: tuple[str, ...] = ()) -> list[Any]:
-    values = {"rows": (ROWS, "FP32"), "codes": (CODES, "INT64")}
+    values: dict[str, tuple[Any, str]] = {"rows": (ROWS, "FP32"), "codes": (CODES, "INT64")}
     made = []
     for name in order:
         data, datatype = values[name]

@@ -106,8 +106,12 @@ class BoxModels:
         """
         version = await self.version_of(files)
         signature = version.signature
-        spec = signature.inputs[0]
-        if len(signature.inputs) != 1 or spec.datatype not in {"FP32", "FP64"}:
+        if version.text is not None:
+            raise InvalidArgument(
+                f"{self.repository.name} takes texts, not rows: use /v1/completions or /v1/embeddings"
+            )
+        spec, output = signature.inputs[0], signature.outputs[0]
+        if len(signature.inputs) != 1 or spec.datatype not in {"FP32", "FP64"} or output.datatype not in _NUMPY:
             raise InvalidArgument(
                 f"{self.repository.name} takes tensors, not rows: use /v2/models/{self.repository.name}"
             )
@@ -122,7 +126,6 @@ class BoxModels:
             raise InvalidArgument(f"rows must be lists of numbers: {cause}") from cause
         if not np.isfinite(rows_NF).all():
             raise InvalidArgument("a row has a value that is not finite")
-        output = signature.outputs[0]
         waiting = []
         for at in range(0, len(rows), signature.max_batch):
             part = rows_NF[at : at + signature.max_batch]

@@ -1,8 +1,10 @@
 """Which evaluation is the best so far, and whether to stop. Pure; kept in checkpoints, so an attempt can go on."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rdukit_modelbox.training.options import TrainingOptions
+if TYPE_CHECKING:
+    from rdukit_modelbox.training.options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ def judge_evaluation(before: Judged, step: int, loss: float, accuracy: float | N
     )  # fmt: skip
 
 
-def reason_to_stop(options: TrainingOptions, judged: Judged, seconds: float) -> str | None:
+def reason_to_stop(options: "TrainingOptions", judged: Judged, seconds: float) -> str | None:
     """``time``, ``target`` or ``patience``; None to go on. ``seconds``: of training, over all attempts."""
     if options.max_seconds and seconds >= options.max_seconds:
         return "time"
