@@ -13,7 +13,7 @@ ROWS_IDLE_S: Final = Setting(
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
 
 STALL_S: Final = Setting(
-    "box.stall_s", 0.0,
+    "box.stall_s", 1800.0,
     "Seconds without progress, log line or output after which an operation's process is killed; 0: never.", float,
 )  # fmt: skip
 CHILD_MEMORY_BYTES: Final = Setting(
