@@ -17,14 +17,14 @@ from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Timing
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
 
-#: A request that was on the device when its process died is tried once more: the fault may not be its own.
+#: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.
 MOST_ATTEMPTS = 2
 
 
 class Waiting:
     """A request that has been checked and waits, or is on the device."""
 
-    __slots__ = ("arrived", "attempts", "future", "inputs", "outputs", "rows", "started")
+    __slots__ = ("arrived", "attempts", "future", "inputs", "is_alone", "outputs", "rows", "started")
 
     def __init__(self, request: InferRequest, rows: int, future: "asyncio.Future[InferAnswer]") -> None:
         self.inputs = request.inputs
@@ -34,6 +34,8 @@ class Waiting:
         self.arrived = time.perf_counter_ns()
         self.started = 0
         self.attempts = 0
+        #: Goes in a batch of its own.
+        self.is_alone = False
 
 
 class Place(NamedTuple):
@@ -53,10 +55,12 @@ def take_batch(waiting: "deque[Waiting]", most_rows: int) -> list[Waiting]:
         if first.future.done():
             waiting.popleft()
             continue
-        if rows + first.rows > most_rows:
+        if rows + first.rows > most_rows or (batch and first.is_alone):
             break
         rows += first.rows
         batch.append(waiting.popleft())
+        if first.is_alone:
+            break
     return batch
 
 
@@ -98,12 +102,20 @@ class Batcher:
         """The process is gone: what waits stays, what ran is tried again once, then fails."""
         self._link = None
         running, self._running = self._running, []
-        for waiting in reversed(running):
+        self._try_again(running, Unavailable(f"the inference process {ending}"))
+        self._note_idle()
+
+    def _try_again(self, batch: Sequence[Waiting], error: RdukitError) -> int:
+        """Put back, one by one, what has an attempt left; fail the others. Returns how many failed."""
+        failed = 0
+        for waiting in reversed(batch):
             if waiting.attempts < MOST_ATTEMPTS and not waiting.future.done():
+                waiting.is_alone = True
                 self._waiting.appendleft(waiting)
             else:
-                _fail(waiting, Unavailable(f"the inference process {ending}"))
-        self._note_idle()
+                _fail(waiting, error)
+                failed += 1
+        return failed
 
     def refuse(self, error: RdukitError) -> None:
         """Fail everything that waits: no process will come."""
@@ -189,7 +201,9 @@ class Batcher:
     def _ran(self, result: tuple[int, int, int] | RdukitError) -> None:
         batch, self._running = self._running, []
         link = self._link
-        if isinstance(result, RdukitError) or link is None:
+        if isinstance(result, RdukitError) and len(batch) > 1:
+            self._statistics.count_failed(self._try_again(batch, result))
+        elif isinstance(result, RdukitError) or link is None:
             error = result if isinstance(result, RdukitError) else Unavailable("the model was unloaded")
             for waiting in batch:
                 _fail(waiting, error)

@@ -8,17 +8,21 @@ import contextlib
 import gc
 import mmap
 import os
+import re
 import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rdukit_modelbox.lifeline import die_with_parent
 from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
 
 if TYPE_CHECKING:
     from rdukit_modelbox.serving.loaded_model import LoadedModel
+
+#: Paths of this machine in a message of torch or a kernel.
+_PATH: Final = re.compile(r"(?<![\w.])/[^\s:,)\"']+")
 
 
 def main(arguments: list[str]) -> int:
@@ -67,7 +71,7 @@ def _serve(box: socket.socket, first: dict[str, Any]) -> None:
 def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
     import torch
 
-    from rdukit.errors import RdukitError
+    from rdukit.errors import RdukitError, RuntimeFault
 
     torch.set_grad_enabled(False)
     size = model.signature.shared_bytes
@@ -89,6 +93,11 @@ def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
             box.send(RAN.pack(sequence, *(min(ns, 0xFFFFFFFF) for ns in model.run(rows))))
         except RdukitError as error:
             box.send(encode(kind="failed", sequence=sequence, **error.body()))
+        except Exception as error:  # noqa: BLE001 a section that refuses its numbers has harmed nobody else's
+            traceback.print_exc()
+            reason = _PATH.sub("…", str(error).partition("\n")[0])
+            fault = RuntimeFault(f"the model failed on this request: {type(error).__name__}: {reason}")
+            box.send(encode(kind="failed", sequence=sequence, **fault.body()))
 
 
 if __name__ == "__main__":
