@@ -12,6 +12,7 @@ from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef
 from rdukit.settings import CHECK, resolve
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
+from rdukit_runtime.engine.copies import copy_between, copy_into
 from rdukit_runtime.engine.device_tensors import DeviceTensors
 from rdukit_runtime.engine.memory_watch import MemoryWatch
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
@@ -167,9 +168,9 @@ class Program(DeviceTensors):
         """``repeated`` for one native call that takes nothing but what is persistent."""
         page, threads, slots, gains = self.page, self._threads, self._slots, ready.gains_from_threads
         assert threads is not None
-        sources = [(self._tensor(name), value) for name, value in inputs]
-        targets = [(self._slot_of[name], destination) for name, destination in outputs]
-        bytes_in = sum(tensor.nbytes for tensor, _ in sources)
+        sources = [copy_between(self._tensor(name), value) for name, value in inputs]
+        targets = [(self._slot_of[name], copy_into(destination)) for name, destination in outputs]
+        bytes_in = sum(self.pef.symbols[name].bytes for name, _ in inputs)
         bytes_out = sum(self.pef.symbols[name].bytes for name, _ in outputs)
         call, cost, replaced = part.bind(slots, self._handles.handles), ready.plan.cost, ready.plan.replaced
         counts = (len(ready.plan.steps), cost.cycles, cost.flops, cost.ddr_read, cost.ddr_written)
@@ -179,15 +180,15 @@ class Program(DeviceTensors):
             began = monotonic_ns()
             former = threads.begin(gains)
             try:
-                for tensor, value in sources:
-                    tensor.copy_(value)
+                for copy in sources:
+                    copy()
                 for slot in replaced:
                     slots[slot] = None
                 written = monotonic_ns()
                 call()
                 computed = monotonic_ns()
-                for slot, destination in targets:
-                    destination.copy_(slots[slot])  # type: ignore[arg-type]
+                for slot, keep in targets:
+                    keep(slots[slot])  # type: ignore[arg-type]
             except BaseException:
                 page.enter(HOST)
                 raise
