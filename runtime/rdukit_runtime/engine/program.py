@@ -11,8 +11,8 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef
 from rdukit.settings import CHECK, resolve
-from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.copies import copy_between, copy_into
+from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors
 from rdukit_runtime.engine.memory_watch import MemoryWatch
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
