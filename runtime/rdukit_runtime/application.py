@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
+from rdukit.closable import Closable
 from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
 from rdukit.pef.kernel import KernelGraph
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 PROGRAM = "python"
 
 
-class Application:
+class Application(Closable):
     """A loaded PEF that holds its tiles and memory until ``close``."""
 
     def __init__(
@@ -147,14 +147,6 @@ class Application:
         if not self._closed and os.getpid() == self._owner:
             self._log.notice("sn_cancel", f"cancelled by SIGTERM, lease {self.lease.id}")
             self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_application(

@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import httpx
 
+from rdukit.closable import Closable
 from rdukit.errors import Cancelled, RdukitError, Unavailable, error_from_body
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ REATTACH_PAUSE_S: Final = 0.2
 MAX_REATTACH: Final = 25
 
 
-class BoxClient:
+class BoxClient(Closable):
     """Calls one box."""
 
     def __init__(self, url: str) -> None:
@@ -85,14 +85,6 @@ class BoxClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
         url = f"/v1/operations/{operation_id}/events"

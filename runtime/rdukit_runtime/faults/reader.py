@@ -5,9 +5,9 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit_runtime.faults import query
 from rdukit_runtime.faults.catalogue import catalogue_rows
@@ -20,7 +20,7 @@ _DEFAULT_APPLICATIONS: Final = 100
 _EVENTS: Final = 100
 
 
-class FaultReader:
+class FaultReader(Closable):
     """A fault database, opened read-only. Never blocks its writer and does not wait for it."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -54,14 +54,6 @@ class FaultReader:
             connection.close()
             raise
         return cls(path, connection)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the file go."""

@@ -7,13 +7,13 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote
 
 import grpc
 from google.protobuf import message_factory
 
+from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, RdukitError, Unavailable, error_from_body
 from rdukit.proto import snml_pb2 as pb
 from rdukit_runtime.paths import NodePaths, node_paths
@@ -56,7 +56,7 @@ def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]
     return target, f"SNML socket not found at {paths.snml_socket}, using TCP {target}"
 
 
-class SnmlClient:
+class SnmlClient(Closable):
     """One channel to one node. Safe for several threads."""
 
     def __init__(
@@ -106,14 +106,6 @@ class SnmlClient:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _start(self, method: str, timeout_s: float | None, fields: dict[str, object]) -> Any:
         descriptor = _METHODS.get(method)
