@@ -64,6 +64,14 @@ def need() -> Callable[[str], str]:
     return find
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the tests of this folder, those that need no image of ours come first: the images are built meanwhile."""
+    places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
+    tests = sorted((items[place] for place in places), key=lambda item: "images" in getattr(item, "fixturenames", ()))
+    for place, item in zip(places, tests, strict=True):
+        items[place] = item
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
     """What is under way since before the first test: the engine's environment with its base image, and the images."""
