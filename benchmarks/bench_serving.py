@@ -13,6 +13,7 @@ environments are made. About 5 minutes a round with all peers. Only ratios withi
 """
 
 import argparse
+import compileall
 import contextlib
 import json
 import os
@@ -93,10 +94,18 @@ def main() -> int:
 
 def prepare(folder: Path) -> tuple[Path, Path, list[float]]:
     """PEF, checkpoint and the expected logits of the one request; the peers' parameters in ``PEER_PARAMETERS``."""
+    import rdukit
+    import rdukit_modelbox
+    import rdukit_runtime
+    import rdukit_zoo
+    import sambaflow
     from rdukit_modelbox.testing import run_verb
     from rdukit_zoo.mlp import MultiLayerPerceptron
 
     os.environ["RDUKIT_HOME"] = str(folder / "home")
+    # As an installer leaves packages, the peers' among them: without it each start of ours compiles its own modules.
+    for package in (rdukit, rdukit_runtime, rdukit_modelbox, rdukit_zoo, sambaflow):
+        compileall.compile_dir(next(iter(package.__path__)), quiet=2)
     with contextlib.redirect_stdout(sys.stderr):
         pef = Path(run_verb("mlp", "compile", folder / "pef", purpose="serve", batch_size=32).outputs["pef"])
     torch.manual_seed(0)

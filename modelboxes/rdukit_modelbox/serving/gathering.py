@@ -17,8 +17,8 @@ LOOK_S: Final = 0.001
 SHARE: Final = 0.25
 MOST_SHARE_S: Final = 0.05
 #: The longest wait for requests that trickle in, and the share of processor time to wall time that is busy.
-MOST_TRICKLE_S: Final = 0.01
-BUSY: Final = 0.5
+MOST_TRICKLE_S: Final = 0.015
+BUSY: Final = 0.75
 #: Calls between two tries with one more: few while there are more, some while there are not, many with a lone caller.
 FEW: Final = 4
 SOME: Final = 256

@@ -48,7 +48,7 @@ class InferCycle:
 
     __slots__ = (
         "_future", "_header_length", "_lane", "_name", "_protocol", "_queued", "_version", "body", "disconnected",
-        "keep_alive", "message_event", "more_body", "response_complete",
+        "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
 
     def __init__(self, lane: InferLane, protocol: Any, name: str, version: str, keep_alive: bool) -> None:
@@ -62,8 +62,13 @@ class InferCycle:
         self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
-        #: Set by the connection when the caller has gone.
-        self.message_event = self
+
+    @property
+    def message_event(self) -> "InferCycle":
+        """Set by the connection when the caller has gone. No attribute: a cycle of references would live until the
+        next garbage collection.
+        """
+        return self
 
     def set(self) -> None:
         """Something has happened on the connection."""
