@@ -202,6 +202,9 @@ def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:
     expected = served.expected(np.asarray([ROW], np.float32))[0]
     found = answers[2].infer_response.outputs[0].contents.fp32_contents
     np.testing.assert_allclose(list(found), expected, rtol=1e-5, atol=1e-6)
+    spent = {name: value.int64_param for name, value in answers[0].infer_response.parameters.items()}
+    assert spent.keys() == {"queue_us", "compute_us", "load_us", "compile_us"}
+    assert spent["compute_us"] > 0 and spent["load_us"] > 1000 and spent["compile_us"] == 0
 
 
 def test_reflection_has_the_protocols_own_service(served: Served) -> None:

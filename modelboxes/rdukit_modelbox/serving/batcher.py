@@ -137,7 +137,10 @@ class Batcher:
         self._waiting.append(Waiting(request, rows, future))
         self.idle.clear()
         if not self._is_scheduled and not self._running and not self._holds():
-            self._schedule()
+            if self._gathering.goes_at_once:
+                self._dispatch()
+            else:
+                self._schedule()
         return future
 
     def _holds(self) -> bool:

@@ -16,6 +16,8 @@ LOOK_S: Final = 0.001
 #: Of the time that the last call took, and at the most.
 SHARE: Final = 0.25
 MOST_SHARE_S: Final = 0.05
+#: Calls below this are quick.
+QUICK_S: Final = 0.0005
 #: The longest wait for requests that trickle in, and the share of processor time to wall time that is busy.
 MOST_TRICKLE_S: Final = 0.015
 BUSY: Final = 0.75
@@ -37,6 +39,11 @@ class Gathering:
         #: Of the wait that is under way: when it began, and the last look at it.
         self._began = self._looked = self._worked = 0.0
         self._has_given_up = False
+
+    @property
+    def goes_at_once(self) -> bool:
+        """A lone caller's request does not wait for others of its moment; a call in vain would take no time."""
+        return self.expected == 1 and 0 < self._share_s < QUICK_S * SHARE
 
     def is_worth_waiting(self, waiting: int) -> bool:
         """Whether more than the ``waiting`` are expected."""

@@ -58,14 +58,16 @@ def _guarded(handler: Any, access: Access) -> Any:
     if handler.unary_unary:
 
         async def call(request: Any, context: Any) -> Any:
-            await _check(access, context)
+            if error := _why_not(access, context):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, error)
             return await handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(call, decode, encode)
     answer = handler.unary_stream or handler.stream_stream
 
     async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        await _check(access, context)
+        if error := _why_not(access, context):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, error)
         async for response in answer(request, context):
             yield response
 
@@ -74,9 +76,11 @@ def _guarded(handler: Any, access: Access) -> Any:
     return grpc.stream_stream_rpc_method_handler(stream, decode, encode)
 
 
-async def _check(access: Access, context: Any) -> None:
+def _why_not(access: Access, context: Any) -> str:
+    """Empty for a caller with a token that is known."""
     header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
     try:
         access.check(None if header is None else str(header).encode())
     except Unauthenticated as error:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
+        return error.message
+    return ""

@@ -49,9 +49,12 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
 
 
 def render_infer(
-    name: str, version: str, signature: Signature, request: InferRequest, answer: InferAnswer, is_raw: bool
-) -> Any:
-    """The answer, in the caller's form; queue and compute times are parameters, in microseconds."""
+    name: str, version: str, signature: Signature, request: InferRequest, answer: InferAnswer, is_raw: bool,
+    load_us: int = 0,
+) -> Any:  # fmt: skip
+    """The answer, in the caller's form; where time went is in its parameters, in microseconds: nothing is compiled for
+    a request, ``load_us`` is what loading the version once took.
+    """
     response = pb.ModelInferResponse(model_name=name, model_version=version, id=request.id)
     specs = signature.output_of
     for output, data in zip(answer.names, answer.outputs, strict=True):
@@ -69,6 +72,8 @@ def render_infer(
     parameters = response.parameters
     parameters["queue_us"].int64_param = timing.queue
     parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
+    parameters["load_us"].int64_param = load_us
+    parameters["compile_us"].int64_param = 0
     return response
 
 

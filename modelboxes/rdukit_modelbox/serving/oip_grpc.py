@@ -130,7 +130,8 @@ class OpenInferenceServicer:
         answer = await found.submit(request)
         if request.classes:
             signature, answer = classify(signature, answer, request.classes)
-        response = render_infer(name, found.version, signature, request, answer, is_raw)
+        load_us = int(found.load_seconds * 1e6)
+        response = render_infer(name, found.version, signature, request, answer, is_raw, load_us)
         if self._log.is_on:
             self._log.add("grpc", name, found.version, 0, answer.rows, answer.timing.queue, answer.timing.compute)
         return response

@@ -86,6 +86,24 @@ def test_requests_of_one_moment_go_together() -> None:
     in_loop(run)
 
 
+def test_a_lone_caller_of_a_quick_model_does_not_wait_for_the_loop() -> None:
+    async def run(batcher: Batcher, link: DoublingLink) -> None:
+        first = batcher.submit(request(1), 1)
+        await asyncio.sleep(0)
+        link.finish()
+        await first
+        second = batcher.submit(request(2), 1)
+        assert link.batches == [1, 1]
+        link.finish(SLOW)
+        await second
+        batcher.submit(request(3), 1)
+        assert link.batches == [1, 1]
+        await asyncio.sleep(0)
+        assert link.batches == [1, 1, 1]
+
+    in_loop(run)
+
+
 def test_a_request_that_was_taken_back_is_left_out() -> None:
     async def run(batcher: Batcher, link: DoublingLink) -> None:
         batcher.submit(request(1), 1)
