@@ -26,6 +26,8 @@ class BoxHttpProtocol(HttpToolsProtocol):
         self._unfinished = 0
         self._is_in_headers = True
         self._limit = resolve(MAX_HEADER_BYTES)
+        #: When the last response ended, by the loop's clock; None: something has come since.
+        self._idle_since: float | None = None
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -79,6 +81,43 @@ class BoxHttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
         self._is_in_headers = True
         self._unfinished = 0
+
+    def on_response_complete(self) -> None:
+        """The next request may come.
+
+        Uvicorn sets a timer at each response and cancels it at each request; here one timer looks now and then.
+        """
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._idle_since = self.loop.time()
+            if self.timeout_keep_alive_task is None:
+                self._look_in(self.timeout_keep_alive)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _look_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_idle)
+
+    def _look_idle(self) -> None:
+        since = self._idle_since
+        left = self.timeout_keep_alive if since is None else since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_in(left)
+        else:
+            self.timeout_keep_alive_task = None
+            self.timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
         """The bytes are no HTTP request."""

@@ -1,0 +1,63 @@
+"""Connections to a box that idle are closed in time, and those in use are kept."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import uvicorn
+
+from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
+from rdukit_modelbox.serving.infer_lane import InferLane
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: box\r\n\r\n"
+SLOW = b"GET /slow HTTP/1.1\r\nhost: box\r\n\r\n"
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Says ok; on /slow after longer than connections may idle."""
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1.6)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Of a server that closes what idles for a second."""
+    lane = InferLane(cast(Any, None), cast(Any, None))
+    protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=lane))
+    config = uvicorn.Config(
+        application, host="127.0.0.1", port=0, http=protocol, ws="none", lifespan="off", log_config=None,
+        timeout_keep_alive=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    await serving
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes = REQUEST) -> None:
+    writer.write(request)
+    assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_connection_is_kept_while_it_is_used_and_closed_when_it_idles(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(3):
+        await ask(reader, writer)
+        await asyncio.sleep(0.6)
+    # Working is not idling.
+    await ask(reader, writer, SLOW)
+    await ask(reader, writer)
+    began = time.monotonic()
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert 0.8 < time.monotonic() - began < 3
+    writer.close()
