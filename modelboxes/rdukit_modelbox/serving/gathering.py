@@ -25,6 +25,8 @@ BUSY: Final = 0.75
 FEW: Final = 4
 SOME: Final = 256
 MANY: Final = 1024
+#: Waits that went well, after which one in vain is forgiven.
+TRUSTED: Final = 16
 
 
 class Gathering:
@@ -38,7 +40,9 @@ class Gathering:
         self._share_s = 0.0
         #: Of the wait that is under way: when it began, and the last look at it.
         self._began = self._looked = self._worked = 0.0
-        self._has_given_up = False
+        self._has_waited = self._has_given_up = False
+        #: Waits one after another that brought as many as were expected.
+        self._good = 0
 
     @property
     def goes_at_once(self) -> bool:
@@ -53,6 +57,7 @@ class Gathering:
         """A wait begins; seconds to the next look."""
         self._began = self._looked = now
         self._worked = worked
+        self._has_waited, self._has_given_up = True, False
         return max(LOOK_S, self._share_s)
 
     def left(self, now: float, worked: float) -> float:
@@ -64,24 +69,32 @@ class Gathering:
 
     def end(self, waiting: int) -> None:
         """A call begins with the ``waiting``."""
+        has_waited, self._has_waited = self._has_waited, False
         if waiting >= self.expected:
-            if self._is_trying:
-                self._tries_every = FEW
-            self._until_try -= 1
-            self._is_trying = self._until_try <= 0
-            if self._is_trying:
-                self.expected += 1
-                self._until_try = self._tries_every
+            if has_waited:
+                self._good += 1
+            if self._is_trying and has_waited:
+                self._is_trying, self._tries_every = False, FEW
+            if not self._is_trying:
+                self._until_try -= 1
+                if self._until_try <= 0:
+                    self._is_trying = True
+                    self.expected += 1
         elif self._has_given_up:
+            if not self._is_trying and self._good >= TRUSTED:
+                self._good = 0  # once, the box may have been held up
+                return
             if self._is_trying:
-                most = MANY if waiting <= 1 else SOME
-                self._tries_every = self._until_try = min(most, 2 * self._tries_every)
-            self._is_trying = False
+                self._tries_every = min(MANY if waiting <= 1 else SOME, 2 * self._tries_every)
+            self._is_trying, self._until_try, self._good = False, self._tries_every, 0
             self.expected = max(1, waiting)
-        self._has_given_up = False
 
     def answered(self, answered: int, waiting: int, call_s: float) -> None:
-        """A call of ``call_s`` seconds answered so many while others wait."""
+        """A call of ``call_s`` seconds answered so many while others wait.
+
+        After a long one all of them are expected back at once. After a short one a wait in vain would cost more than
+        the call: how many there are is learned by trying.
+        """
         self._share_s = min(MOST_SHARE_S, SHARE * call_s)
-        if answered > 1:
+        if answered > 1 and self._share_s > LOOK_S / 2:
             self.expected = max(self.expected, answered + waiting)

@@ -67,6 +67,18 @@ def test_callers_who_left_are_waited_for_once() -> None:
     assert box.waited < 6 * LOOK_S
 
 
+def test_callers_who_meet_by_chance_on_an_idle_box_are_seldom_held() -> None:
+    gathering, waited = Gathering(), 0.0
+    for number in range(3000):
+        waiting = 2 if number % 3 == 0 else 1
+        if gathering.is_worth_waiting(waiting):
+            waited += gathering.begin(0.0, 0.0)
+            assert gathering.left(LOOK_S, 0.0) == 0.0
+        gathering.end(waiting)
+        gathering.answered(waiting, 0, QUICK_S)
+    assert waited < 0.1 * 3000 * LOOK_S
+
+
 def test_an_idle_box_waits_a_share_of_a_long_call() -> None:
     gathering = Gathering()
     gathering.answered(4, 0, 0.2)
