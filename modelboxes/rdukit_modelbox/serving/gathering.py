@@ -68,8 +68,9 @@ class Gathering:
         return 0.0 if self._has_given_up else LOOK_S
 
     def end(self, waiting: int) -> None:
-        """A call begins with the ``waiting``."""
-        has_waited, self._has_waited = self._has_waited, False
+        """A call begins with the ``waiting``; with 0 none does."""
+        has_waited, has_given_up = self._has_waited, self._has_given_up
+        self._has_waited = self._has_given_up = False
         if waiting >= self.expected:
             if has_waited:
                 self._good += 1
@@ -80,7 +81,7 @@ class Gathering:
                 if self._until_try <= 0:
                     self._is_trying = True
                     self.expected += 1
-        elif self._has_given_up:
+        elif has_given_up:
             if not self._is_trying and self._good >= TRUSTED:
                 self._good = 0  # once, the box may have been held up
                 return

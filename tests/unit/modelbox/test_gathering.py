@@ -32,6 +32,7 @@ class Box:
             self.waited += self.now - began
         self.gathering.end(waiting)
         self.gathering.answered(waiting, 0, call_s)
+        self.gathering.end(0)  # nobody waits yet
         return waiting
 
     def work(self) -> float:
@@ -49,6 +50,15 @@ def test_a_lone_caller_pays_a_millisecond_in_a_thousand_requests() -> None:
 def test_callers_who_trickle_into_a_busy_box_are_gathered() -> None:
     box = Box(8, 0.0003, is_busy=True)
     sizes = [box.call() for _ in range(400)]
+    assert sizes[-50:].count(8) > 40
+
+
+def test_callers_who_join_a_lone_one_are_found_within_a_thousand_requests() -> None:
+    box = Box(1, 0.0005, is_busy=False)
+    for _ in range(5000):
+        box.call()
+    box.callers, box.gap_s, box.is_busy = 8, 0.0003, True
+    sizes = [box.call() for _ in range(MANY + 100)]
     assert sizes[-50:].count(8) > 40
 
 
