@@ -97,41 +97,24 @@ class StatusPage:
         words[2] = sequence + 2
         return former
 
-    def count_run(self, sections: int, cycles: int, flops: int, ddr_read: int, ddr_written: int) -> None:
-        """Add one run, and end the present phase."""
+    def count_run(
+        self, sections: int, cycles: int, flops: int, ddr_read: int, ddr_written: int, transfer_ns: int = 0,
+        to_device: int = 0, to_host: int = 0,
+    ) -> None:  # fmt: skip
+        """Add one run, and end the present phase; ``transfer_ns`` of it were transfers of so many bytes."""
         words = self.words
         now = monotonic_ns()
         words[2] += 1
         former = words[3]
         if former:
-            words[4 + former] += now - words[4]
-        words[3] = 0
-        words[4] = now
-        words[10] += 1
-        words[11] += sections
-        words[12] += cycles
-        words[13] = (words[13] + flops) & _MAX  # the only one that could pass 64 bits
-        words[14] += ddr_read
-        words[15] += ddr_written
-        words[2] += 1
-
-    def count_repeated(
-        self, transfer_ns: int, to_device: int, to_host: int, sections: int, cycles: int, flops: int, ddr_read: int,
-        ddr_written: int,
-    ) -> None:  # fmt: skip
-        """``count_run`` of a run with its transfers, whose ``transfer_ns`` passed in the phase that ends now."""
-        words = self.words
-        now = monotonic_ns()
-        words[2] += 1
-        former = words[3]
-        words[4 + former] += max(0, now - words[4] - transfer_ns)
+            words[4 + former] += max(0, now - words[4] - transfer_ns)
         words[4 + ARGUMENT_LOAD] += transfer_ns
         words[3] = 0
         words[4] = now
         words[10] += 1
         words[11] += sections
         words[12] += cycles
-        words[13] = (words[13] + flops) & _MAX
+        words[13] = (words[13] + flops) & _MAX  # the only one that could pass 64 bits
         words[14] += ddr_read
         words[15] += ddr_written
         words[16] += to_device

@@ -1,4 +1,6 @@
-"""The HTTP parser of a box: refuses headers without end, and answers what is no HTTP with the one error body."""
+"""The HTTP side of a box's connections: headers have an end, what is no HTTP gets the one error body, and plain
+inferences go the short way.
+"""
 
 import json
 from typing import Any, Final, cast
@@ -15,7 +17,7 @@ _REASONS: Final = {431: "Request Header Fields Too Large", 422: "Unprocessable C
 
 
 class BoxHttpProtocol(HttpToolsProtocol):
-    """Uvicorn's, with a bound on what a client may send before its headers end."""
+    """Uvicorn's, with a bound on headers, one timer for idling, and the short way (``infer_lane``)."""
 
     def __init__(self, *arguments: Any, lane: InferLane, **named: Any) -> None:
         super().__init__(*arguments, **named)

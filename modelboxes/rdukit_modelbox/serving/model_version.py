@@ -12,7 +12,9 @@ from rdukit.errors import InvalidArgument, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.batcher import Batcher
 from rdukit_modelbox.serving.checks import check_request
+from rdukit_modelbox.serving.classification import check_classes
 from rdukit_modelbox.serving.device_link import DeviceLink, ModelFiles
+from rdukit_modelbox.serving.indices import check_indices
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.settings import (
     INFER_TIMEOUT_S,
@@ -113,6 +115,10 @@ class ModelVersion:
             raise InvalidArgument("this is a text model: use /v1/completions or /v1/chat/completions")
         try:
             rows = check_request(self.signature, request)
+            if request.classes:
+                check_classes(self.signature, request.classes)
+            if self.signature.has_indices:
+                check_indices(self.signature, request)
         except InvalidArgument:
             self.statistics.count_failed(1)
             raise

@@ -17,9 +17,8 @@ from rdukit_modelbox.grpc_strict import Undecodable, strict_handler
 from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
-from rdukit_modelbox.serving.classification import check_classes, classify
+from rdukit_modelbox.serving.classification import classify
 from rdukit_modelbox.serving.grpc_codec import needs_raw_outputs, parameter_values, parse_infer, render_infer
-from rdukit_modelbox.serving.indices import check_indices
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 
@@ -118,10 +117,6 @@ class OpenInferenceServicer:
         signature = found.signature
         try:
             request, is_raw = parse_infer(message)
-            if request.classes:
-                check_classes(signature, request.classes)
-            if signature.has_indices:
-                check_indices(signature, request)
             if not is_raw:
                 is_raw = needs_raw_outputs(signature, request)
         except RdukitError:

@@ -13,8 +13,7 @@ from rdukit.errors import InvalidArgument, RdukitError, RequestTooLarge
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
-from rdukit_modelbox.serving.classification import check_classes, classify
-from rdukit_modelbox.serving.indices import check_indices
+from rdukit_modelbox.serving.classification import classify
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.requests import InferAnswer
 from rdukit_modelbox.serving.rest_codec import RestRequest, check_forms, needs_form_check, parse_infer, render_infer
@@ -77,10 +76,6 @@ class RestInference:
         signature = version.signature
         try:
             request = parse_infer(body, header_length)
-            if request.classes:
-                check_classes(signature, request.classes)
-            if signature.has_indices:
-                check_indices(signature, request)
             if needs_form_check(signature):
                 check_forms(signature, request)
         except InvalidArgument:

@@ -198,7 +198,7 @@ class Program(DeviceTensors):
             times = (written - began, computed - written, ended - computed)
             ran[0] += 1
             ran[1] += times[1] / 1e9
-            page.count_repeated(times[0] + times[2], bytes_in, bytes_out, *counts)
+            page.count_run(*counts, times[0] + times[2], bytes_in, bytes_out)
             return times
 
         return run

@@ -35,7 +35,7 @@ def test_runs_and_transfers_add_up() -> None:
 def test_a_repeated_run_counts_as_a_run_with_its_transfers() -> None:
     page = private_page()
     page.enter(EXECUTE)
-    page.count_repeated(10**12, 10, 5, 2, 100, 1000, 64, 32)
+    page.count_run(2, 100, 1000, 64, 32, 10**12, 10, 5)
     values = page.read()
     assert (values.runs, values.sections, values.cycles, values.flops) == (1, 2, 100, 1000)
     assert (values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx) == (64, 32, 10, 5)
