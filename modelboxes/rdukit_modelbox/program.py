@@ -18,12 +18,15 @@ from rdukit_modelbox.shape import SERVE, TRAIN, Shape, read_shape
 from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
+from sambaflow.samba.graph import FwdGraph
 
 #: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
 COMPILED_LR: Final = 0.01
 COMPILED_MOMENTUM: Final = 0.9
 COMPILED_WEIGHT_DECAY: Final = 1e-4
 COMPILED_GRAD_NORM: Final = 1.0
+#: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
+ONE_ROW: Final = "one_row"
 #: What a model of each task returns.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
@@ -51,20 +54,42 @@ class Program:
         inputs = entry.make_inputs(shape.batch_size, **shape.sizes)
         self.inputs = inputs if shape.purpose == TRAIN else inputs[:-1]
         self.optimizer = _build_optimizer(self.model, shape) if shape.purpose == TRAIN else None
+        if shape.purpose == SERVE:
+            self.model.eval()
         self.shape = replace(shape, outputs=OUTPUTS[entry.task, shape.purpose], task=entry.task)
+        self._entry = entry
         self._traced: Any = None
 
     def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int) -> Path:
-        """Compile to ``<folder>/<name>/<name>.pef`` and return that path."""
-        path = samba.session.compile(
-            self.model, self.inputs, self.optimizer, name=name,
-            config_dict={
-                "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
-                "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
-            },
-            pef_metadata=self.shape.to_metadata(),
-        )  # fmt: skip
+        """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
+
+        What serves batches gets a second graph over the same parameters, for one row: alone, a request computes a row.
+        """
+        config = {
+            "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
+            "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
+        }  # fmt: skip
+        if self.optimizer is not None or self.shape.batch_size == 1:
+            path = samba.session.compile(
+                self.model, self.inputs, self.optimizer, name=name, config_dict=config,
+                pef_metadata=self.shape.to_metadata(),
+            )  # fmt: skip
+            return Path(path)
+        self._add_graphs()
+        path = samba.session.compile_multigraph(name=name, config_dict=config, pef_metadata=self.shape.to_metadata())
         return Path(path)
+
+    def _add_graphs(self) -> None:
+        """Trace and register the graph for batches and the one for one row."""
+        row = self._entry.make_inputs(1, **self.shape.sizes)[:-1]
+        for tensor in row:
+            tensor.sn_name = f"{ONE_ROW}_{tensor.sn_name}"
+        batches = str(self.model.name)
+        self._traced = samba.session.trace_multigraph(self.model, self.inputs)
+        samba.session.add_graph(FwdGraph(self.inputs, self._traced, batches))
+        answers = samba.session.trace_multigraph(self.model, row, ONE_ROW)
+        samba.session.add_graph(FwdGraph(row, answers, ONE_ROW))
+        self.shape = replace(self.shape, graphs={self.shape.batch_size: batches, 1: ONE_ROW})
 
     def load(self, pef: Path) -> None:
         """Load the PEF, lease tiles and upload the parameters.
@@ -73,7 +98,11 @@ class Program:
             PefError: the PEF cannot be used for this program.
             NoResources: no tiles or memory are free.
         """
-        self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
+        if self.shape.graphs:
+            self._add_graphs()
+            samba.session.init_multigraph_runtime(str(pef))
+        else:
+            self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
 
     def train_step(self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float]) -> float:
         """One whole step on one batch, an array per input; returns its loss before the update.
@@ -86,10 +115,11 @@ class Program:
         return float(samba.to_torch(outputs[0]).float().mean())
 
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Forward only, on one batch; the outputs as f32, in the order of ``shape.outputs``."""
+        """Forward only, on one batch, nothing dropped out; the outputs as f32, in the order of ``shape.outputs``."""
         outputs = samba.session.run(
-            input_tensors=self._named(batch), output_tensors=self._traced, section_types=["fwd"]
-        )
+            input_tensors=self._named(batch), output_tensors=self._traced, section_types=["fwd"],
+            hyperparam_dict={"p": 0.0}, graph_name=str(self.model.name),
+        )  # fmt: skip
         return tuple(samba.to_torch(output).float() for output in outputs)
 
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +44,8 @@ class Shape:
     text: TextSizes | None = None
     #: What the outputs of the PEF's graphs are, in order: ``loss``, ``logits``.
     outputs: tuple[str, ...] = ("loss", "logits")
+    #: Rows of a call → the graph for as many, of a PEF that serves with several; empty: there is one graph only.
+    graphs: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def features(self) -> int:
@@ -75,6 +77,8 @@ class Shape:
         }  # fmt: skip
         if self.text is not None:
             value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary]
+        if self.graphs:
+            value["graphs"] = {str(rows): name for rows, name in self.graphs.items()}
         return {METADATA_KEY: json.dumps(value, sort_keys=True)}
 
 
@@ -114,6 +118,7 @@ def shape_of(pef: Pef, name: str) -> Shape:
             optimizer=str(value.get("optimizer", "sgd")), clips_gradients=bool(value.get("clips_gradients", False)),
             text=TextSizes(*map(int, text)) if text else None,
             outputs=tuple(value.get("outputs", ("loss", "logits"))),
+            graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise PefMismatch(f"{name} was not compiled by a ModelBox; compile it with this box's compile verb") from cause

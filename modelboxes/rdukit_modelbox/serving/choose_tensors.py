@@ -19,6 +19,17 @@ def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
     return tuple(number for number in graph.schedule if kinds[number] is SectionType.FWD)
 
 
+def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The graph that serves batches, and the one for one row if there is one; None stands for the PEF's only graph.
+
+    ``serving`` may name the ``graph``; then it is that one alone.
+    """
+    if serving.get("graph") is not None or METADATA_KEY not in pef.metadata:
+        return serving.get("graph"), None
+    graphs = shape_of(pef, pef.name).graphs
+    return (graphs[max(graphs)], graphs.get(1)) if graphs else (None, None)
+
+
 def choose_signature(
     pef: Pef, graph: Graph, serving: Mapping[str, Any], properties: Mapping[str, str], labels: Sequence[str] = (),
     read_kernels: Callable[[], Mapping[str, KernelGraph]] | None = None,

@@ -78,8 +78,7 @@ def _serve_batches(box: socket.socket, model: "LoadedModel") -> None:
     descriptor = os.memfd_create("rdukit-batch", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, size)
     shared = mmap.mmap(descriptor, size)
-    model.bind(memoryview(shared))
-    model.run(0)  # allocates, plans and touches everything before the first caller waits
+    model.bind(memoryview(shared))  # allocates, plans and touches everything before the first caller waits
     socket.send_fds(box, [encode(kind="ready", signature=model.signature.to_json())], [descriptor])
     os.close(descriptor)
     # What is there now stays: collections look at what runs make only.

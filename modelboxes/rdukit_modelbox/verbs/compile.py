@@ -40,6 +40,7 @@ def run_compile(
         shape = replace(shape, batch_size=1)
     else:
         path = program.compile(box.name, output, mode, target, num_tiles)
+        shape = program.shape
     loaded = read_pef(path)
     context.progress(Progress("compile", 2, 2))
     context.log(
@@ -66,7 +67,10 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
 
 
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
-    """What compile answers about a PEF. ``projected_step_seconds`` is the cost model's, for the target chip."""
+    """What compile answers about a PEF. ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF
+    with graphs for several numbers of rows it is that of the most.
+    """
+    step = pef.graphs[shape.graphs[max(shape.graphs)]].schedule if shape.graphs else None
     return {
         "sections": len(pef.sections),
         "section_types": {str(kind): n for kind in SectionType if (n := sum(s.type is kind for s in pef.sections))},
@@ -75,6 +79,6 @@ def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]
         "precision": pef.precision,
         "purpose": shape.purpose,
         "batch_size": shape.batch_size,
-        "projected_step_seconds": sum(section.cost.seconds for section in pef.sections),
+        "projected_step_seconds": sum(s.cost.seconds for s in pef.sections if step is None or s.id in step),
         "native_kernels": native_kernels,
     }
