@@ -170,14 +170,18 @@ def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not
     box: ProcessBox, tmp_path: Path
 ) -> None:
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "run", f"{box.rest_url}/openapi.json", "--max-time", "4",
+        str(Path(sys.executable).with_name("schemathesis")), "run", f"{box.rest_url}/openapi.json",
         "--phases", "coverage", "--no-shrink", "--max-examples", "5", "--seed", "1", "--request-timeout", "10",
         # What is legal depends on the box and on what lies on its disk, which no OpenAPI says.
         "--exclude-checks", "positive_data_acceptance",
         # Each legal request starts a compilation.
         "--exclude-path", "/v1/compile",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    for seconds in ("4", "16", "40"):  # on a machine with much else to do, the first may end before the first case
+        bounded = [*command, "--max-time", seconds]
+        done = subprocess.run(bounded, capture_output=True, text=True, timeout=90, check=False, cwd=tmp_path)
+        if "Empty test suite" not in done.stdout:
+            break
     assert re.search(r"\b[1-9]\d* generated", done.stdout), done.stdout[-3000:]
     assert done.returncode == 0, done.stdout[-3000:]
     for operation in httpx.get(f"{box.rest_url}/v1/operations?limit=1000", trust_env=False).json()["operations"]:

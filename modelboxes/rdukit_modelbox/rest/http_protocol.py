@@ -32,9 +32,11 @@ class BoxHttpProtocol(HttpToolsProtocol):
         self._idle_since: float | None = None
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """A request begins. What an application needs to know of it is put together only if it goes to one."""
         self._is_in_headers = True
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_headers_complete(self) -> None:
         """Its headers have ended."""
@@ -42,6 +44,10 @@ class BoxHttpProtocol(HttpToolsProtocol):
         self._unfinished = 0
         self._inference = self._short_way()
         if self._inference is None:
+            url, headers, expects = self.url, self.headers, self.expect_100_continue
+            super().on_message_begin()
+            self.url, self.expect_100_continue = url, expects
+            self.headers += headers  # in place: the scope has this list
             super().on_headers_complete()
         else:
             self.cycle = cast(RequestResponseCycle, self._inference)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rdukit.errors import Overloaded, RdukitError, Unavailable
 from rdukit_modelbox.serving.device_link import DeviceLink
 from rdukit_modelbox.serving.gathering import Gathering
-from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Timing
+from rdukit_modelbox.serving.requests import InferAnswer, InferRequest, Reply, Timing
 from rdukit_modelbox.serving.signature import Signature
 from rdukit_modelbox.serving.statistics import ModelStatistics
 
@@ -24,13 +24,13 @@ MOST_ATTEMPTS = 2
 class Waiting:
     """A request that has been checked and waits, or is on the device."""
 
-    __slots__ = ("arrived", "attempts", "future", "inputs", "is_alone", "outputs", "rows", "started")
+    __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started")
 
-    def __init__(self, request: InferRequest, rows: int, future: "asyncio.Future[InferAnswer]") -> None:
+    def __init__(self, request: InferRequest, rows: int, reply: Reply) -> None:
         self.inputs = request.inputs
         self.outputs = request.outputs
         self.rows = rows
-        self.future = future
+        self.reply = reply
         self.arrived = time.perf_counter_ns()
         self.started = 0
         self.attempts = 0
@@ -52,7 +52,7 @@ def take_batch(waiting: "deque[Waiting]", most_rows: int) -> list[Waiting]:
     rows = 0
     while waiting:
         first = waiting[0]
-        if first.future.done():
+        if first.reply.done():
             waiting.popleft()
             continue
         if rows + first.rows > most_rows or (batch and first.is_alone):
@@ -109,7 +109,7 @@ class Batcher:
         """Put back, one by one, what has an attempt left; fail the others. Returns how many failed."""
         failed = 0
         for waiting in reversed(batch):
-            if waiting.attempts < MOST_ATTEMPTS and not waiting.future.done():
+            if waiting.attempts < MOST_ATTEMPTS and not waiting.reply.done():
                 waiting.is_alone = True
                 self._waiting.appendleft(waiting)
             else:
@@ -124,7 +124,13 @@ class Batcher:
         self._note_idle()
 
     def submit(self, request: InferRequest, rows: int) -> "asyncio.Future[InferAnswer]":
-        """Queue a request of ``rows`` rows that ``check_request`` allowed. Cancel the future to take it back.
+        """``enqueue`` for somebody who awaits the answer. Cancel the future to take the request back."""
+        future: asyncio.Future[InferAnswer] = self._loop.create_future()
+        self.enqueue(request, rows, future)
+        return future
+
+    def enqueue(self, request: InferRequest, rows: int, reply: Reply) -> None:
+        """Queue a request of ``rows`` rows that ``check_request`` allowed.
 
         Raises:
             Overloaded: too many wait.
@@ -133,15 +139,13 @@ class Batcher:
             raise Overloaded(
                 f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later"
             )
-        future: asyncio.Future[InferAnswer] = self._loop.create_future()
-        self._waiting.append(Waiting(request, rows, future))
+        self._waiting.append(Waiting(request, rows, reply))
         self.idle.clear()
         if not self._is_scheduled and not self._running and not self._holds():
             if self._gathering.goes_at_once:
                 self._dispatch()
             else:
                 self._schedule()
-        return future
 
     def _holds(self) -> bool:
         """Whether callers are waited for who will be there in a moment; a timer ends that."""
@@ -204,6 +208,7 @@ class Batcher:
     def _ran(self, result: tuple[int, int, int] | RdukitError) -> None:
         batch, self._running = self._running, []
         link = self._link
+        answers: Sequence[tuple[Reply, InferAnswer]] = ()
         if isinstance(result, RdukitError) and len(batch) > 1:
             self._statistics.count_failed(self._try_again(batch, result))
         elif isinstance(result, RdukitError) or link is None:
@@ -212,40 +217,39 @@ class Batcher:
                 _fail(waiting, error)
             self._statistics.count_failed(len(batch))
         else:
-            answered = self._answer(batch, link.memory, result)
-            self._gathering.answered(answered, len(self._waiting), sum(result) / 1e9)
+            answers = self._take_answers(batch, link.memory, result)
+            self._gathering.answered(len(answers), len(self._waiting), sum(result) / 1e9)
         if not self._waiting or not self._holds():
             self._dispatch()
+        for reply, answer in answers:  # after the next batch is under way
+            if not reply.done():
+                reply.set_result(answer)
 
-    def _answer(self, batch: list[Waiting], memory: memoryview, result: tuple[int, int, int]) -> int:
-        """Give each its rows; returns how many were still waited for."""
+    def _take_answers(
+        self, batch: list[Waiting], memory: memoryview, result: tuple[int, int, int]
+    ) -> list[tuple[Reply, InferAnswer]]:
+        """The rows of each that is still waited for."""
         copy_in, compute, copy_out = (ns // 1000 for ns in result)
         row = 0
         rows_of_batch = 0
         queue_total = 0
-        answered = 0
+        answers: list[tuple[Reply, InferAnswer]] = []
         for waiting in batch:
             count = waiting.rows
             places = self._outs
             if waiting.outputs:
                 by_name = {place.name: place for place in places}
                 places = [by_name[name] for name in waiting.outputs]
-            if not waiting.future.done():
-                answered += 1
+            if not waiting.reply.done():
                 queued = (waiting.started - waiting.arrived) // 1000
                 queue_total += queued
-                waiting.future.set_result(
-                    InferAnswer(
-                        count,
-                        [bytes(memory[o + row * size : o + (row + count) * size]) for _, o, size in places],
-                        [place.name for place in places],
-                        Timing(queued, copy_in, compute, copy_out),
-                    )
-                )
+                outputs = [bytes(memory[o + row * size : o + (row + count) * size]) for _, o, size in places]
+                timing = Timing(queued, copy_in, compute, copy_out)
+                answers.append((waiting.reply, InferAnswer(count, outputs, [p.name for p in places], timing)))
             row += count
             rows_of_batch += count
         self._statistics.count_batch(len(batch), rows_of_batch, queue_total, copy_in, compute, copy_out)
-        return answered
+        return answers
 
     def _note_idle(self) -> None:
         if not self._waiting and not self._running:
@@ -261,5 +265,5 @@ def _places(signature: Signature) -> tuple[list[Place], list[Place]]:
 
 
 def _fail(waiting: Waiting, error: RdukitError) -> None:
-    if not waiting.future.done():
-        waiting.future.set_exception(error)
+    if not waiting.reply.done():
+        waiting.reply.set_exception(error)

@@ -44,10 +44,10 @@ class InferLane:
 
 
 class InferCycle:
-    """One request and its response on a connection of uvicorn's, which uses the public attributes."""
+    """One request and its response on a connection of uvicorn's, which uses the public attributes. A ``Reply``."""
 
     __slots__ = (
-        "_future", "_header_length", "_lane", "_name", "_protocol", "_queued", "_version", "body", "disconnected",
+        "_header_length", "_lane", "_loading", "_name", "_protocol", "_queued", "_version", "body", "disconnected",
         "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
 
@@ -56,7 +56,7 @@ class InferCycle:
         self._name, self._version = name, version
         self._header_length: int | None = None
         self._queued: QueuedInference
-        self._future: asyncio.Future[Any] | None = None
+        self._loading: asyncio.Future[ModelVersion] | None = None
         self.body = bytearray()
         self.more_body = True
         self.keep_alive = keep_alive
@@ -72,8 +72,8 @@ class InferCycle:
 
     def set(self) -> None:
         """Something has happened on the connection."""
-        if self.disconnected and self._future is not None:
-            self._future.cancel()
+        if self.disconnected and self._loading is not None:
+            self._loading.cancel()
 
     def begin(self) -> None:
         """Its headers have come."""
@@ -101,49 +101,53 @@ class InferCycle:
             if version is not None:
                 self._queue(version)
             else:
-                self._wait(asyncio.ensure_future(self._lane.models.ensure(self._name, self._version)), self._loaded)
-        except RdukitError as error:
-            self._refuse(error)
+                self._loading = asyncio.ensure_future(self._lane.models.ensure(self._name, self._version))
+                self._loading.add_done_callback(self._loaded)
         except Exception as error:  # noqa: BLE001 the request's border
-            self._break(error)
+            self.set_exception(error)
 
     def _queue(self, version: ModelVersion) -> None:
         body = bytes(self.body)
-        self._queued = self._lane.inference.queue(self._name, version, body, self._header_length)
-        self._wait(self._queued.future, self._answered)
-
-    def _wait(self, future: "asyncio.Future[Any]", then: Any) -> None:
-        self._future = future
-        future.add_done_callback(then)
+        self._queued = self._lane.inference.queue(self._name, version, body, self._header_length, self)
 
     def _loaded(self, future: "asyncio.Future[ModelVersion]") -> None:
-        self._finish(future, self._queue)
-
-    def _answered(self, future: "asyncio.Future[InferAnswer]") -> None:
-        self._finish(future, self._write_answer)
-
-    def _finish(self, future: "asyncio.Future[Any]", then: Any) -> None:
-        if self.disconnected or future.cancelled():
-            if not future.cancelled():
-                future.exception()  # looked at
+        if future.cancelled():
             return
-        try:
-            then(future.result())
-        except RdukitError as error:
-            self._refuse(error)
-        except Exception as error:  # noqa: BLE001 the request's border
-            self._break(error)
+        error = future.exception()
+        if error is not None:
+            self.set_exception(error)
+        elif not self.disconnected:
+            try:
+                self._queue(future.result())
+            except Exception as refusal:  # noqa: BLE001 the request's border
+                self.set_exception(refusal)
 
-    def _write_answer(self, answer: InferAnswer) -> None:
-        headers, body = self._lane.inference.answer(self._queued, answer)
-        self._respond(200, headers, body)
+    def done(self) -> bool:
+        """It is answered, or the caller has gone."""
+        return self.response_complete or self.disconnected
+
+    def set_result(self, answer: InferAnswer) -> None:
+        """Write the answer."""
+        try:
+            headers, body = self._lane.inference.answer(self._queued, answer)
+            self._respond(200, headers, body)
+        except Exception as error:  # noqa: BLE001 the request's border
+            self.set_exception(error)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Write what was wrong."""
+        if not isinstance(error, RdukitError):
+            self._break(error)
+        elif not self.done():
+            self._refuse(error)
 
     def _refuse(self, error: RdukitError) -> None:
         self._respond(error.http_status, [JSON], self._lane.inference.refuse(self._name, error))
 
-    def _break(self, error: Exception) -> None:
+    def _break(self, error: BaseException) -> None:
         logger.error("request broke model=%s", self._name, exc_info=error)
-        self._respond(500, [JSON], b'{"error":"the box failed; its log has more"}')
+        if not self.done():
+            self._respond(500, [JSON], b'{"error":"the box failed; its log has more"}')
 
     def _respond(self, status: int, headers: list[Header], body: bytes) -> None:
         protocol = self._protocol

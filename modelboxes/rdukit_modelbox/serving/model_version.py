@@ -15,7 +15,7 @@ from rdukit_modelbox.serving.checks import check_request
 from rdukit_modelbox.serving.classification import check_classes
 from rdukit_modelbox.serving.device_link import DeviceLink, ModelFiles
 from rdukit_modelbox.serving.indices import check_indices
-from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
+from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest, Reply
 from rdukit_modelbox.serving.settings import (
     INFER_TIMEOUT_S,
     LOAD_TIMEOUT_S,
@@ -101,7 +101,13 @@ class ModelVersion:
         return self._batcher.pending + self.texts.pending
 
     def submit(self, request: InferRequest) -> "asyncio.Future[InferAnswer]":
-        """Check and queue a request. Cancel the future to take it back.
+        """``enqueue`` for somebody who awaits the answer. Cancel the future to take the request back."""
+        future: asyncio.Future[InferAnswer] = asyncio.get_running_loop().create_future()
+        self.enqueue(request, future)
+        return future
+
+    def enqueue(self, request: InferRequest, reply: Reply) -> None:
+        """Check and queue a request.
 
         Raises:
             InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
@@ -122,7 +128,7 @@ class ModelVersion:
         except InvalidArgument:
             self.statistics.count_failed(1)
             raise
-        return self._batcher.submit(request, rows)
+        self._batcher.enqueue(request, rows, reply)
 
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
         """Empty if an inference has gone through the device since the last call, or goes now; else why not."""

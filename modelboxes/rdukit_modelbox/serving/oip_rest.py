@@ -4,6 +4,7 @@ Every refusal is ``{"error": text}`` with a 4xx status, as the protocol says. So
 "HTTP/REST"; Triton's extensions for binary data, statistics, model configuration and the model repository.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ from rdukit_modelbox.serving.metadata import model_configuration, model_metadata
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
+from rdukit_modelbox.serving.requests import InferAnswer
 from rdukit_modelbox.serving.rest_inference import JSON, RestInference
 
 logger = logging.getLogger(__name__)
@@ -64,9 +66,11 @@ class OpenInferenceApp:
     async def _infer(self, scope: Scope, receive: Receive, send: Send, name: str, version: str) -> None:
         header_length = self._inference.read_headers(scope["headers"])
         body = await self._body(receive)
-        queued = self._inference.queue(name, await self._models.ensure(name, version), body, header_length)
-        self._disconnects.watch(queued.future, receive)
-        headers, text = self._inference.answer(queued, await queued.future)
+        found = await self._models.ensure(name, version)
+        reply: asyncio.Future[InferAnswer] = asyncio.get_running_loop().create_future()
+        queued = self._inference.queue(name, found, body, header_length, reply)
+        self._disconnects.watch(reply, receive)
+        headers, text = self._inference.answer(queued, await reply)
         headers.append((b"content-length", b"%d" % len(text)))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": text})

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class GivenTensor(NamedTuple):
@@ -41,3 +41,16 @@ class InferAnswer(NamedTuple):
     outputs: Sequence[bytes]
     names: Sequence[str]
     timing: Timing
+
+
+class Reply(Protocol):
+    """Whoever waits for an answer: an ``asyncio.Future``, or what writes the answer at once."""
+
+    def done(self) -> bool:
+        """It is answered, or nobody waits any more."""
+
+    def set_result(self, answer: InferAnswer, /) -> None:
+        """The answer."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Why there is none."""

@@ -3,7 +3,6 @@
 Source: Open Inference Protocol v2, "HTTP/REST"; Triton's extensions for binary data and classification.
 """
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -15,7 +14,7 @@ from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.classification import classify
 from rdukit_modelbox.serving.model_version import ModelVersion
-from rdukit_modelbox.serving.requests import InferAnswer
+from rdukit_modelbox.serving.requests import InferAnswer, Reply
 from rdukit_modelbox.serving.rest_codec import RestRequest, check_forms, needs_form_check, parse_infer, render_infer
 from rdukit_modelbox.serving.settings import MAX_INFER_BYTES
 
@@ -31,7 +30,6 @@ class QueuedInference(NamedTuple):
     name: str
     version: ModelVersion
     request: RestRequest
-    future: "asyncio.Future[InferAnswer]"
 
 
 class RestInference:
@@ -66,8 +64,10 @@ class RestInference:
         if size > self.most_bytes:
             raise RequestTooLarge(f"the body is longer than {self.most_bytes} bytes (box.max_infer_bytes)")
 
-    def queue(self, name: str, version: ModelVersion, body: bytes, header_length: int | None) -> QueuedInference:
-        """Check the body and queue the request; cancel the future to take it back.
+    def queue(
+        self, name: str, version: ModelVersion, body: bytes, header_length: int | None, reply: Reply
+    ) -> QueuedInference:
+        """Check the body and queue the request for ``reply``.
 
         Raises:
             InvalidArgument: it is not one that the signature allows. Overloaded: too many wait.
@@ -81,11 +81,12 @@ class RestInference:
         except InvalidArgument:
             version.statistics.count_failed(1)
             raise
-        return QueuedInference(name, version, request, version.submit(request))
+        version.enqueue(request, reply)
+        return QueuedInference(name, version, request)
 
     def answer(self, queued: QueuedInference, answer: InferAnswer) -> tuple[list[Header], bytes]:
         """Headers without the length, and the body."""
-        name, version, request, _ = queued
+        name, version, request = queued
         signature = version.signature
         if request.classes:
             signature, answer = classify(signature, answer, request.classes)
