@@ -71,6 +71,11 @@ class Runner:
         #: Why the last child did not even start; empty once one has.
         self.broken = ""
 
+    @property
+    def unended(self) -> int:
+        """Operations that wait or run."""
+        return len(self._tasks)
+
     def start(self, operation: Operation, work: Work) -> None:
         """Begin with a queued operation; returns at once."""
         self._cancels[operation.id] = asyncio.Event()

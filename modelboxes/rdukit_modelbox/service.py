@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import InvalidArgument, RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box
@@ -29,7 +29,7 @@ from rdukit_modelbox.plan_work import WorkPlanner, check_call
 from rdukit_modelbox.runner import Runner, Work
 from rdukit_modelbox.serving.box_models import Answer, BoxModels
 from rdukit_modelbox.serving.model_version import ModelVersion
-from rdukit_modelbox.settings import MAX_ROWS
+from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
 from rdukit_modelbox.state_folder import StateFolder
 from rdukit_modelbox.states import Event
 
@@ -101,7 +101,7 @@ class BoxService:
 
         Raises:
             UnknownParameter, IllegalValue, InvalidArgument, NotFound: the request is wrong; the detail has ``field``.
-            Conflict: the key stands for another request.
+            Conflict: the key stands for another request. Overloaded: too many operations wait.
             Unavailable: the box is stopping, or cannot write the operation down.
         """
         self._check_open()
@@ -110,6 +110,9 @@ class BoxService:
         known = self.operations.find_by_key(key, call.asked(verb)) if key else None
         if known is not None:
             return known
+        limit = resolve(MAX_OPERATIONS)
+        if self._runner.unended >= limit:
+            raise Overloaded(f"{self._runner.unended} operations wait or run; legal: {limit} (box.max_operations)")
         operation_id = f"op-{secrets.token_hex(8)}"
         work = self._planner.plan(verb, call, operation_id)
         operation = self.operations.add(operation_id, verb, call)

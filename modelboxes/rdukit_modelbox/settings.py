@@ -11,6 +11,9 @@ ROWS_IDLE_S: Final = Setting(
     "box.rows_idle_s", 120.0, "Seconds after which an idle process for synchronous inference ends.", float
 )
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
+MAX_OPERATIONS: Final = Setting(
+    "box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int
+)
 
 STALL_S: Final = Setting(
     "box.stall_s", 1800.0,
@@ -47,7 +50,7 @@ REGISTRY_CONFIG: Final = Setting(
 
 MODELBOX_SETTINGS: Final = (
     REGISTRY_CONFIG,
-    CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS,
+    CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS, MAX_OPERATIONS,
     STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS, WEBHOOK_BACKOFF_S,
     WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
 )  # fmt: skip
