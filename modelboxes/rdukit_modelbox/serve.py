@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 # Children are started by fork and exec, which gRPC's own handlers for a bare fork only disturb; before grpc's import.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -30,6 +30,11 @@ from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.settings import ACCESS_LOG, CHECKPOINT, PEF, TOKENS
+
+if TYPE_CHECKING:
+    import grpc
+
+    from rdukit_modelbox.serving.box_app import BoxApp
 
 logger = logging.getLogger(__name__)
 
@@ -73,66 +78,85 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     # The model's process imports torch while this one imports the web framework.
     loading = asyncio.create_task(_load(service, options))
     await asyncio.sleep(0)
-    from rdukit_modelbox.grpc_server import start_grpc
-    from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
-    from rdukit_modelbox.wires import make_box_app, more_services
-
-    listener = _listen(options.host, options.rest_port)
-    rest_port = listener.getsockname()[1]
-    try:
-        grpc_server, grpc_port = await start_grpc(
-            service, options.host, options.grpc_port, more_services(service, access_log), access
-        )
-    except RuntimeError as cause:
-        listener.close()
-        raise InvalidArgument(
-            f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
-        ) from cause
-    app = make_box_app(service, access, access_log)
-    protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=app.lane))
-    config = uvicorn.Config(
-        app, loop="uvloop", http=protocol, ws="none", lifespan="off", log_config=None,
-        access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
-    )  # fmt: skip
-    rest_server = _Server(config)
-    serving = asyncio.create_task(rest_server.serve(sockets=[listener]))
-    while not rest_server.started and not serving.done():
-        await asyncio.sleep(0.005)
+    wires = await _Wires.start(options, service, access, access_log)
     try:
         await loading
     except BaseException:
-        # In order, so that the last words are the reason.
-        rest_server.should_exit = True
-        await grpc_server.stop(grace=0)
-        await serving
+        await wires.stop(grace_s=0)  # in order, so that the last words are the reason
         await service.close()
         raise
     if options.announce is not None:
-        write_json_atomic(
-            options.announce,
-            {
-                "rest": f"http://{options.host}:{rest_port}",
-                "grpc": f"{options.host}:{grpc_port}",
-                "pid": os.getpid(),
-                "box": service.box.name,
-            },
-        )
+        announced = {"rest": wires.rest_url, "grpc": wires.grpc_address, "pid": os.getpid(), "box": service.box.name}
+        write_json_atomic(options.announce, announced)
     # What is there now stays: collections look at requests' objects only.
     gc.collect()
     gc.freeze()
-    options.tell(f"http://{options.host}:{rest_port}", f"{options.host}:{grpc_port}")
-    logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, rest_port, grpc_port)
+    wires.app.control()  # while nobody asks for it yet
+    options.tell(wires.rest_url, wires.grpc_address)
+    logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, wires.rest_url, wires.grpc_address)
     stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({wires.serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     logger.info("box stopping box=%s", service.box.name)
     await service.close()
-    rest_server.should_exit = True
-    await grpc_server.stop(grace=2)
-    await serving
+    await wires.stop(grace_s=2)
     access_log.flush()
     if options.announce is not None:
         options.announce.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wires:
+    """Both servers, listening."""
+
+    app: "BoxApp"
+    rest: "_Server"
+    #: Runs until the REST server has ended.
+    serving: asyncio.Task[None]
+    grpc: "grpc.aio.Server"
+    rest_url: str
+    grpc_address: str
+
+    @classmethod
+    async def start(cls, options: ServeOptions, service: BoxService, access: Access, access_log: AccessLog) -> "_Wires":
+        """Listen and answer.
+
+        Raises:
+            InvalidArgument: a port is taken.
+        """
+        from rdukit_modelbox.grpc_server import start_grpc
+        from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
+        from rdukit_modelbox.wires import make_box_app, more_services
+
+        listener = _listen(options.host, options.rest_port)
+        rest_port = listener.getsockname()[1]
+        try:
+            grpc_server, grpc_port = await start_grpc(
+                service, options.host, options.grpc_port, more_services(service, access_log), access
+            )
+        except RuntimeError as cause:
+            listener.close()
+            raise InvalidArgument(
+                f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
+            ) from cause
+        app = make_box_app(service, access, access_log)
+        protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=app.lane))
+        config = uvicorn.Config(
+            app, loop="uvloop", http=protocol, ws="none", lifespan="off", log_config=None,
+            access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
+        )  # fmt: skip
+        rest = _Server(config)
+        serving = asyncio.create_task(rest.serve(sockets=[listener]))
+        while not rest.started and not serving.done():
+            await asyncio.sleep(0.005)
+        host = options.host
+        return cls(app, rest, serving, grpc_server, f"http://{host}:{rest_port}", f"{host}:{grpc_port}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing more; calls under way over gRPC have ``grace_s`` to end."""
+        self.rest.should_exit = True
+        await self.grpc.stop(grace=grace_s)
+        await self.serving
 
 
 async def _load(service: BoxService, options: ServeOptions) -> None:

@@ -11,9 +11,7 @@ ROWS_IDLE_S: Final = Setting(
     "box.rows_idle_s", 120.0, "Seconds after which an idle process for synchronous inference ends.", float
 )
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
-MAX_OPERATIONS: Final = Setting(
-    "box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int
-)
+MAX_OPERATIONS: Final = Setting("box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int)
 
 STALL_S: Final = Setting(
     "box.stall_s", 1800.0,

@@ -1,23 +1,29 @@
 """Both wires of a box put together."""
 
+from functools import partial
 from typing import Any
 
 from rdukit_modelbox.grpc_server import AddService
-from rdukit_modelbox.rest import make_app
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
-from rdukit_modelbox.serving.box_app import BoxApp
+from rdukit_modelbox.serving.box_app import Application, BoxApp
 from rdukit_modelbox.serving.oip_grpc import SERVICE_NAME, OpenInferenceServicer
 from rdukit_modelbox.serving.oip_rest import OpenInferenceApp
-from rdukit_modelbox.serving.text.openai_rest import make_openai_router
 
 
 def make_box_app(service: BoxService, access: Access, access_log: AccessLog) -> BoxApp:
     """Everything that the box answers over REST."""
-    control = make_app(service, [make_openai_router(service.models, access)])
     inference = OpenInferenceApp(service.models, access, access_log, _why_not_ready(service))
-    return BoxApp(inference, control, access)
+    return BoxApp(inference, partial(_make_control, service, access), access)
+
+
+def _make_control(service: BoxService, access: Access) -> Application:
+    # A third of a second of imports that no inference needs.
+    from rdukit_modelbox.rest.app import make_app
+    from rdukit_modelbox.serving.text.openai_rest import make_openai_router
+
+    return make_app(service, [make_openai_router(service.models, access)])
 
 
 def more_services(service: BoxService, access_log: AccessLog) -> list[AddService]:

@@ -1,5 +1,1 @@
 """The REST wire of a box: routes of ``docs/design/wire.md``, errors in one body, progress as server-sent events."""
-
-from rdukit_modelbox.rest.app import make_app
-
-__all__ = ["make_app"]

@@ -1,5 +1,10 @@
-"""All of a box's REST in one ASGI application: the inference protocol by itself, everything else behind it."""
+"""All of a box's REST in one ASGI application: the inference protocol by itself, everything else behind it.
 
+The rest needs a web framework, whose import takes a third of a second: a box is ready for inferences before that.
+"""
+
+import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,9 +22,11 @@ _OPEN = ("/health/", "/v2/health/")
 class BoxApp:
     """Hands requests on by their path."""
 
-    def __init__(self, inference: OpenInferenceApp, control: Application, access: Access) -> None:
+    def __init__(self, inference: OpenInferenceApp, make_control: Callable[[], Application], access: Access) -> None:
+        """``make_control``: the application for all but the inference protocol; called once, in a thread."""
         self._inference = inference
-        self._control = control
+        self._make_control = make_control
+        self._control: asyncio.Task[Application] | None = None
         self._access = access
         self.lane = inference.lane
 
@@ -41,4 +48,15 @@ class BoxApp:
                 await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
                 return
-        await self._control(scope, receive, send)
+        await (await self.control())(scope, receive, send)
+
+    def control(self) -> "asyncio.Task[Application]":
+        """The application behind the inference protocol; made when it is asked for first."""
+        if self._control is None:
+            self._control = asyncio.create_task(self._prepare())
+        return self._control
+
+    async def _prepare(self) -> Application:
+        control = await asyncio.to_thread(self._make_control)
+        gc.freeze()  # it stays: collections look at requests' objects only
+        return control

@@ -9,7 +9,7 @@ from rdukit_modelbox.serving import access as module
 from rdukit_modelbox.serving.access import Access
 
 
-@pytest.mark.parametrize("header", [b"Bearer one", b"bearer two", b"BEARER  one ", b"Bearer one"])
+@pytest.mark.parametrize("header", [b"Bearer one", b"bearer two", b"BEARER  one "])
 def test_a_known_token_is_let_in_every_time(header: bytes) -> None:
     access = Access(["one", "two"])
     for _ in range(3):
