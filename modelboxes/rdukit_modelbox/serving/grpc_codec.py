@@ -20,6 +20,9 @@ _CONTENTS: Final[Mapping[str, str]] = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
 }  # fmt: skip
 
+#: Numbers of rows and choices of outputs that are remembered.
+MOST_FORMS: Final = 256
+
 
 def parse_infer(message: Any) -> tuple[InferRequest, bool]:
     """The request, and whether its contents are raw.
@@ -55,25 +58,59 @@ def render_infer(
     """The answer, in the caller's form; where time went is in its parameters, in microseconds: nothing is compiled for
     a request, ``load_us`` is what loading the version once took.
     """
-    response = pb.ModelInferResponse(model_name=name, model_version=version, id=request.id)
-    specs = signature.output_of
-    for output, data in zip(answer.names, answer.outputs, strict=True):
-        spec = specs[output]
-        tensor = response.outputs.add(name=output, datatype=spec.datatype, shape=(answer.rows, *spec.row_shape))
+    response = _fixed_part(name, version, signature, answer, load_us)
+    for tensor, data in zip(response.outputs, answer.outputs, strict=True):
         if is_raw:
             response.raw_output_contents.append(data)
-        elif spec.datatype == "BYTES":
+        elif tensor.datatype == "BYTES":
             tensor.contents.bytes_contents.extend(split_strings(data))
         else:
-            code = spec.type.array_code
+            code = DATATYPES[tensor.datatype].array_code
             assert code is not None
-            getattr(tensor.contents, _CONTENTS[spec.datatype]).extend(array(code, data))
-    timing = answer.timing
-    parameters = response.parameters
-    parameters["queue_us"].int64_param = timing.queue
-    parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
-    parameters["load_us"].int64_param = load_us
-    parameters["compile_us"].int64_param = 0
+            getattr(tensor.contents, _CONTENTS[tensor.datatype]).extend(array(code, data))
+    response.MergeFrom(_own_part(request, answer))
+    return response
+
+
+class RawAnswers:
+    """``render_infer`` with raw contents for one version, as bytes: what its answers have in common is written once."""
+
+    def __init__(self, name: str, version: str, signature: Signature, load_us: int) -> None:
+        self.signature = signature
+        self._of = name, version, signature
+        self._load_us = load_us
+        self._fixed: dict[tuple[int, tuple[str, ...]], bytes] = {}
+
+    def render(self, request: InferRequest, answer: InferAnswer) -> bytes:
+        """A message of two parts: such parts, one behind the other, are their union. Source: protobuf's encoding."""
+        key = answer.rows, tuple(answer.names)
+        fixed = self._fixed.get(key)
+        if fixed is None:
+            fixed = _fixed_part(*self._of, answer, self._load_us).SerializeToString()
+            if len(self._fixed) < MOST_FORMS:
+                self._fixed[key] = fixed
+        own = _own_part(request, answer)
+        own.raw_output_contents.extend(answer.outputs)
+        rest: bytes = own.SerializeToString()
+        return fixed + rest
+
+
+def _fixed_part(name: str, version: str, signature: Signature, answer: InferAnswer, load_us: int) -> Any:
+    """What all answers with so many rows of these outputs have in common."""
+    response = pb.ModelInferResponse(model_name=name, model_version=version)
+    for output in answer.names:
+        spec = signature.output_of[output]
+        response.outputs.add(name=output, datatype=spec.datatype, shape=(answer.rows, *spec.row_shape))
+    response.parameters["load_us"].int64_param = load_us
+    response.parameters["compile_us"].int64_param = 0
+    return response
+
+
+def _own_part(request: InferRequest, answer: InferAnswer) -> Any:
+    """What is this answer's own, but for the contents."""
+    response, timing = pb.ModelInferResponse(id=request.id), answer.timing
+    response.parameters["queue_us"].int64_param = timing.queue
+    response.parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
     return response
 
 

@@ -18,7 +18,13 @@ from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
 from rdukit_modelbox.serving.classification import classify
-from rdukit_modelbox.serving.grpc_codec import needs_raw_outputs, parameter_values, parse_infer, render_infer
+from rdukit_modelbox.serving.grpc_codec import (
+    RawAnswers,
+    needs_raw_outputs,
+    parameter_values,
+    parse_infer,
+    render_infer,
+)
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 
@@ -38,6 +44,8 @@ class OpenInferenceServicer:
         self._repository = models.repository
         self._log = access_log
         self._why_not_ready = why_not_ready
+        #: By version.
+        self._raw: dict[str, RawAnswers] = {}
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
         """The process answers."""
@@ -105,11 +113,15 @@ class OpenInferenceServicer:
 
     async def _answer(self, message: Any) -> Any:
         try:
-            return pb.ModelStreamInferResponse(infer_response=await self._infer(message))
+            answer = await self._infer(message)
+            if isinstance(answer, bytes):
+                answer = pb.ModelInferResponse.FromString(answer)
+            return pb.ModelStreamInferResponse(infer_response=answer)
         except RdukitError as error:
             return pb.ModelStreamInferResponse(error_message=error.message)
 
     async def _infer(self, message: Any) -> Any:
+        """A ``ModelInferResponse``, or its bytes."""
         if isinstance(message, Undecodable):
             raise message.error
         name = message.model_name
@@ -123,13 +135,17 @@ class OpenInferenceServicer:
             found.statistics.count_failed(1)
             raise
         answer = await found.submit(request)
-        if request.classes:
-            signature, answer = classify(signature, answer, request.classes)
-        load_us = int(found.load_seconds * 1e6)
-        response = render_infer(name, found.version, signature, request, answer, is_raw, load_us)
         if self._log.is_on:
             self._log.add("grpc", name, found.version, 0, answer.rows, answer.timing.queue, answer.timing.compute)
-        return response
+        load_us = int(found.load_seconds * 1e6)
+        if is_raw and not request.classes:
+            answers = self._raw.get(found.version)
+            if answers is None or answers.signature is not signature:
+                answers = self._raw[found.version] = RawAnswers(name, found.version, signature, load_us)
+            return answers.render(request, answer)
+        if request.classes:
+            signature, answer = classify(signature, answer, request.classes)
+        return render_infer(name, found.version, signature, request, answer, is_raw, load_us)
 
     def handler(self) -> Any:
         """All methods as a handler for ``grpc.aio.Server.add_generic_rpc_handlers``."""
@@ -138,7 +154,11 @@ class OpenInferenceServicer:
             request, response = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)
             is_stream = method.name == "ModelStreamInfer"
             make = grpc.stream_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
-            handlers[method.name] = strict_handler(
-                make(getattr(self, method.name), request.FromString, response.SerializeToString)
-            )
+            encode = _encode if response is pb.ModelInferResponse else response.SerializeToString
+            handlers[method.name] = strict_handler(make(getattr(self, method.name), request.FromString, encode))
         return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+
+
+def _encode(response: Any) -> bytes:
+    encoded: bytes = response if isinstance(response, bytes) else response.SerializeToString()
+    return encoded

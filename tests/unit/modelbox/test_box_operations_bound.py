@@ -27,5 +27,3 @@ async def test_more_operations_than_allowed_are_refused_until_one_has_ended(
         await service.cancel(first.id)
         service.submit(Verb.COMPILE, VerbCall())
     assert len(service.operations.page(None, None, 10).operations) == 3
-
-

@@ -26,9 +26,24 @@ Respond = Callable[[Request], Awaitable[Response]]
 
 def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
     """The routes below ``/v1`` that OpenAI's clients call."""
-    router = APIRouter(tags=["text"])
+    routes = _Routes(models, access)
+    routes.add("/v1/models", "GET", None, "Models that answer.", routes.list_models)
+    routes.add("/v1/models/{model}", "GET", None, "One model.", routes.get_model)
+    routes.add("/v1/completions", "POST", CompletionBody, "Continue prompts.", routes.complete)
+    routes.add("/v1/chat/completions", "POST", ChatBody, "Answer in a chat.", routes.chat)
+    routes.add("/v1/embeddings", "POST", EmbeddingBody, "Texts to vectors.", routes.embed)
+    return routes.router
 
-    def route(path: str, method: str, body: type[Any] | None, words: str, respond: Respond) -> None:
+
+class _Routes:
+    """What each route does."""
+
+    def __init__(self, models: BoxModels, access: Access) -> None:
+        self.router = APIRouter(tags=["text"])
+        self._models = models
+        self._access = access
+
+    def add(self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond) -> None:
         extra: dict[str, Any] = {"responses": {"4XX": {"description": "{error: {message, type, param, code}}"}}}
         if "{model}" in path:
             extra["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
@@ -40,47 +55,52 @@ def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
 
         async def answer(request: Request) -> Response:
             try:
-                access.check(request.headers.get("authorization", "").encode("latin-1"))
+                self._access.check(request.headers.get("authorization", "").encode("latin-1"))
                 return await respond(request)
             except RdukitError as error:
                 return JSONResponse(error_body(error), error.http_status)
 
-        router.add_api_route(
+        self.router.add_api_route(
             path, answer, methods=[method], summary=words, openapi_extra=extra, response_class=JSONResponse
         )
 
-    async def list_models(request: Request) -> Response:
+    async def list_models(self, request: Request) -> Response:
+        """One: the box's own."""
         return JSONResponse(
-            {"object": "list", "data": [_model(models, v) for v in models.repository.ready_versions()][:1]}
+            {"object": "list", "data": [_model(self._models, v) for v in self._models.repository.ready_versions()][:1]}
         )
 
-    async def get_model(request: Request) -> Response:
-        await _find(models, request.path_params["model"])
-        return JSONResponse(_model(models, ""))
+    async def get_model(self, request: Request) -> Response:
+        """It, if it has that name."""
+        await _find(self._models, request.path_params["model"])
+        return JSONResponse(_model(self._models, ""))
 
-    async def complete(request: Request) -> Response:
+    async def complete(self, request: Request) -> Response:
+        """Texts that go on from prompts."""
         body = parse_body(CompletionBody, await request.body())
-        version = await _text_model(models, body.model)
+        version = await _text_model(self._models, body.model)
         answer = Completion(
-            models.repository.name, version, body.requests(), body.choices, is_chat=False,
+            self._models.repository.name, version, body.requests(), body.choices, is_chat=False,
             with_logprobs=body.logprobs is not None,
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
 
-    async def chat(request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
+        """The next message."""
         body = parse_body(ChatBody, await request.body())
-        version = await _text_model(models, body.model)
+        version = await _text_model(self._models, body.model)
         template = find_chat_template(version.files.checkpoint)
         prompt = render_chat(template, [message.plain() for message in body.messages])
         answer = Completion(
-            models.repository.name, version, body.requests(prompt), body.choices, is_chat=True,
+            self._models.repository.name, version, body.requests(prompt), body.choices, is_chat=True,
             with_logprobs=bool(body.logprobs),
         )  # fmt: skip
         return await answer.respond(request, body.stream, body.wants_usage())
 
-    async def embed(request: Request) -> Response:
+    async def embed(self, request: Request) -> Response:
+        """A vector for each text."""
         body = parse_body(EmbeddingBody, await request.body())
-        version = await _text_model(models, body.model)
+        version = await _text_model(self._models, body.model)
         found = await unless_gone(request, _embed_all(version, body.inputs()))
         size = len(found[0].values)
         if body.dimensions not in (None, size):
@@ -91,16 +111,9 @@ def make_openai_router(models: BoxModels, access: Access) -> APIRouter:
         ]
         tokens = sum(each.tokens for each in found)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        answer = {"object": "list", "data": data, "model": models.repository.name, "usage": usage}
+        answer = {"object": "list", "data": data, "model": self._models.repository.name, "usage": usage}
         queue_us, compute_us = sum(each.queue_us for each in found), sum(each.compute_us for each in found)
         return JSONResponse(answer, headers=server_timing(version, queue_us, compute_us))
-
-    route("/v1/models", "GET", None, "Models that answer.", list_models)
-    route("/v1/models/{model}", "GET", None, "One model.", get_model)
-    route("/v1/completions", "POST", CompletionBody, "Continue prompts.", complete)
-    route("/v1/chat/completions", "POST", ChatBody, "Answer in a chat.", chat)
-    route("/v1/embeddings", "POST", EmbeddingBody, "Texts to vectors.", embed)
-    return router
 
 
 async def _embed_all(version: ModelVersion, texts: Sequence[str | list[int]]) -> list[Embedding]:
