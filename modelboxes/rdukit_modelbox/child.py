@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from rdukit_modelbox.lifeline import die_with_parent
+from rdukit.lifeline import die_with_parent
 
 if TYPE_CHECKING:
     from rdukit_modelbox.box import Box

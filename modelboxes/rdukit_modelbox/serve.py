@@ -23,9 +23,9 @@ import uvloop
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
+from rdukit.lifeline import signal_on_parent_death
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.reference import is_remote
-from rdukit_modelbox.lifeline import signal_on_parent_death
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog

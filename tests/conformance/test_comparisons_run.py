@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rdukit.testing import wait_until
 from rdukit_zoo.comparisons.models.gpt2 import Gpt2
 from rdukit_zoo.comparisons.training import loss_difference, our_step
 from rdukit_zoo.comparisons.training_cases import TrainingCase, get_case, make_case
@@ -66,7 +67,7 @@ def test_an_interrupt_prints_what_is_done_and_kills_the_children(tmp_path: Path)
     assert process.returncode == 130
     assert "training_step: interrupted" in out
     assert not log.exists()
-    assert "rdukit_zoo.comparisons.child" not in commands_in(tmp_path)
+    wait_until(lambda: "rdukit_zoo.comparisons.child" not in commands_in(tmp_path), 20)
 
 
 def wait_for_child(folder: Path) -> Path:

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rdukit_modelbox.lifeline import die_with_parent
+from rdukit.lifeline import die_with_parent
 from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
 
 if TYPE_CHECKING:

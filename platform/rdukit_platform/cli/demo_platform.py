@@ -1,6 +1,5 @@
 """A platform that runs for the length of a ``with`` block, started as a user would start it."""
 
-import ctypes
 import json
 import os
 import signal
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import Unavailable
+from rdukit.lifeline import die_with_parent
 from rdukit.settings import HOME
 from rdukit_platform.cli.client import ApiClient
 
 STOP_S: Final = 40.0
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 
 
 @contextmanager
@@ -35,9 +33,7 @@ def started_platform(
     parent = os.getpid()
 
     def tie_to_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(parent, signal.SIGTERM)
 
     program = "from rdukit.cli import main; main()"
     process = subprocess.Popen(

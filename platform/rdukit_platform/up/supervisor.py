@@ -1,6 +1,5 @@
 """Starts children, restarts those that end by themselves, stops all in order. One thread, no asyncio."""
 
-import ctypes
 import logging
 import os
 import signal
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rdukit.lifeline import die_with_parent
 from rdukit_platform.up.children import Child
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,6 @@ FIRST_BACKOFF_S: Final = 0.5
 MAX_BACKOFF_S: Final = 30.0
 #: A child that has run for so long starts again with the first pause.
 STABLE_S: Final = 30.0
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)
 
 
 @dataclass(slots=True)
@@ -104,9 +102,7 @@ class Supervisor:
 
         def tie_to_parent() -> None:
             # Runs between fork and exec; this process has one thread, so nothing can be locked there.
-            _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
+            die_with_parent(parent, signal.SIGTERM)
 
         with (self._logs / f"{child.name}.log").open("ab") as log:
             running.process = subprocess.Popen(

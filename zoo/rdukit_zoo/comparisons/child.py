@@ -1,6 +1,7 @@
 """One comparison in a process of its own: its rows to stdout as JSON lines, everything else to stderr.
 
-``python -m rdukit_zoo.comparisons.child NAME OPTIONS`` with the options as JSON; started by ``runner.py``.
+``python -m rdukit_zoo.comparisons.child NAME OPTIONS PARENT`` with the options as JSON; started by ``runner.py``, whose
+process it does not outlive.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import sys
 
 from rdukit.cli import exit_on_error
+from rdukit.lifeline import die_with_parent
 from rdukit_zoo.comparisons.model import Options, get_comparison
 
 
@@ -23,5 +25,6 @@ def main(name: str, options: Options) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent(int(sys.argv[3]))
     with exit_on_error():
         main(sys.argv[1], Options(**json.loads(sys.argv[2])))

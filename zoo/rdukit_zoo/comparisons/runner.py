@@ -38,7 +38,14 @@ def run_comparisons(
 def run_one(name: str, options: Options, on_row: Callable[[Row], None]) -> Outcome:
     """Run one comparison to its end."""
     log = Path(options.folder) / f"{name}.log"
-    command = [sys.executable, "-m", "rdukit_zoo.comparisons.child", name, json.dumps(asdict(options))]
+    command = [
+        sys.executable,
+        "-m",
+        "rdukit_zoo.comparisons.child",
+        name,
+        json.dumps(asdict(options)),
+        str(os.getpid()),
+    ]
     rows: list[Row] = []
     with log.open("w") as stderr:
         child = subprocess.Popen(

@@ -6,6 +6,8 @@ import signal
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
+#: Opened at import: between fork and exec nothing may be.
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def signal_on_parent_death(number: signal.Signals) -> None:
@@ -14,13 +16,15 @@ def signal_on_parent_death(number: signal.Signals) -> None:
     The kernel also sends it when only the *thread* of the parent that started this process ends; who must survive that
     compares ``os.getppid()`` in a handler. A parent that was gone before the call sends nothing: compare there too.
     """
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed when the parent, whose process id is ``parent``, ends; at once if it already has."""
-    signal_on_parent_death(signal.SIGKILL)
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Get signal ``number`` when the parent, whose process id is ``parent``, ends; end at once if it already has.
+
+    May be called between fork and exec by a process with one thread.
+    """
+    signal_on_parent_death(number)
     if os.getppid() != parent:
         os._exit(1)
