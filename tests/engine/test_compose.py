@@ -53,15 +53,23 @@ class Engine:
         """Run a compose command on the stack."""
         return self.run(*self.compose, *command, timeout_s=timeout_s)
 
+    def container(self, service: str) -> str:
+        """The name of a service's container, by which docker answers sooner than Compose."""
+        return f"{self.environment['COMPOSE_PROJECT_NAME']}-{service}-1"
+
+    def execute(self, service: str, *command: str) -> str:
+        """Run a command in a service's container. Returns what it printed."""
+        return self.run("docker", "exec", self.container(service), *command)
+
     def inspect(self, service: str) -> dict[str, Any]:
         """What the engine knows of a service's container."""
-        (found,) = json.loads(self.run("docker", "inspect", self.up("ps", "--quiet", service).strip()))
+        (found,) = json.loads(self.run("docker", "inspect", self.container(service)))
         return dict(found)
 
-    def kill(self, service: str) -> None:
-        """Kill the first process of a service's container from outside, and with it all of them."""
+    def kill(self, state: dict[str, Any]) -> None:
+        """Kill the first process of a container in ``state`` from outside, and with it all of them."""
         try:
-            os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
+            os.kill(state["Pid"], signal.SIGKILL)
         except (PermissionError, ProcessLookupError):
             pytest.skip("container engine: its processes are not ours to kill")
 
@@ -98,21 +106,38 @@ def stack(engine: Engine) -> Iterator[Engine]:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A data set and a PEF in the platform's store."""
+    """A data set, a PEF and a checkpoint in the platform's store."""
 
     dataset: str
     pef: str
+    checkpoint: str
 
 
 @pytest.fixture(scope="module")
-def trained(gateway: httpx.Client) -> Trained:
+def pipeline(gateway: httpx.Client) -> dict[str, Any]:
+    """A pipeline that has ended: preprocess, compile, train."""
     steps = [
         {"name": "data", "box": "logreg", "verb": "preprocess"},
         {"name": "pef", "box": "logreg", "verb": "compile"},
-    ]
-    jobs = gateway.post("/v1/pipelines", json={"name": "inputs", "steps": steps}).json()["jobs"]
-    outputs = [follow(gateway, job["id"], is_over)["outputs"] for job in jobs]
-    return Trained(outputs[0]["dataset"], outputs[1]["pef"])
+        {
+            "name": "train", "box": "logreg", "verb": "train", "parameters": {"epochs": 1},
+            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
+        },
+    ]  # fmt: skip
+    made = gateway.post("/v1/pipelines", json={"name": "digits", "steps": steps})
+    assert made.status_code == 201, made.text
+    deadline = time.monotonic() + 240
+    while True:
+        found: dict[str, Any] = gateway.get(f"/v1/pipelines/{made.json()['id']}").raise_for_status().json()
+        if found["state"] in ENDED or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def trained(gateway: httpx.Client, pipeline: dict[str, Any]) -> Trained:
+    data, pef, train = (follow(gateway, job["id"], is_over)["outputs"] for job in pipeline["jobs"])
+    return Trained(data["dataset"], pef["pef"], train["checkpoint"])
 
 
 def is_over(job: dict[str, Any]) -> bool:
@@ -150,7 +175,7 @@ def read_events(gateway: httpx.Client, job: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def gateway(stack: Engine) -> Iterator[httpx.Client]:
-    token = stack.up("exec", "-T", "gateway", "cat", "/var/lib/rdukit/token").strip()
+    token = stack.execute("gateway", "cat", "/var/lib/rdukit/token").strip()
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(base_url=f"http://127.0.0.1:{GATEWAY}", headers=headers, timeout=60) as client:
         yield client
@@ -163,42 +188,27 @@ def test_every_service_is_up_and_the_platform_ready(stack: Engine, gateway: http
     assert gateway.get("/health").json()["status"] == "ready"
 
 
-def test_a_pipeline_runs_through_the_containers(gateway: httpx.Client) -> None:
-    steps = [
-        {"name": "data", "box": "logreg", "verb": "preprocess"},
-        {"name": "pef", "box": "logreg", "verb": "compile"},
-        {
-            "name": "train", "box": "logreg", "verb": "train", "parameters": {"epochs": 1},
-            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
-        },
-    ]  # fmt: skip
-    made = gateway.post("/v1/pipelines", json={"name": "digits", "steps": steps})
-    assert made.status_code == 201, made.text
-    deadline = time.monotonic() + 240
-    state = ""
-    while time.monotonic() < deadline and state not in {"succeeded", "failed", "cancelled"}:
-        time.sleep(0.5)
-        pipeline = gateway.get(f"/v1/pipelines/{made.json()['id']}").json()
-        state = pipeline["state"]
-    assert state == "succeeded", pipeline
+def test_a_pipeline_runs_through_the_containers(pipeline: dict[str, Any]) -> None:
+    assert pipeline["state"] == "succeeded", pipeline
     assert pipeline["jobs"][2]["result"]["accuracy"] > 0.85
 
 
-def test_a_tile_that_hangs_under_a_container_is_told_and_the_job_goes_on(stack: Engine, gateway: httpx.Client) -> None:
+def test_a_tile_that_hangs_under_a_container_is_told_and_the_job_goes_on(
+    stack: Engine, gateway: httpx.Client, trained: Trained
+) -> None:
     steps = [
-        {"name": "data", "box": "logreg", "verb": "preprocess"},
         {"name": "pef", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
         {
             "name": "train", "box": "logreg", "verb": "train", "tiles": 2,
-            "parameters": {"epochs": 20, "checkpoint_every": 50},
-            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
+            "parameters": {"epochs": EPOCHS, "checkpoint_every": 50},
+            "inputs": {"dataset": trained.dataset, "pef": "@pef.pef"},
         },
     ]  # fmt: skip
-    job = gateway.post("/v1/pipelines", json={"name": "faulty", "steps": steps}).json()["jobs"][2]["id"]
+    job = gateway.post("/v1/pipelines", json={"name": "faulty", "steps": steps}).json()["jobs"][1]["id"]
     running = follow(gateway, job, lambda found: is_over(found) or (found["progress"] or {}).get("step", 0) > 150)
     phases = set()
     for _ in range(5):
-        (lease,) = json.loads(stack.up("exec", "-T", "snd", "rdukit", "node", "status", "--json"))["leases"]
+        (lease,) = json.loads(stack.execute("snd", "rdukit", "node", "status", "--json"))["leases"]
         phases.add(lease["counters"]["phase"])
         if "exec" in phases:  # between two runs it is the host's turn
             break
@@ -207,19 +217,19 @@ def test_a_tile_that_hangs_under_a_container_is_told_and_the_job_goes_on(stack: 
     assert reports and reports[0]["no_new_privileges"].startswith("applied")
     tile = running["attempts"][0]["tiles"][0]
     inject = ["snfadm", "--inject", "tile-hang", "-c", tile, "--data", "resets_that_fail=null", "--json"]
-    stack.up("exec", "-T", "snd", *inject)
+    stack.execute("snd", *inject)
     done = follow(gateway, job, is_over)
     assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
     error = done["attempts"][0]["error"]
     assert (error["code"], error["detail"]["component"]) == ("tile-fault", tile)
     assert done["result"]["resumed_from_step"] >= 50
     assert tile not in done["attempts"][1]["tiles"]
-    listed = stack.up("exec", "-T", "worker", "snfadm", "-l", "fault", "-v")
+    listed = stack.execute("worker", "snfadm", "-l", "fault", "-v")
     assert error["detail"]["fault_uuid"] in listed and job in listed
-    assert error["detail"]["fault_uuid"] in stack.up("exec", "-T", "snd", "cat", "/var/lib/rdukit/logs/sn.log")
+    assert error["detail"]["fault_uuid"] in stack.execute("snd", "cat", "/var/lib/rdukit/logs/sn.log")
     (node,) = gateway.get("/v1/nodes").json()["nodes"]
     assert (node["health"], [fault["job"] for fault in node["faults"]]) == ("DEGRADED", [job])
-    stack.up("exec", "-T", "snd", "snfadm", "--repair", tile.rpartition("/")[0])
+    stack.execute("snd", "snfadm", "--repair", tile.rpartition("/")[0])
 
 
 def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: Engine, gateway: httpx.Client) -> None:
@@ -227,7 +237,7 @@ def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: E
         (node,) = gateway.get("/v1/nodes").json()["nodes"]
         return [fault["comp_name"] for fault in node.get("faults", [])] == ["/NODE/XRDU_1/RDU_0/TILE_2"]
 
-    stack.up("exec", "-T", "snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_2")
+    stack.execute("snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_2")
     assert is_shown()
     stack.up("kill", "--signal", "KILL", "snd")
     stack.up("start", "snd")
@@ -235,8 +245,8 @@ def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: E
     while not is_shown():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    assert "ETYPE_SND_RESTART" in stack.up("exec", "-T", "snd", "snfadm", "-l", "error", "-v")
-    stack.up("exec", "-T", "snd", "snfadm", "--repair", "/NODE/XRDU_1/RDU_0")
+    assert "ETYPE_SND_RESTART" in stack.execute("snd", "snfadm", "-l", "error", "-v")
+    stack.execute("snd", "snfadm", "--repair", "/NODE/XRDU_1/RDU_0")
 
 
 def test_the_box_answers_by_itself(stack: Engine) -> None:
@@ -260,11 +270,11 @@ def test_a_job_is_done_once_though_processes_are_killed_under_it(
         "box": "logreg", "verb": "train", "parameters": {"epochs": EPOCHS, "checkpoint_every": 50},
         "inputs": {"dataset": trained.dataset, "pef": trained.pef},
     }  # fmt: skip
+    before = {service: stack.inspect(service)["State"] for service in services}  # a training may be quicker than this
     job = gateway.post("/v1/jobs", json=body).raise_for_status().json()["id"]
-    before = {service: stack.inspect(service)["State"]["StartedAt"] for service in services}
     for service in services:
         assert follow(gateway, job, is_under_way)["state"] == "running", "it is to be killed in the middle"
-        stack.kill(service)
+        stack.kill(before[service])
     done = follow(gateway, job, is_over)
     assert (done["state"], len(done["attempts"])) == ("succeeded", attempts), done
     assert (done["result"]["resumed_from_step"] >= 50) == (attempts == 2)
@@ -273,7 +283,7 @@ def test_a_job_is_done_once_though_processes_are_killed_under_it(
     assert len(ends) == 1, ends
     deadline = time.monotonic() + 60
     for service in services:
-        while not is_back(state := stack.inspect(service)["State"], before[service]):
+        while not is_back(state := stack.inspect(service)["State"], before[service]["StartedAt"]):
             assert time.monotonic() < deadline, state
             time.sleep(0.5)
 
@@ -286,30 +296,25 @@ def is_back(state: dict[str, Any], started: str) -> bool:
 def test_what_was_made_is_there_after_down_and_up(stack: Engine, gateway: httpx.Client, trained: Trained) -> None:
     listed = [job["id"] for job in gateway.get("/v1/jobs?limit=100").json()["jobs"]]
     content = gateway.get(f"/v1/artifacts/{trained.pef}/content").raise_for_status().content
-    stack.up("exec", "-T", "snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_3")
+    stack.execute("snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_3")
     stack.up("down", "--timeout", "10")
     stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
     assert [job["id"] for job in gateway.get("/v1/jobs?limit=100").json()["jobs"]] == listed
     assert gateway.get(f"/v1/artifacts/{trained.pef}/content").content == content
     (node,) = gateway.get("/v1/nodes").json()["nodes"]
     assert "/NODE/XRDU_1/RDU_0/TILE_3" in [fault["comp_name"] for fault in node["faults"]]
-    stack.up("exec", "-T", "snd", "snfadm", "--repair", "/NODE/XRDU_1/RDU_0")
+    stack.execute("snd", "snfadm", "--repair", "/NODE/XRDU_1/RDU_0")
 
 
 def test_the_box_serves_a_model_that_it_is_given(stack: Engine, gateway: httpx.Client, trained: Trained) -> None:
-    body = {
-        "box": "logreg", "verb": "train", "parameters": {"epochs": 1},
-        "inputs": {"dataset": trained.dataset, "pef": trained.pef},
-    }  # fmt: skip
-    job = gateway.post("/v1/jobs", json=body).raise_for_status().json()["id"]
-    checkpoint = follow(gateway, job, is_over)["outputs"]["checkpoint"]
     folder = Path(tempfile.mkdtemp(prefix="rdkmodels", dir="/tmp"))
     folder.chmod(0o755)
     try:
         (folder / "logreg.pef").write_bytes(gateway.get(f"/v1/artifacts/{trained.pef}/content").content)
-        files = gateway.get(f"/v1/artifacts/{checkpoint}").json()["files"]
+        files = gateway.get(f"/v1/artifacts/{trained.checkpoint}").json()["files"]
         name = max(file["path"] for file in files if file["path"].startswith("step-"))
-        answer = gateway.get(f"/v1/artifacts/{checkpoint}/content", params={"path": name}).raise_for_status()
+        url = f"/v1/artifacts/{trained.checkpoint}/content"
+        answer = gateway.get(url, params={"path": name}).raise_for_status()
         (folder / "parameters.safetensors").write_bytes(answer.content)
         given = {"RDUKIT_MODELS": str(folder), "RDUKIT_BOX_PEF": "/models/logreg.pef"}
         given["RDUKIT_BOX_CHECKPOINT"] = "/models/parameters.safetensors"
@@ -342,11 +347,11 @@ def test_every_container_is_limited_and_hardened(stack: Engine) -> None:
 def test_no_container_has_root_capabilities_or_a_writable_system(stack: Engine) -> None:
     program = "import os; print(os.getuid(), [l.split()[1] for l in open('/proc/self/status') if l[:6] == 'CapEff'][0])"
     for service in SERVICES:
-        uid, capabilities = stack.up("exec", "-T", service, "python", "-c", program).split()
+        uid, capabilities = stack.execute(service, "python", "-c", program).split()
         assert uid == "10001"
         assert int(capabilities, 16) == 0
         written = subprocess.run(
-            [*stack.compose, "exec", "-T", service, "sh", "-c", "echo x > /etc/x"],
+            ["docker", "exec", stack.container(service), "sh", "-c", "echo x > /etc/x"],
             cwd=TREE, env=stack.environment, capture_output=True, check=False,
         )  # fmt: skip
         assert written.returncode != 0
@@ -355,7 +360,7 @@ def test_no_container_has_root_capabilities_or_a_writable_system(stack: Engine) 
 def test_the_control_plane_carries_no_torch(stack: Engine) -> None:
     program = "import importlib.util; print(importlib.util.find_spec('torch') is None)"
     for service in ("gateway", "scheduler", "broker", "snd"):
-        assert stack.up("exec", "-T", service, "python", "-c", program).strip() == "True"
+        assert stack.execute(service, "python", "-c", program).strip() == "True"
 
 
 def test_the_images_build_from_a_context_without_secrets_or_tests(engine: Engine) -> None:

@@ -130,7 +130,9 @@ def test_every_image_has_labels_a_bill_of_materials_and_a_check_of_health(
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder, readable for all, with a PEF of the box mlp and a checkpoint."""
     folder = tmp_path_factory.mktemp("served")
-    pef = Path(run_verb("mlp", "compile", folder / "compiled", purpose="serve", batch_size=32).outputs["pef"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RDUKIT_KERNELS", "portable")  # the container's installation does not trust this one's libraries
+        pef = Path(run_verb("mlp", "compile", folder / "compiled", purpose="serve", batch_size=32).outputs["pef"])
     shutil.copyfile(pef, folder / "mlp.pef")
     torch.manual_seed(0)
     save_file(MultiLayerPerceptron().state_dict(), folder / "mlp.safetensors")
@@ -168,17 +170,16 @@ def test_a_box_in_a_container_serves_its_model_in_four_seconds_and_stops_in_orde
     assert took < 8, f"{took:.1f} s"
 
 
-def test_independent_tools_accept_a_layout_that_python_wrote(
-    layout: Path, tmp_path: Path, need: Callable[[str], str]
-) -> None:
+def test_independent_tools_accept_a_layout_that_python_wrote(layout: Path, need: Callable[[str], str]) -> None:
     skopeo, validator = need("skopeo"), need("oci-image-tool")
     told = json.loads(run(skopeo, "inspect", f"oci:{layout}:logreg"))
     assert told["Labels"]["dev.rdukit.box.name"] == "logreg"
     assert told["Labels"]["dev.rdukit.box.verbs"] == "preprocess,compile,train,infer"
     # The validator wants one image in a layout.
-    pushed = push_image(layout, "logreg", f"oci:{tmp_path / 'one'}:logreg")
-    assert (told["Digest"], verify_layout(tmp_path / "one").images) == (pushed.digest, ("logreg",))
-    run(validator, "validate", "--type", "image", "--ref", "name=logreg", str(tmp_path / "one"))
+    one = layout.with_name("one")  # beside it, on the same disk: blobs are linked
+    pushed = push_image(layout, "logreg", f"oci:{one}:logreg")
+    assert (told["Digest"], verify_layout(one).images) == (pushed.digest, ("logreg",))
+    run(validator, "validate", "--type", "image", "--ref", "name=logreg", str(one))
 
 
 def test_umoci_unpacks_a_layout_that_python_wrote(tmp_path: Path, need: Callable[[str], str]) -> None:
@@ -271,10 +272,11 @@ def test_podman_plays_the_pod_that_kubernetes_would_get(
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str], str]) -> Iterator[str]:
-    """Debian's docker-registry on a free loopback port."""
+def registry(layout: Path, need: Callable[[str], str]) -> Iterator[str]:
+    """Debian's docker-registry on a free loopback port; what it gets lies beside the layout."""
     program = need("docker-registry")
-    folder = tmp_path_factory.mktemp("registry")
+    folder = layout.with_name("registry")
+    folder.mkdir()
     port = free_port()
     settings = {
         "version": "0.1",

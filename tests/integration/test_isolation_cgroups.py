@@ -67,9 +67,15 @@ def number(path: Path) -> int:
 
 
 def test_an_application_has_limits_while_its_lease_lasts(guard: CgroupGuard, sleeper: subprocess.Popen[bytes]) -> None:
-    before = time.perf_counter()
+    waited_s = []
+    for _ in range(5):  # a busy machine may take the processor away once
+        before = time.perf_counter()
+        guard.enter("lease-0", sleeper.pid, 4)
+        waited_s.append(time.perf_counter() - before)
+        guard.leave("lease-0")
+    assert min(waited_s) < 0.01, "the daemon does not wait for the kernel"
+    assert guard.wait()
     guard.enter("lease-1", sleeper.pid, 4)
-    assert time.perf_counter() - before < 0.01  # the daemon does not wait for the kernel
     assert guard.report("lease-1") in ({"cgroup": "pending"}, guard.report("lease-1"))
     assert guard.wait()
     assert guard.report("lease-1") == {"cgroup_cpu": "applied: cpu.shares 512", "cgroup_pids": "applied: pids.max 20"}

@@ -48,14 +48,18 @@ class StressedNode:
         self.words = (home / "daemon.txt").open("wb")
         self.lives: list[int] = []
         self.start_times: list[float] = []
+        #: Every process that was started, also if it never answered: all end with ``end``.
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.nurseries: list[subprocess.Popen[bytes]] = []
+
+    def begin(self) -> None:
+        """Start the daemon, then the clients."""
         self.daemon = self.start()
         time.sleep(0.3)  # the connection that asked whether it answers is closed
         self.baseline = self.holdings()
-        pef = write_example_pef(home / "example.pef")
-        self.nurseries = [
-            self.nursery(self.folders[0], 8),
-            self.nursery(self.folders[1], 2, "--pef", str(pef)),
-        ]
+        pef = write_example_pef(self.home / "example.pef")
+        self.nurseries.append(self.nursery(self.folders[0], 8))
+        self.nurseries.append(self.nursery(self.folders[1], 2, "--pef", str(pef)))
 
     def start(self) -> "subprocess.Popen[bytes]":
         began = time.monotonic()
@@ -63,6 +67,7 @@ class StressedNode:
             node_command("start", "--platform", PLATFORM, "--no-snml", "--with-parent"),
             env=environment(self.home), stdout=self.words, stderr=self.words,
         )  # fmt: skip
+        self.started.append(process)
 
         def answers() -> bool:
             assert process.poll() is None, (self.home / "daemon.txt").read_text()[-2000:]
@@ -85,6 +90,7 @@ class StressedNode:
             env=environment(self.home, RDUKIT_NODE="daemon", RDUKIT_KERNELS="portable", RDUKIT_ACQUIRE_WAIT_S="5"),
             stdout=self.words, stderr=self.words,
         )  # fmt: skip
+        self.started.append(process)
         wait_until((folder / DIARY).exists, 30, "a nursery starts")
         return process
 
@@ -116,7 +122,7 @@ class StressedNode:
         self.daemon = self.start()
 
     def end(self) -> None:
-        for process in (*self.nurseries, self.daemon):
+        for process in reversed(self.started):
             for pid in [*descendants(process.pid), process.pid] if process.poll() is None else []:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -129,9 +135,10 @@ def node() -> Iterator[StressedNode]:
     home = Path(tempfile.mkdtemp(prefix="snd-", dir="/tmp"))
     stressed = StressedNode(home)
     try:
+        stressed.begin()
         yield stressed
     finally:
-        print(f"the daemon's status at the end: {stressed.daemon.poll()}; what was said:")
+        print(f"statuses at the end: {[process.poll() for process in stressed.started]}; what was said:")
         stressed.end()
         print((home / "daemon.txt").read_text()[-3000:])
         shutil.rmtree(home, ignore_errors=True)

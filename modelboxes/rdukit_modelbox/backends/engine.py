@@ -149,10 +149,12 @@ class ContainerBox:
             Cancelled: ``stop`` was set meanwhile; it is removed.
         """
         deadline = self._clock.monotonic() + timeout_s
-        while not self.is_ready():
+        while True:
             if stop is not None and stop.is_set():
                 self.stop(0)
                 raise Cancelled(f"container {self.id[:12]} was stopped before it was ready")
+            if self.is_ready():
+                break
             is_late = self._clock.monotonic() > deadline
             if is_late or not self.is_alive():
                 ended = self.events()[-1]

@@ -181,10 +181,12 @@ class KubernetesBackend:
             raise
         box = PodBox(self, name, told_limits(spec), started)
         deadline = self.clock.monotonic() + timeout_s
-        while not box.is_ready():
+        while True:
             if stop is not None and stop.is_set():
                 box.stop(0)
                 raise Cancelled(f"box {spec.box} was stopped before it was ready")
+            if box.is_ready():
+                break
             is_late = self.clock.monotonic() > deadline
             if is_late or not box.is_alive():
                 box.stop(0)

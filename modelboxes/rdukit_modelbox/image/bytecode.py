@@ -19,13 +19,16 @@ from rdukit.errors import Unavailable
 from rdukit_modelbox.image.layer import Entry
 
 #: The command, the wires, the process of a served model, the child of a verb; the platform's worker, which starts boxes
-#: on the same image; and what probes of health use.
+#: on the same image; what probes of health use; what a compile, and torch at an optimizer's first step, import late.
 START_MODULES: Final = (
     "rdukit.cli", "rdukit_modelbox.cli", "rdukit_modelbox.serve", "rdukit_modelbox.grpc_server",
-    "rdukit_modelbox.rest.http_protocol", "rdukit_modelbox.wires", "rdukit_modelbox.serving.device_process",
+    "rdukit_modelbox.rest.http_protocol", "rdukit_modelbox.rest.app", "rdukit_modelbox.serving.text.openai_rest",
+    "rdukit_modelbox.wires", "rdukit_modelbox.serving.device_process",
     "rdukit_modelbox.serving.loaded_model", "rdukit_modelbox.child", "rdukit_modelbox.program",
     "rdukit_modelbox.verbs.compile", "rdukit_modelbox.verbs.train", "rdukit_modelbox.verbs.preprocess",
     "rdukit_modelbox.verbs.infer", "rdukit_platform.worker.serve", "http.client", "urllib.request",
+    "sambaflow.samba", "rdukit_compiler.pipeline", "torch._dynamo", "torch._inductor.compile_fx", "numpy.random",
+    "numpy.ctypeslib",
 )  # fmt: skip
 #: The newest of marshal's forms that writes no references, which depend on what else the process has in memory.
 _MARSHAL_VERSION: Final = 2
