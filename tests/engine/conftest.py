@@ -120,6 +120,7 @@ class Begun:
 
     environment: "Future[dict[str, str]]"
     images: "Future[dict[str, str]]"
+    postgres: "Future[str]"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -131,6 +132,7 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
     needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     environment: Future[dict[str, str]] = Future()
     images: Future[dict[str, str]] = Future()
+    postgres: Future[str] = Future()
     folder = pool = None
     programs = Programs()
     wheels = set(WHEELS.glob("*.whl"))
@@ -140,13 +142,16 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
         except (pytest.skip.Exception, pytest.fail.Exception) as reason:
             environment.set_exception(reason)
             images.set_exception(reason)
+            postgres.set_exception(reason)
         else:
             environment.set_result(found)
             if "images" in needed:
                 pool = ThreadPoolExecutor(1, "builds")
                 images = pool.submit(build_images, programs, found)
+            if pool is not None and "postgres_image" in needed:
+                postgres = pool.submit(bring_postgres, programs, found)  # after the images: they are waited for first
     try:
-        yield Begun(environment, images)
+        yield Begun(environment, images, postgres)
     finally:
         programs.end()
         if pool is not None:
@@ -214,6 +219,26 @@ def find_builder(environment: dict[str, str]) -> tuple[str, str]:
 def images(begun: Begun) -> dict[str, str]:
     """The images by part, built from this tree; with ``RDUKIT_ENGINE_REUSE=1`` those that are there."""
     return begun.images.result()
+
+
+@pytest.fixture(scope="session")
+def postgres_image(begun: Begun) -> str:
+    """An image of PostgreSQL: the official one where it can be pulled, else a stand-in with Debian's server."""
+    return begun.postgres.result()
+
+
+def bring_postgres(programs: Programs, environment: dict[str, str]) -> str:
+    """The image of PostgreSQL that ``docker-compose.yml`` names, or a stand-in."""
+    named, own = "postgres:16", "rdukit/postgres:test"
+    for image in (named, own):
+        if answers("docker", "image", "inspect", image, environment=environment):
+            return image
+    if programs.run("docker", "pull", "--quiet", named, environment=environment).returncode == 0:
+        return named
+    made = programs.run(str(TREE / "scripts/engine/make-postgres"), own, environment=environment)
+    if made.returncode != 0:
+        refuse(f"no image of PostgreSQL: {(made.stderr.strip() or 'interrupted').splitlines()[-1]}")
+    return own
 
 
 def build_images(programs: Programs, environment: dict[str, str]) -> dict[str, str]:

@@ -55,7 +55,8 @@ class InferCycle:
         self._lane, self._protocol = lane, protocol
         self._name, self._version = name, version
         self._header_length: int | None = None
-        self._queued: QueuedInference
+        #: Until it is answered: an idle connection keeps no tensors.
+        self._queued: QueuedInference | None = None
         self._loading: asyncio.Future[ModelVersion] | None = None
         self.body = bytearray()
         self.more_body = True
@@ -107,7 +108,7 @@ class InferCycle:
             self.set_exception(error)
 
     def _queue(self, version: ModelVersion) -> None:
-        body = bytes(self.body)
+        body, self.body = bytes(self.body), bytearray()
         self._queued = self._lane.inference.queue(self._name, version, body, self._header_length, self)
 
     def _loaded(self, future: "asyncio.Future[ModelVersion]") -> None:
@@ -129,7 +130,9 @@ class InferCycle:
     def set_result(self, answer: InferAnswer) -> None:
         """Write the answer."""
         try:
-            headers, body = self._lane.inference.answer(self._queued, answer)
+            queued, self._queued = self._queued, None
+            assert queued is not None
+            headers, body = self._lane.inference.answer(queued, answer)
             self._respond(200, headers, body)
         except Exception as error:  # noqa: BLE001 the request's border
             self.set_exception(error)

@@ -1,0 +1,72 @@
+"""The stack with its profile ``postgres``: jobs are kept in PostgreSQL, also when the server is killed under them."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from compose_stack import EPOCHS, SERVICES, Engine, connect, find_compose, follow, is_over, is_under_way, read_events
+
+PASSWORD = "a secret/of@this:test"
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def stack(engine_environment: dict[str, str], images: dict[str, str], postgres_image: str) -> Iterator[Engine]:
+    found = find_compose(engine_environment, "rdukit-postgres")
+    found.environment.update(
+        COMPOSE_PROFILES="postgres", RDUKIT_POSTGRES_IMAGE=postgres_image, RDUKIT_DATABASE_PASSWORD=PASSWORD,
+        RDUKIT_DATABASE_URL="postgresql+psycopg://rdukit:a%20secret%2Fof%40this%3Atest@database:5432/rdukit",
+    )  # fmt: skip
+    try:
+        start(found)
+        yield found
+    finally:
+        found.up("down", "--volumes", "--timeout", "10")
+
+
+def start(stack: Engine) -> None:
+    """Bring all up, healthy."""
+    stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
+
+
+@pytest.fixture(scope="module")
+def gateway(stack: Engine) -> Iterator[httpx.Client]:
+    with connect(stack) as client:
+        yield client
+
+
+def rows(stack: Engine, table: str) -> int:
+    """How many rows a table of the platform has, as the server says."""
+    command = ["psql", "-U", "rdukit", "-d", "rdukit", "-At", "-c", f"select count(*) from {table}"]
+    return int(stack.execute("database", *command))
+
+
+def test_a_job_survives_the_death_of_its_database_and_is_there_after_down_and_up(
+    stack: Engine, gateway: httpx.Client
+) -> None:
+    assert len(stack.up("ps", "--quiet").split()) == len(SERVICES) + 1
+    steps = [
+        {"name": "data", "box": "logreg", "verb": "preprocess"},
+        {"name": "pef", "box": "logreg", "verb": "compile"},
+        {
+            "name": "train", "box": "logreg", "verb": "train", "parameters": {"epochs": EPOCHS, "checkpoint_every": 50},
+            "inputs": {"dataset": "@data.dataset", "pef": "@pef.pef"},
+        },
+    ]  # fmt: skip
+    before = stack.inspect("database")["State"]
+    made = gateway.post("/v1/pipelines", json={"name": "digits", "steps": steps})
+    assert made.status_code == 201, made.text
+    job = made.json()["jobs"][2]["id"]
+    assert follow(gateway, job, is_under_way)["state"] == "running", "it is to be killed in the middle"
+    stack.kill(before)
+    done = follow(gateway, job, is_over)
+    assert (done["state"], done["result"]["epochs"]) == ("succeeded", EPOCHS), done
+    states = [event["data"]["to"] for event in read_events(gateway, job) if event["kind"] == "state"]
+    assert states.count("succeeded") == 1, states
+    assert stack.inspect("database")["State"]["StartedAt"] != before["StartedAt"]
+    assert rows(stack, "jobs") == 3
+    stack.up("down", "--timeout", "10")
+    start(stack)
+    assert follow(gateway, job, is_over) == done
+    assert rows(stack, "jobs") == 3
