@@ -1,7 +1,7 @@
 """The engine tests in two processes side by side, on one engine: ``python scripts/engine/lanes.py [ARGUMENT …]``.
 
-One runs what needs the images, beginning with their build; the other all else, podman's half above all. Each waits much
-of its time. The engine is there before either and until both have ended: docker's and podman's rules of the network do
+One runs what needs the images, beginning with their build; the other all else, podman's half above all, and at its end
+the second stack, on the images that the first has built. Each waits much of its time. The engine is there before either and until both have ended: docker's and podman's rules of the network do
 not survive one another's start and end. An engine that answers is used, otherwise one is started if it may be.
 """
 
@@ -29,13 +29,14 @@ def main(arguments: list[str]) -> int:
     try:
         environment = {**os.environ, **start_engine(folder)}
         with (folder / "others.txt").open("wb") as said:
-            lanes.append(start_lane("not images", arguments, environment, said))
-            lanes.append(start_lane("images", arguments, environment, None))
+            waiting = {**environment, "RDUKIT_ENGINE_BUILDS": "elsewhere"}
+            lanes.append(start_lane("not images or second_stack", arguments, waiting, said))
+            lanes.append(start_lane("images and not second_stack", arguments, environment, None))
             try:
                 statuses = [lane.wait() for lane in reversed(lanes)]
             except KeyboardInterrupt:
                 statuses = end_lanes(lanes)
-        print("== what needs no image of ours", flush=True)
+        print("== what needs no image of ours, and the second stack", flush=True)
         sys.stdout.buffer.write((folder / "others.txt").read_bytes())
     finally:
         end_lanes(lanes)

@@ -67,11 +67,14 @@ def answers(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def find_compose(engine_environment: dict[str, str], project: str) -> Engine:
-    """The engine with its images (conftest.py), and a compose command for the project of that name."""
+def find_compose(engine_environment: dict[str, str], project: str, shift: int = 0) -> Engine:
+    """The engine with its images (conftest.py), and a compose command for the project of that name.
+
+    ``shift`` is added to the ports: another stack may be up.
+    """
     environment = {**engine_environment, "COMPOSE_PROJECT_NAME": project, "RDUKIT_TAG": "test"}
-    environment |= {"RDUKIT_GATEWAY_PORT": str(GATEWAY), "RDUKIT_BOX_PORT": str(BOX)}
-    environment |= {"RDUKIT_BOX_GRPC_PORT": str(BOX_GRPC)}
+    environment |= {"RDUKIT_GATEWAY_PORT": str(GATEWAY + shift), "RDUKIT_BOX_PORT": str(BOX + shift)}
+    environment |= {"RDUKIT_BOX_GRPC_PORT": str(BOX_GRPC + shift)}
     own = Path(sys.executable).with_name("docker-compose")
     compose = ["docker", "compose"] if answers("docker", "compose", "version") else [str(own)]
     if not answers(*compose, "version"):
@@ -86,7 +89,8 @@ def connect(stack: Engine) -> httpx.Client:
     """A client of the stack's gateway, with its token."""
     token = stack.execute("gateway", "cat", "/var/lib/rdukit/token").strip()
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=f"http://127.0.0.1:{GATEWAY}", headers=headers, timeout=60)
+    address = f"http://127.0.0.1:{stack.environment['RDUKIT_GATEWAY_PORT']}"
+    return httpx.Client(base_url=address, headers=headers, timeout=60)
 
 
 def is_over(job: dict[str, Any]) -> bool:

@@ -28,6 +28,8 @@ TREE = Path(__file__).parents[2]
 BASE_IMAGE = "python:3.11-slim-bookworm"
 WHEELS = TREE / "docker/wheels"
 IMAGES = {"platform": "platform", "modelbox": "modelboxes", "snd": "runtime"}
+#: Seconds that a build of the images may take.
+IMAGES_S = 900
 #: What must be free for gigabytes to be kept in memory.
 MUCH_MEMORY_KIB = 10 << 20
 PODMAN_CONFIG = """\
@@ -71,6 +73,7 @@ def need() -> Callable[[str], str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "images: needs the images of this tree, built by docker")
+    config.addinivalue_line("markers", "second_stack: a stack of its own beside the one that most tests share")
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
@@ -91,7 +94,7 @@ class Programs:
     def __init__(self) -> None:
         #: Those that were started, each in a process group of its own; all but the running ones have been waited for.
         self._started: list[subprocess.Popen[str]] = []
-        self._has_ended = False
+        self.has_ended = False
 
     def run(self, *command: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end. Returns how it ended, and what it said."""
@@ -100,14 +103,14 @@ class Programs:
             stderr=subprocess.PIPE, text=True, process_group=0,
         )  # fmt: skip
         self._started.append(process)
-        if self._has_ended:
+        if self.has_ended:
             os.killpg(process.pid, signal.SIGTERM)
         said, complaints = process.communicate()
         return subprocess.CompletedProcess(command, process.returncode, said, complaints)
 
     def end(self) -> None:
         """Ask those that run to end, and any that is started later."""
-        self._has_ended = True
+        self.has_ended = True
         for process in self._started:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -146,10 +149,11 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
         else:
             environment.set_result(found)
             if "images" in needed:
-                pool = ThreadPoolExecutor(1, "builds")
-                images = pool.submit(build_images, programs, found)
+                bring = await_images if os.environ.get("RDUKIT_ENGINE_BUILDS") == "elsewhere" else build_images
+                pool = ThreadPoolExecutor(2, "builds")
+                images = pool.submit(bring, programs, found)
             if pool is not None and "postgres_image" in needed:
-                postgres = pool.submit(bring_postgres, programs, found)  # after the images: they are waited for first
+                postgres = pool.submit(bring_postgres, programs, found)
     try:
         yield Begun(environment, images, postgres)
     finally:
@@ -239,6 +243,17 @@ def bring_postgres(programs: Programs, environment: dict[str, str]) -> str:
     if made.returncode != 0:
         refuse(f"no image of PostgreSQL: {(made.stderr.strip() or 'interrupted').splitlines()[-1]}")
     return own
+
+
+def await_images(programs: Programs, environment: dict[str, str]) -> dict[str, str]:
+    """What ``images`` gives, from another process that builds on the same engine."""
+    tags = {part: f"rdukit/{part}:test" for part in IMAGES}
+    deadline = time.monotonic() + IMAGES_S
+    while not answers("docker", "image", "inspect", *tags.values(), environment=environment):
+        if programs.has_ended or time.monotonic() > deadline:
+            refuse(f"the images were not built within {IMAGES_S} s")
+        time.sleep(1)
+    return tags
 
 
 def build_images(programs: Programs, environment: dict[str, str]) -> dict[str, str]:

@@ -8,12 +8,12 @@ from compose_stack import EPOCHS, SERVICES, Engine, connect, find_compose, follo
 
 PASSWORD = "a secret/of@this:test"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.second_stack]
 
 
 @pytest.fixture(scope="module")
 def stack(engine_environment: dict[str, str], images: dict[str, str], postgres_image: str) -> Iterator[Engine]:
-    found = find_compose(engine_environment, "rdukit-postgres")
+    found = find_compose(engine_environment, "rdukit-postgres", shift=10)
     found.environment.update(
         COMPOSE_PROFILES="postgres", RDUKIT_POSTGRES_IMAGE=postgres_image, RDUKIT_DATABASE_PASSWORD=PASSWORD,
         RDUKIT_DATABASE_URL="postgresql+psycopg://rdukit:a%20secret%2Fof%40this%3Atest@database:5432/rdukit",
