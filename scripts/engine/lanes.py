@@ -1,8 +1,9 @@
 """The engine tests in two processes side by side, on one engine: ``python scripts/engine/lanes.py [ARGUMENT …]``.
 
 One runs what needs the images, beginning with their build; the other all else, podman's half above all, and at its end
-the second stack, on the images that the first has built. Each waits much of its time. The engine is there before either and until both have ended: docker's and podman's rules of the network do
-not survive one another's start and end. An engine that answers is used, otherwise one is started if it may be.
+the second stack, on the images that the first has built. Each waits much of its time. The engine is there before either
+and until both have ended: docker's and podman's rules of the network do not survive one another's start and end. An
+engine that answers is used, otherwise one is started if it may be.
 """
 
 import os
