@@ -19,6 +19,8 @@ from rdukit_platform.settings import Home
 logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 15.0
+#: Seconds in which a server must take a connection, unless the URL says otherwise.
+CONNECT_S: Final = 5
 _WRITES: Final = "rdukit_writes"
 
 
@@ -37,7 +39,10 @@ class Database:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self.engine = create_engine(self.url, pool_pre_ping=True)
+            # A server whose machine is gone does not even refuse: without a bound a connection waits for minutes.
+            is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
+            bound = {} if is_bound else {"connect_timeout": CONNECT_S}
+            self.engine = create_engine(self.url, pool_pre_ping=True, connect_args=bound)
         self._writer: Engine = self.engine.execution_options(**{_WRITES: True})
 
     @classmethod

@@ -1,0 +1,35 @@
+"""A database server that is gone without a word: it is away after a bound, and a scheduler ends all the same."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from rdukit.testing import FakeClock
+from rdukit_platform.db import engine
+from rdukit_platform.db.engine import Database, is_reachable
+from rdukit_platform.scheduler.loop import Scheduler
+from rdukit_platform.settings import Home
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """A database behind a socket that takes connections and says nothing."""
+    monkeypatch.setattr(engine, "CONNECT_S", 2)  # the least that libpq knows
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        database = Database(f"postgresql+psycopg://rdukit@127.0.0.1:{server.getsockname()[1]}/rdukit")
+        yield database
+        database.close()
+
+
+def test_a_server_that_says_nothing_is_away_after_a_bound(silent: Database) -> None:
+    began = time.monotonic()
+    assert not is_reachable(silent)
+    assert time.monotonic() - began < 30
+
+
+def test_a_scheduler_ends_though_its_database_is_away(silent: Database, tmp_path: Path) -> None:
+    scheduler = Scheduler(Home(tmp_path), silent, None, None, FakeClock())  # type: ignore[arg-type]
+    scheduler.stop()
+    scheduler.run()
