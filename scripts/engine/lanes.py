@@ -12,15 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
 TREE = Path(__file__).parents[2]
 NOTHING_SELECTED = 5
-#: The builds take both cores, and what needs the images takes longest: the other lane is served after it.
-BEHIND = ("nice", "-n", "10")
 
 
 def main(arguments: list[str]) -> int:
@@ -34,7 +31,7 @@ def main(arguments: list[str]) -> int:
         environment = {**os.environ, **start_engine(folder)}
         with (folder / "others.txt").open("wb") as said:
             waiting = {**environment, "RDUKIT_ENGINE_BUILDS": "elsewhere"}
-            lanes.append(start_lane("not images or second_stack", arguments, waiting, said, BEHIND))
+            lanes.append(start_lane("not images or second_stack", arguments, waiting, said))
             lanes.append(start_lane("images and not second_stack", arguments, environment, None))
             try:
                 statuses = [lane.wait() for lane in reversed(lanes)]
@@ -60,17 +57,13 @@ def start_engine(folder: Path) -> dict[str, str]:
 
 
 def start_lane(
-    selected: str,
-    arguments: list[str],
-    environment: dict[str, str],
-    output: IO[bytes] | None,
-    prefix: Sequence[str] = (),
+    selected: str, arguments: list[str], environment: dict[str, str], output: IO[bytes] | None
 ) -> "subprocess.Popen[bytes]":
     """Start pytest on the tests that the mark expression ``selected`` picks, in a process group of its own.
 
     Ctrl-C in a terminal then reaches it once and by way of ``end_lanes``: a second one would cut its end short.
     """
-    command = [*prefix, sys.executable, "-m", "pytest", "-q", "tests/engine", "-m", selected, *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "tests/engine", "-m", selected, *arguments]
     return subprocess.Popen(
         command, cwd=TREE, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0
     )

@@ -150,10 +150,10 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
             environment.set_result(found)
             if "images" in needed:
                 bring = await_images if os.environ.get("RDUKIT_ENGINE_BUILDS") == "elsewhere" else build_images
-                pool = ThreadPoolExecutor(1, "builds")
+                pool = ThreadPoolExecutor(2, "builds")
                 images = pool.submit(bring, programs, found)
             if pool is not None and "postgres_image" in needed:
-                postgres = pool.submit(bring_postgres, programs, found)  # later: the images take both cores
+                postgres = pool.submit(bring_postgres, programs, found)
     try:
         yield Begun(environment, images, postgres)
     finally:
