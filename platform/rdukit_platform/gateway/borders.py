@@ -10,12 +10,12 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated
+from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _routing)
     app.add_exception_handler(IntegrityError, _raced)
+    app.add_exception_handler(OperationalError, _away)
+    app.add_exception_handler(InterfaceError, _away)
     app.add_exception_handler(Exception, _unknown)
 
 
@@ -68,6 +70,11 @@ def error_response(request: Request, error: RdukitError) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
     body = orjson.dumps(error.body(getattr(request.state, "request_id", None)), default=str)
     return Response(body, error.http_status, headers, media_type="application/json")
+
+
+async def _away(request: Request, error: Exception) -> Response:
+    logger.warning("database does not answer path=%s error=%s", request.url.path, error)
+    return error_response(request, Unavailable("the database does not answer at present; try again"))
 
 
 async def _known(request: Request, error: Exception) -> Response:

@@ -4,11 +4,14 @@ import socket
 import time
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 from rdukit.testing import FakeClock
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
+from rdukit_platform.gateway.borders import add_error_handlers
 from rdukit_platform.scheduler.loop import Scheduler
 from rdukit_platform.settings import Home
 
@@ -33,3 +36,18 @@ def test_a_scheduler_ends_though_its_database_is_away(silent: Database, tmp_path
     scheduler = Scheduler(Home(tmp_path), silent, None, None, FakeClock())  # type: ignore[arg-type]
     scheduler.stop()
     scheduler.run()
+
+
+async def test_a_gateway_says_that_its_database_is_away(silent: Database) -> None:
+    app = FastAPI()
+    add_error_handlers(app)
+
+    @app.get("/jobs")
+    def jobs() -> None:
+        with silent.read() as session:
+            session.connection()
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        answer = await client.get("/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert "the database does not answer" in answer.json()["error"]["message"]
