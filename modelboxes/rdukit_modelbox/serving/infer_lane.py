@@ -114,14 +114,12 @@ class InferCycle:
     def _loaded(self, future: "asyncio.Future[ModelVersion]") -> None:
         if future.cancelled():
             return
-        error = future.exception()
-        if error is not None:
+        try:
+            version = future.result()
+            if not self.disconnected:
+                self._queue(version)
+        except Exception as error:  # noqa: BLE001 the request's border
             self.set_exception(error)
-        elif not self.disconnected:
-            try:
-                self._queue(future.result())
-            except Exception as refusal:  # noqa: BLE001 the request's border
-                self.set_exception(refusal)
 
     def done(self) -> bool:
         """It is answered, or the caller has gone."""

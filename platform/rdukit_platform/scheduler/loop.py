@@ -71,11 +71,7 @@ class Scheduler:
             except redis.RedisError:
                 self._stop.wait(poll_s)
         self._beat_file.remove()
-        try:
-            with self._database.write() as session:
-                end_service(session, self.name)
-        except DBAPIError as error:  # it ends all the same; its row becomes old
-            logger.warning("end not written down error=%s", error)
+        end_service(self._database, self.name)
 
     def run_once(self) -> int:
         """One pass: recover, promote, admit. Returns how many messages were sent."""

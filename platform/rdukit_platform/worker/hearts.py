@@ -77,11 +77,7 @@ class Hearts:
                 held[ticket]()
         if self._beat_file is not None:
             self._beat_file.remove()
-        try:
-            with self._database.write() as session:
-                end_service(session, self._name)
-        except DBAPIError as error:  # it ends all the same; its row becomes old
-            logger.warning("end not written down error=%s", error)
+        end_service(self._database, self._name)
 
     def _beat(self, tickets: list[Ticket], is_service_due: bool) -> list[Ticket]:
         with self._database.write() as session:

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,7 @@ from rdukit_platform.settings import Home
 
 
 @pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database behind a socket that takes connections and says nothing."""
     monkeypatch.setattr(engine, "CONNECT_S", 2)  # the least that libpq knows
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -32,10 +33,13 @@ def test_a_server_that_says_nothing_is_away_after_a_bound(silent: Database) -> N
     assert time.monotonic() - began < 30
 
 
-def test_a_scheduler_ends_though_its_database_is_away(silent: Database, tmp_path: Path) -> None:
+def test_a_scheduler_ends_though_its_database_is_away(
+    silent: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = Scheduler(Home(tmp_path), silent, None, None, FakeClock())  # type: ignore[arg-type]
     scheduler.stop()
     scheduler.run()
+    assert f"end not written down service={scheduler.name}" in caplog.text
 
 
 async def test_a_gateway_says_that_its_database_is_away(silent: Database) -> None:

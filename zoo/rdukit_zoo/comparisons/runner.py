@@ -39,13 +39,8 @@ def run_one(name: str, options: Options, on_row: Callable[[Row], None]) -> Outco
     """Run one comparison to its end."""
     log = Path(options.folder) / f"{name}.log"
     command = [
-        sys.executable,
-        "-m",
-        "rdukit_zoo.comparisons.child",
-        name,
-        json.dumps(asdict(options)),
-        str(os.getpid()),
-    ]
+        sys.executable, "-m", "rdukit_zoo.comparisons.child", name, json.dumps(asdict(options)), str(os.getpid()),
+    ]  # fmt: skip
     rows: list[Row] = []
     with log.open("w") as stderr:
         child = subprocess.Popen(
