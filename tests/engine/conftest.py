@@ -128,7 +128,7 @@ class Begun:
 
 @pytest.fixture(scope="session", autouse=True)
 def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
-    """Starts the engine and the builds if any test needs them: pip waits for the network while other tests run.
+    """Starts the engine and the builds if any test needs them: the network is waited for while other tests run.
 
     Docker's engine comes before podman's first network and ends after its last: neither takes the other's rules away.
     """
@@ -150,9 +150,9 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Begun]:
             environment.set_result(found)
             if "images" in needed:
                 bring = await_images if os.environ.get("RDUKIT_ENGINE_BUILDS") == "elsewhere" else build_images
-                pool = ThreadPoolExecutor(2, "builds")
+                pool = ThreadPoolExecutor(1, "builds")
                 images = pool.submit(bring, programs, found)
-            if pool is not None and "postgres_image" in needed:
+            if pool is not None and "postgres_image" in needed:  # after the images: it may take their base
                 postgres = pool.submit(bring_postgres, programs, found)
     try:
         yield Begun(environment, images, postgres)
@@ -239,7 +239,7 @@ def bring_postgres(programs: Programs, environment: dict[str, str]) -> str:
             return image
     if programs.run("docker", "pull", "--quiet", named, environment=environment).returncode == 0:
         return named
-    made = programs.run(str(TREE / "scripts/engine/make-postgres"), own, environment=environment)
+    made = programs.run(str(TREE / "scripts/engine/make-postgres"), own, BASE_IMAGE, environment=environment)
     if made.returncode != 0:
         refuse(f"no image of PostgreSQL: {(made.stderr.strip() or 'interrupted').splitlines()[-1]}")
     return own
@@ -273,7 +273,7 @@ def build_images(programs: Programs, environment: dict[str, str]) -> dict[str, s
         assert done.returncode == 0, done.stderr[-3000:]
         return tag
 
-    # pip waits for the network much of the time; BuildKit sends each file once for all three.
+    # Much of the time is the network's; BuildKit sends each file once for all three, and takes equal steps once.
     with ThreadPoolExecutor(len(IMAGES) if kit == "1" else 1) as pool:
         return dict(zip(IMAGES, pool.map(build, IMAGES), strict=True))
 
