@@ -6,6 +6,7 @@ that a killed worker left is ended by whichever worker looks next, and the box o
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -20,6 +21,7 @@ from rdukit_platform.db.models import AttemptRow, JobRow
 logger = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
+GONE_S: Final = 10.0
 
 
 def choose_left_behind(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collection[int]]) -> list[OwnedBox]:
@@ -67,17 +69,23 @@ def reap_left_behind(backend: BoxBackend, database: Database) -> int:
     return len(left)
 
 
-def reap_earlier(backend: BoxBackend, owner: Owner) -> None:
+def reap_earlier(backend: BoxBackend, owner: Owner, wait_s: float = GONE_S) -> None:
     """End the boxes of a job's earlier attempts, so that this one is alone in the job's folder.
+
+    Args:
+        wait_s: seconds that they may take to go once they were ended: the sweeper may be at one just now.
 
     Raises:
         Unavailable: the backend does not answer, or one of them does not end.
     """
-    for box in backend.orphans(owner):
-        reap(backend, box)
     left = backend.orphans(owner)
-    if left:
-        raise Unavailable(f"box {left[0].id} of attempt {left[0].owner.epoch} of job {owner.id} does not end")
+    for box in left:
+        reap(backend, box)
+    deadline = time.monotonic() + wait_s
+    while left := left and backend.orphans(owner):
+        if time.monotonic() > deadline:
+            raise Unavailable(f"box {left[0].id} of attempt {left[0].owner.epoch} of job {owner.id} does not end")
+        time.sleep(0.1)
 
 
 def reap(backend: BoxBackend, box: OwnedBox) -> None:

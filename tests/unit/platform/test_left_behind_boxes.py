@@ -106,7 +106,16 @@ def test_an_attempt_goes_on_only_when_the_boxes_before_it_have_gone() -> None:
     reap_earlier(backend, Owner("a", 3))
     assert {box.owner for box in backend.owned()} == {Owner("a", 3), Owner("b", 1)}
     with pytest.raises(Unavailable, match=r"box a/3 of attempt 3 of job a does not end"):
-        reap_earlier(Boxes(Owner("a", 3), undying=True), Owner("a", 4))
+        reap_earlier(Boxes(Owner("a", 3), undying=True), Owner("a", 4), wait_s=0.0)
+
+
+def test_an_attempt_waits_for_a_box_that_the_sweeper_is_just_ending() -> None:
+    backend = Boxes(Owner("a", 1), undying=True)
+    sweeper = threading.Timer(0.2, backend.there.clear)
+    sweeper.start()
+    reap_earlier(backend, Owner("a", 2))
+    sweeper.join()
+    assert not backend.owned()
 
 
 def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attempt() -> None:
