@@ -21,7 +21,6 @@ from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
 from rdukit_modelbox.backends.kubernetes_manifests import (
     ClaimedFolder,
     make_pod,
-    make_service,
     owner_of,
     told_limits,
 )
@@ -37,11 +36,12 @@ _UNITS: Final = {
 
 
 class PodBox:
-    """A box in a Pod; addressed by its Service's name, which resolves inside the cluster."""
+    """A box in a Pod; reached at the Pod's address, which is its own as long as it lives."""
 
     def __init__(self, backend: "KubernetesBackend", name: str, limits: Mapping[str, str], started: float) -> None:
         self._backend = backend
         self._name = name
+        self._host = ""
         self._limits = limits
         self._events = [BoxEvent(EventKind.STARTED, started)]
         self._last_words: str | None = None
@@ -49,18 +49,18 @@ class PodBox:
 
     @property
     def id(self) -> str:
-        """The Pod's name, which is its Service's too."""
+        """The Pod's name."""
         return self._name
 
     @property
     def rest_url(self) -> str:
         """Base address of the REST wire."""
-        return f"http://{self._name}.{self._backend.namespace}.svc:{REST_PORT}"
+        return f"http://{self._host}:{REST_PORT}"
 
     @property
     def grpc_address(self) -> str:
         """``host:port`` of the gRPC wire."""
-        return f"{self._name}.{self._backend.namespace}.svc:{GRPC_PORT}"
+        return f"{self._host}:{GRPC_PORT}"
 
     @property
     def limits(self) -> Mapping[str, str]:
@@ -111,13 +111,13 @@ class PodBox:
         return tuple(self._events)
 
     def terminate(self) -> None:
-        """Delete the Pod, and with it its log; ``stop`` waits for that and deletes the Service."""
+        """Delete the Pod, and with it its log; ``stop`` waits for that."""
         if self._last_words is None:
             self._last_words = self.logs()
             self._backend.call("DELETE", self._backend.pod_path(self._name), missing="{}")
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Delete the Pod and the Service; returns when the Pod has gone."""
+        """Delete the Pod; returns when it has gone."""
         if self._is_removed:
             return
         self.events()
@@ -128,8 +128,10 @@ class PodBox:
             self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted"))
 
     def became_ready(self) -> None:
-        """Note the time."""
+        """Note the time, and the Pod's address."""
         self._events.append(BoxEvent(EventKind.READY, self._backend.clock.now()))
+        address = str(self._status().get("podIP", ""))
+        self._host = f"[{address}]" if ":" in address else address
 
     def _status(self) -> dict[str, Any]:
         if self._last_words is not None:
@@ -140,7 +142,7 @@ class PodBox:
 
 
 class KubernetesBackend:
-    """Starts boxes as Pods of one namespace, each with a Service."""
+    """Starts boxes as Pods of one namespace."""
 
     name = "kubernetes"
 
@@ -163,7 +165,7 @@ class KubernetesBackend:
         self._client.close()
 
     def start(self, spec: BoxSpec, timeout_s: float = 120.0, stop: threading.Event | None = None) -> PodBox:
-        """Create Service and Pod, and wait until the Pod is ready.
+        """Create a Pod, and wait until it is ready.
 
         Raises:
             InvalidArgument: a folder of ``spec`` lies in no claim.
@@ -173,12 +175,7 @@ class KubernetesBackend:
         name = f"rdukit-{secrets.token_hex(6)}"
         pod = make_pod(spec, name, self.namespace, self._image, self._folders)
         started = self.clock.now()
-        self.call("POST", f"/api/v1/namespaces/{self.namespace}/services", make_service(spec, name, self.namespace))
-        try:
-            self.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
-        except Unavailable:
-            self.delete(name, 0)
-            raise
+        self.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
         box = PodBox(self, name, told_limits(spec), started)
         deadline = self.clock.monotonic() + timeout_s
         while True:
@@ -211,14 +208,13 @@ class KubernetesBackend:
         return tuple(OwnedBox(name, labels.get(BOX_LABEL, ""), owner_of(labels)) for name, labels in sorted(found))
 
     def reap(self, orphan: OwnedBox) -> None:
-        """Delete its Pod and Service."""
+        """Delete its Pod."""
         self.delete(orphan.id, 10.0)
 
     def delete(self, name: str, grace_s: float) -> None:
-        """Delete a Pod and its Service, and wait until the Pod has gone."""
+        """Delete a Pod, and wait until it has gone."""
         options = {"gracePeriodSeconds": int(grace_s), "propagationPolicy": "Background"}
         self.call("DELETE", self.pod_path(name), options, missing="{}")
-        self.call("DELETE", f"/api/v1/namespaces/{self.namespace}/services/{name}", missing="{}")
         deadline = self.clock.monotonic() + grace_s + 30
         while self.call("GET", self.pod_path(name), missing="").text:
             if self.clock.monotonic() > deadline:

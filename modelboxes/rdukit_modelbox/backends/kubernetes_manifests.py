@@ -1,4 +1,4 @@
-"""What a box is in Kubernetes: a Pod and a Service, as values. Pure.
+"""What a box is in Kubernetes: a Pod, as a value. Pure.
 
 Every folder that a box needs lies in a persistent volume claim; nothing of a node's own disk is mounted.
 """
@@ -82,25 +82,8 @@ def make_pod(spec: BoxSpec, name: str, namespace: str, image: str, folders: Sequ
     }
 
 
-def make_service(spec: BoxSpec, name: str, namespace: str) -> dict[str, Any]:
-    """The Service in front of that Pod; it has the Pod's name."""
-    _check_name(name)
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels_of(spec, name)},
-        "spec": {
-            "selector": {"app.kubernetes.io/instance": name},
-            "ports": [
-                {"name": "rest", "port": REST_PORT, "targetPort": "rest"},
-                {"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc"},
-            ],
-        },
-    }
-
-
 def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
-    """Labels of all that belongs to a box.
+    """Labels of a box's Pod.
 
     Raises:
         InvalidArgument: the owner's id cannot be a label.

@@ -1,4 +1,4 @@
-"""The calls of the Kubernetes backend, against an imitation of the API that keeps pods and services in a dictionary.
+"""The calls of the Kubernetes backend, against an imitation of the API that keeps pods in a dictionary.
 
 It shows that the calls fit together, not that a real cluster answers so: none could be had.
 """
@@ -25,6 +25,7 @@ class ImitatedCluster:
         self.objects: dict[str, dict[str, Any]] = {}
         self.fate: dict[str, Any] | None = None
         self.refused = ""
+        self.address = "10.1.2.3"
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -48,7 +49,9 @@ class ImitatedCluster:
             del self.objects[path]
             return httpx.Response(200, json=found)
         found["looks"] += 1
-        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        ready = {
+            "phase": "Running", "podIP": self.address, "conditions": [{"type": "Ready", "status": "True"}],
+        }  # fmt: skip
         return httpx.Response(
             200, json={**found, "status": self.fate or (ready if found["looks"] > 1 else {"phase": "Pending"})}
         )
@@ -69,13 +72,11 @@ def backend(cluster: ImitatedCluster) -> KubernetesBackend:
 SPEC = BoxSpec("logreg", Path("/data/7"), owner=Owner("p", 1))
 
 
-def test_a_box_starts_as_pod_and_service_and_leaves_only_its_log(
-    backend: KubernetesBackend, cluster: ImitatedCluster
-) -> None:
+def test_a_box_starts_as_a_pod_and_leaves_only_its_log(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
     box = backend.start(SPEC)
-    assert {path.rsplit("/", 2)[1] for path in cluster.objects} == {"pods", "services"}
+    assert [path.rsplit("/", 2)[1:] for path in cluster.objects] == [["pods", box.id]]
     assert box.is_alive() and box.is_ready()
-    assert box.rest_url == f"http://{box.id}.boxes.svc:9000"
+    assert (box.rest_url, box.grpc_address) == ("http://10.1.2.3:9000", "10.1.2.3:9001")
     assert list(box.follow()) == ["one", "two"]
     box.stop()
     assert not cluster.objects and not box.is_alive()
@@ -109,24 +110,28 @@ def test_a_pod_that_is_never_ready_is_removed_in_the_end(backend: KubernetesBack
     assert not cluster.objects
 
 
-def test_a_pod_that_is_refused_leaves_no_service(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+def test_a_pod_whose_address_is_of_six_is_reached_at_it(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    cluster.address = "fd00::7"
+    box = backend.start(SPEC)
+    assert (box.rest_url, box.grpc_address) == ("http://[fd00::7]:9000", "[fd00::7]:9001")
+
+
+def test_a_pod_that_is_refused_is_told(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
     cluster.refused = "/pods"
     with pytest.raises(Unavailable, match="403 exceeded quota"):
         backend.start(SPEC)
     assert not cluster.objects
 
 
-def test_a_pod_that_was_asked_to_end_keeps_its_log_and_leaves_its_service_to_stop(
-    backend: KubernetesBackend, cluster: ImitatedCluster
-) -> None:
+def test_a_pod_that_was_asked_to_end_keeps_its_log(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
     box = backend.start(SPEC)
     assert [found.id for found in backend.owned()] == [box.id]
     box.terminate()
     box.terminate()
-    assert {path.rsplit("/", 2)[1] for path in cluster.objects} == {"services"}
+    assert not cluster.objects and not backend.owned()
     assert not box.is_alive() and box.logs(tail=1) == "two\n"
     box.stop()
-    assert not cluster.objects and not backend.owned()
+    assert box.logs(tail=1) == "two\n"
 
 
 def test_a_pod_that_is_not_wanted_any_more_is_removed(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
