@@ -1,13 +1,13 @@
 """Run boxes as Pods, by the Kubernetes API over HTTPS.
 
-The manifests are tried (schemas, and a Pod run by podman); the calls below are written to the API's reference and tried
-against a server that only imitates it: no cluster could be had.
+Tried against a cluster of one node (Kubernetes 1.36; ``tests/engine/test_kubernetes.py`` repeats it on another), and
+always against a server that only imitates the API.
 """
 
 import secrets
 import ssl
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +44,8 @@ class PodBox:
         self._host = ""
         self._limits = limits
         self._events = [BoxEvent(EventKind.STARTED, started)]
-        self._last_words: str | None = None
+        #: Its log, kept since it goes with the Pod.
+        self._last_words = ""
         self._is_removed = False
 
     @property
@@ -78,17 +79,12 @@ class PodBox:
 
     def logs(self, tail: int | None = None) -> str:
         """What it has written so far, or the last ``tail`` lines of it."""
-        if self._last_words is None:
-            query = None if tail is None else {"tailLines": str(tail)}
-            return self._backend.call("GET", self._backend.pod_path(self._name, "/log"), query=query, missing="").text
-        return last_lines(self._last_words, tail)
+        said = "" if self._is_removed else self._backend.read_log(self._name, tail)
+        return said or last_lines(self._last_words, tail)
 
     def follow(self) -> Iterator[str]:
         """Its log line by line till its end."""
-        if self._last_words is not None:
-            yield from self._last_words.splitlines()
-            return
-        yield from self._backend.follow(self._name)
+        yield from self._backend.follow(self._name) if self._status() else self._last_words.splitlines()
 
     def stats(self) -> Stats:
         """What the metrics server says, where the cluster has one: processors in use now, not seconds so far.
@@ -111,21 +107,28 @@ class PodBox:
         return tuple(self._events)
 
     def terminate(self) -> None:
-        """Delete the Pod, and with it its log; ``stop`` waits for that."""
-        if self._last_words is None:
-            self._last_words = self.logs()
-            self._backend.call("DELETE", self._backend.pod_path(self._name), missing="{}")
+        """Delete the Pod, which is gone when its box has ended; ``stop`` waits for that."""
+        self._keep_words()
+        self._backend.call("DELETE", self._backend.pod_path(self._name), missing="{}")
 
     def stop(self, grace_s: float = 10.0) -> None:
         """Delete the Pod; returns when it has gone."""
         if self._is_removed:
             return
-        self.events()
-        self._last_words = self.logs()
-        self._backend.delete(self._name, grace_s)
+        self._keep_words()
+        self._backend.delete(self._name, grace_s, self._keep_words)
         self._is_removed = True
         if self._events[-1].kind is not EventKind.ENDED:
             self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted"))
+
+    def _keep_words(self) -> None:
+        self.events()
+        self._last_words = self.logs()
+
+    def waits_for(self) -> str:
+        """What keeps it from starting, as words to be appended; nothing if it has started."""
+        reasons = pending_reasons(self._status())
+        return f" ({'; '.join(reasons)})" if reasons else ""
 
     def became_ready(self) -> None:
         """Note the time, and the Pod's address."""
@@ -134,7 +137,7 @@ class PodBox:
         self._host = f"[{address}]" if ":" in address else address
 
     def _status(self) -> dict[str, Any]:
-        if self._last_words is not None:
+        if self._is_removed:
             return {}
         pod = self._backend.call("GET", self._backend.pod_path(self._name), missing="{}").json()
         status: dict[str, Any] = pod.get("status") or {}
@@ -186,8 +189,9 @@ class KubernetesBackend:
                 break
             is_late = self.clock.monotonic() > deadline
             if is_late or not box.is_alive():
+                waits = box.waits_for()
                 box.stop(0)
-                what = f"was not ready in {timeout_s:g} s" if is_late else box.events()[-1].detail
+                what = f"was not ready in {timeout_s:g} s{waits}" if is_late else box.events()[-1].detail
                 raise Unavailable(f"pod {name} {what}: {box.logs().strip()[-500:]}")
             self.clock.sleep(POLL_S)
         box.became_ready()
@@ -211,21 +215,30 @@ class KubernetesBackend:
         """Delete its Pod."""
         self.delete(orphan.id, 10.0)
 
-    def delete(self, name: str, grace_s: float) -> None:
-        """Delete a Pod, and wait until it has gone."""
+    def delete(self, name: str, grace_s: float, look: Callable[[], None] = lambda: None) -> None:
+        """Delete a Pod, and wait until it has gone; meanwhile ``look`` at it."""
         options = {"gracePeriodSeconds": int(grace_s), "propagationPolicy": "Background"}
         self.call("DELETE", self.pod_path(name), options, missing="{}")
         deadline = self.clock.monotonic() + grace_s + 30
         while self.call("GET", self.pod_path(name), missing="").text:
             if self.clock.monotonic() > deadline:
                 raise Unavailable(f"pod {name} is still there {grace_s + 30:g} s after it was deleted")
+            look()
             self.clock.sleep(POLL_S)
+
+    def read_log(self, name: str, tail: int | None) -> str:
+        """A Pod's log so far; empty while its container waits to start, when the API has none to give."""
+        query = None if tail is None else {"tailLines": str(tail)}
+        return self.call("GET", self.pod_path(name, "/log"), query=query, missing="", absent=(400, 404)).text
 
     def follow(self, name: str) -> Iterator[str]:
         """A Pod's log, line by line."""
         query = {"follow": "true"}
         try:
             with self._client.stream("GET", self.pod_path(name, "/log"), params=query, timeout=None) as response:
+                if response.is_error:
+                    response.read()
+                    raise Unavailable(f"the Kubernetes API refuses the log of pod {name}: {_message(response)}")
                 yield from response.iter_lines()
         except httpx.HTTPError as cause:
             raise Unavailable(f"the log of pod {name} broke off: {cause}") from cause
@@ -241,11 +254,13 @@ class KubernetesBackend:
         body: Mapping[str, object] | None = None,
         query: Mapping[str, str] | None = None,
         missing: str | None = None,
+        absent: Collection[int] = (404,),
     ) -> httpx.Response:
         """One call of the API.
 
         Args:
             missing: what to answer, as text, when there is no such object; None raises.
+            absent: the statuses that say so.
 
         Raises:
             Unavailable: it refuses; the message is the API's own.
@@ -255,7 +270,7 @@ class KubernetesBackend:
             response = self._client.request(method, path, json=body, params=query)
         except httpx.HTTPError as cause:
             raise BackendUnavailable(f"the Kubernetes API cannot be reached: {cause}") from cause
-        if response.status_code == 404 and missing is not None:
+        if response.status_code in absent and missing is not None:
             return httpx.Response(404, text=missing)
         if response.is_error:
             raise Unavailable(f"the Kubernetes API refuses {method} {path}: {_message(response)}")
@@ -292,6 +307,18 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
         detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"
         events.append(BoxEvent(EventKind.ENDED, 0.0, detail))
     return events
+
+
+def pending_reasons(status: Mapping[str, Any]) -> list[str]:
+    """Why a Pod has no node yet, or its container has not started. Pure."""
+    unscheduled = [
+        condition
+        for condition in status.get("conditions") or []
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+    ]
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
+    told = [*unscheduled, *(state["waiting"] for state in states if state.get("waiting"))]
+    return [": ".join(filter(None, (each.get("reason"), each.get("message")))) for each in told]
 
 
 def parse_quantity(text: str) -> float:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import httpx
 import pytest
@@ -41,12 +41,15 @@ def contract_box(backend: BoxBackend, folder: Path, memory_bytes: int = 4 << 30)
 class BackendContract:
     """Its fixtures, of class scope: ``backend``; ``folder`` that its boxes may use; ``running``, a ``contract_box``."""
 
+    #: Where boxes listen; None: each has an address of its own.
+    HOST: ClassVar[str | None] = "127.0.0.1"
+
     def test_a_started_box_is_ready_and_answers(self, running: RunningBox) -> None:
         assert running.is_alive() and running.is_ready()
         described = httpx.get(f"{running.rest_url}/v1/describe", timeout=30)
         assert described.json()["name"] == "logreg"
         host, _, port = running.grpc_address.rpartition(":")
-        assert host == "127.0.0.1" and int(port) > 0
+        assert host == (self.HOST or httpx.URL(running.rest_url).host) and int(port) > 0
 
     def test_a_box_has_started_before_it_is_ready(self, running: RunningBox) -> None:
         first, second, *more = running.events()
@@ -100,7 +103,7 @@ class BackendContract:
         with pytest.raises(Unavailable):
             box.stats()
         with pytest.raises(httpx.HTTPError):
-            httpx.get(f"{box.rest_url}/v1/describe", timeout=5)
+            httpx.get(f"{box.rest_url}/v1/describe", timeout=5).raise_for_status()
         assert box.events()[-1].kind is EventKind.ENDED
 
     def test_a_box_that_does_not_exist_is_told_with_its_last_words(self, backend: BoxBackend, folder: Path) -> None:

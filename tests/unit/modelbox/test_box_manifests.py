@@ -12,7 +12,7 @@ import yaml
 from rdukit.box_backends import BoxSpec, EventKind, Limits, Owner, is_orphan
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.backends.engine import _seconds, container_options
-from rdukit_modelbox.backends.kubernetes import end_events, parse_quantity
+from rdukit_modelbox.backends.kubernetes import end_events, parse_quantity, pending_reasons
 from rdukit_modelbox.backends.kubernetes_manifests import (
     ClaimedFolder,
     make_pod,
@@ -65,6 +65,14 @@ def test_a_pods_end_is_read_from_its_status() -> None:
     assert end_events({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}) == []
     (evicted,) = end_events({"phase": "Failed", "reason": "Evicted", "message": "disk"})
     assert evicted.detail == "Evicted: disk"
+
+
+def test_what_keeps_a_pod_from_starting_is_told() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"}
+    assert pending_reasons({"conditions": [condition]}) == ["Unschedulable: Insufficient cpu"]
+    creating = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    assert pending_reasons({"containerStatuses": [creating]}) == ["ContainerCreating"]
+    assert pending_reasons({"conditions": [condition | {"status": "True"}], "containerStatuses": [{}]}) == []
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ class ImitatedCluster:
         self.objects: dict[str, dict[str, Any]] = {}
         self.fate: dict[str, Any] | None = None
         self.refused = ""
+        #: No container has started, so that there is no log.
+        self.is_silent = False
         self.address = "10.1.2.3"
 
     def answer(self, request: httpx.Request) -> httpx.Response:
@@ -40,8 +42,10 @@ class ImitatedCluster:
             pods = [o for p, o in self.objects.items() if "/pods/" in p and key in o["metadata"]["labels"]]
             found = [o for o in pods if not wanted or o["metadata"]["labels"][key] == wanted]
             return httpx.Response(200, json={"items": found})
-        if path.endswith("/log"):
-            return httpx.Response(200, text="one\ntwo\n")
+        if path.endswith("/log") and self.is_silent:
+            return httpx.Response(400, json={"kind": "Status", "message": "waiting to start: ContainerCreating"})
+        if path.endswith("/log") and path.removesuffix("/log") in self.objects:
+            return httpx.Response(200, text="two\n" if "tailLines" in request.url.params else "one\ntwo\n")
         found = self.objects.get(path)
         if found is None:
             return httpx.Response(404, json={"kind": "Status", "message": "not found"})
@@ -104,8 +108,10 @@ def test_a_pod_that_fails_is_told_and_removed(backend: KubernetesBackend, cluste
 
 
 def test_a_pod_that_is_never_ready_is_removed_in_the_end(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
-    cluster.fate = {"phase": "Pending"}
-    with pytest.raises(Unavailable, match="was not ready in 20 s"):
+    waiting = {"reason": "ErrImagePull", "message": "no such image"}
+    cluster.fate = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]}
+    cluster.is_silent = True
+    with pytest.raises(Unavailable, match=r"was not ready in 20 s \(ErrImagePull: no such image\)"):
         backend.start(SPEC, 20)
     assert not cluster.objects
 
@@ -130,13 +136,23 @@ def test_a_pod_that_was_asked_to_end_keeps_its_log(backend: KubernetesBackend, c
     box.terminate()
     assert not cluster.objects and not backend.owned()
     assert not box.is_alive() and box.logs(tail=1) == "two\n"
+    assert list(box.follow()) == ["one", "two"]
     box.stop()
     assert box.logs(tail=1) == "two\n"
+
+
+def test_a_log_that_the_api_refuses_is_told(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    box = backend.start(SPEC)
+    cluster.is_silent = True
+    with pytest.raises(Unavailable, match="waiting to start: ContainerCreating"):
+        list(box.follow())
+    assert box.logs() == ""
 
 
 def test_a_pod_that_is_not_wanted_any_more_is_removed(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
     stop = threading.Event()
     stop.set()
+    cluster.is_silent = True
     with pytest.raises(Cancelled, match="before it was ready"):
         backend.start(SPEC, stop=stop)
     assert not cluster.objects
