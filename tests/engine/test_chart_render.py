@@ -14,53 +14,15 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
+from chart_values import CASES, CHART, EVERYTHING
 
 TREE = Path(__file__).parents[2]
-CHART = TREE / "charts/rdukit"
 #: Oldest that the chart admits, and newest that schemas can be had of.
 VERSIONS = ("1.27", "1.37")
 DNS_LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 WORKLOADS = {"Deployment", "DaemonSet", "StatefulSet", "Pod"}
 #: Paths that the processes answer; scheduler, worker, node, broker and database are probed by commands.
 PROBE_PATHS = {"gateway": {"/health", "/health/live"}, "box": {"/health/ready", "/health/live"}}
-
-EVERYTHING: dict[str, Any] = {
-    "images": {"registry": "registry.example/team", "pullSecrets": ["login"]},
-    "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 5},
-    "node": {"tolerations": [{"key": "rdu", "operator": "Exists"}], "priorityClassName": "high"},
-    "gateway": {
-        "autoscaling": {"enabled": True, "minReplicas": 2},
-        "ingress": {"enabled": True, "host": "rdukit.example.org", "className": "nginx", "tlsSecret": "certificate"},
-    },
-    "worker": {"autoscaling": {"enabled": True}, "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 7}},
-    "database": {"kind": "bundled"},
-    "secrets": {"existing": "passwords"},
-    "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"may-call": "boxes"}}}]},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-    "boxes": [
-        {
-            "name": "logreg", "pef": "/models/logreg.pef", "checkpoint": "/models/checkpoint", "replicas": 3,
-            "models": {"existingClaim": "models"}, "tokens": {"secret": "tokens"}, "secretEnvironment": "s3",
-        },
-        {
-            "name": "digits-mlp", "box": "mlp", "pef": "s3://models/mlp.pef", "autoscaling": {"enabled": True},
-            "image": {"repository": "boxes/mlp", "digest": "sha256:" + "0" * 64}, "priorityClassName": "high",
-            "nodeSelector": {"disk": "fast"}, "settings": {"RDUKIT_BOX_MAX_QUEUE": 64},
-        },
-        {"name": "own", "box": "/opt/rdukit/box/modelbox.yaml", "state": {"existingClaim": "own"}},
-    ],
-}  # fmt: skip
-CASES: dict[str, dict[str, Any]] = {
-    "defaults with passwords that exist": {"secrets": {"existing": "passwords"}},
-    "everything": EVERYTHING,
-    "boxes only": {"platform": {"enabled": False}, "boxes": [{"name": "logreg"}]},
-    "external": {
-        "broker": {"bundled": False, "external": {"secret": "urls", "key": "broker"}},
-        "database": {"kind": "external", "external": {"secret": "urls", "key": "database"}},
-        "home": {"existingClaim": "shared"}, "networkPolicy": {"enabled": False},
-        "serviceAccount": {"create": False, "name": "mine"},
-    },
-}  # fmt: skip
 
 
 def refuse(reason: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Boxes as pods of a real cluster keep the contract of backends, where a cluster can be had.
+"""A real cluster, where one can be had: boxes as its pods keep the contract of backends, and it takes the chart.
 
 ``RDUKIT_TEST_KUBERNETES`` is the address of its API without credentials, as ``kubectl proxy`` offers it, and
 ``RDUKIT_TEST_KUBERNETES_IMAGE`` an image of this tree's boxes that its node has. Its one node must be this machine: the
@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
+from chart_values import CASES, CHART
 
 from rdukit.box_backends import BoxBackend, RunningBox
 from rdukit.errors import Unavailable
@@ -79,3 +81,26 @@ class TestKubernetes(BackendContract):
             return
         stats = running.stats()
         assert stats.cpu_s >= 0 and 10 << 20 < stats.memory_bytes < 4 << 30
+
+
+#: Plurals in paths of the API that are not the kind with an s.
+PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_api_takes_every_object_of_the_chart(case: str) -> None:
+    """A dry run, without fields that it does not know; kinds that others define are left out."""
+    helm = pytest.importorskip("helm_python", reason="chart: helm-python-sdk is not installed")
+    rendered = helm.Chart.load(CHART).render(CASES[case], name="demo", namespace="default")
+    texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
+    objects = [item for item in yaml.safe_load_all("\n---\n".join(texts)) if item and item["kind"] != "ServiceMonitor"]
+    assert len(objects) > 2
+    for item in objects:
+        group = item["apiVersion"]
+        root = f"{ADDRESS}/{'api' if group == 'v1' else 'apis'}/{group}/namespaces/default"
+        plural = PLURALS.get(item["kind"], item["kind"].lower() + "s")
+        if item["kind"] == "Pod":  # its account is not there in a dry run
+            del item["spec"]["serviceAccountName"]
+        strict = {"dryRun": "All", "fieldValidation": "Strict"}
+        answer = httpx.post(f"{root}/{plural}", json=item, params=strict, timeout=30)
+        assert answer.status_code == 201, f"{item['kind']} {item['metadata']['name']}: {answer.text}"
