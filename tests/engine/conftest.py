@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -329,7 +330,7 @@ def podman_in(folder: Path) -> Iterator[dict[str, str]]:
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
     }  # fmt: skip
     environment.pop("CONTAINER_HOST", None)
-    chains = netavark_chains()
+    rules = netavark_rules()
     if not answers("podman", "info", environment=environment):
         refuse("podman does not work here")
     socket = folder / "podman.sock"
@@ -351,19 +352,30 @@ def podman_in(folder: Path) -> Iterator[dict[str, str]]:
         # What a failed test left running; a reset would wait for each to stop by itself.
         answers("podman", "rm", "--all", "--force", "--time", "0", environment=environment)
         answers("podman", "system", "reset", "--force", environment=environment)
-        # Netavark leaves the chain of a network's published ports behind, empty; one in use is not deleted.
-        for chain in netavark_chains() - chains:
-            answers("iptables", "--wait", "--table", "nat", "--delete-chain", chain)
+        forget_rules(netavark_rules() - rules)
         subprocess.run(["umount", "--quiet", str(folder / "root/overlay")], check=False, capture_output=True)
 
 
-def netavark_chains() -> set[str]:
-    """The chains of podman's networks in the table of addresses; none where they may not be read."""
-    try:
-        done = subprocess.run(["iptables-save", "--table", "nat"], capture_output=True, text=True, check=False)
-    except OSError:
-        return set()
-    return {line[1:].split()[0] for line in done.stdout.splitlines() if line.startswith(":NETAVARK-DN-")}
+def netavark_rules() -> set[tuple[str, str]]:
+    """Table and text of what podman's networks have in the tables of addresses; nothing where they may not be read."""
+    found = set[tuple[str, str]]()
+    for table in ("filter", "nat"):
+        try:
+            done = subprocess.run(["iptables-save", "--table", table], capture_output=True, text=True, check=False)
+        except OSError:
+            continue
+        found |= {(table, line) for line in done.stdout.splitlines() if "NETAVARK" in line}
+    return found
+
+
+def forget_rules(rules: set[tuple[str, str]]) -> None:
+    """Delete what netavark leaves behind: rules, then the chains that are empty by then; one in use stays."""
+    for table, line in sorted(rules, key=lambda rule: rule[1]):  # "-A …" before ":CHAIN …"
+        command = ["iptables", "--wait", "--table", table]
+        if line.startswith("-A "):
+            answers(*command, "--delete", *shlex.split(line)[1:])
+        elif line.startswith(":"):
+            answers(*command, "--delete-chain", line[1:].split()[0])
 
 
 @pytest.fixture(scope="session")
