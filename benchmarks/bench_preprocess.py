@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -143,6 +144,8 @@ def main() -> None:
 
     from rdukit_modelbox.preprocessing.tokenizer import learn_tokenizer
 
+    # So that it takes its side and its gigabytes with it.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES if options.only in {None, side}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
