@@ -1,7 +1,11 @@
-"""Values with which the chart is tried."""
+"""The chart, and values with which it is tried."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
+import yaml
 
 CHART = Path(__file__).parents[2] / "charts/rdukit"
 EVERYTHING: dict[str, Any] = {
@@ -41,3 +45,11 @@ CASES: dict[str, dict[str, Any]] = {
         "serviceAccount": {"create": False, "name": "mine"},
     },
 }  # fmt: skip
+
+
+def render_chart(release: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The chart's objects, by Helm's SDK; skips where it is not installed."""
+    helm = pytest.importorskip("helm_python", reason="chart: helm-python-sdk is not installed")
+    rendered = helm.Chart.load(CHART).render(dict(values), name=release, namespace="default")
+    texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
+    return [item for item in yaml.safe_load_all("\n---\n".join(texts)) if item]

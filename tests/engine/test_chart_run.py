@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from chart_values import render_chart
 
-CHART = Path(__file__).parents[2] / "charts/rdukit"
 NETWORK = "rdukit-chart"
 IMAGE = "localhost/rdukit/all"
 RELEASE = "chart"
@@ -42,14 +42,6 @@ class Podman:
         return subprocess.run(
             ["podman", *command], env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
-
-
-def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The chart's objects."""
-    helm = pytest.importorskip("helm_python", reason="chart: helm-python-sdk is not installed")
-    rendered = helm.Chart.load(CHART).render(dict(values), name=RELEASE, namespace="default")
-    texts = [text for name, text in rendered.items() if name.endswith(".yaml")]
-    return [item for item in yaml.safe_load_all("\n---\n".join(texts)) if item]
 
 
 def make_claim(name: str) -> dict[str, Any]:
@@ -116,12 +108,13 @@ def ports() -> dict[str, int]:
 def played(podman: Podman, ports: dict[str, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The release, played: its workloads by component."""
     image = {"repository": IMAGE, "tag": "1"}
-    objects = render(
+    objects = render_chart(
+        RELEASE,
         {
             "images": {**dict.fromkeys(("platform", "snd", "modelbox"), image), "pullPolicy": "Never"},
             "boxes": [{"name": "digits", "box": "logreg", "threads": 1}],
             "logLevel": "INFO",
-        }
+        },
     )
     folder = tmp_path_factory.mktemp("chart")
     items: list[dict[str, Any]] = []
