@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from rdukit_compiler.backend.choose_products import choose_products, may_change
-from rdukit_compiler.backend.few_row_probe import build_few_row_product
+from rdukit_compiler.backend.own_products import build_own_products
 from rdukit_compiler.backend.products import interface_functions
 from rdukit_compiler.backend.routes import Route, Routes
 from rdukit_compiler.backend.section_code import section_namespace
@@ -88,7 +88,7 @@ def kernels() -> dict[str, NativeKernel]:
             assert _few_products(module) > 0, name
             code = write_code(module, inputs, interface_functions(), threads=2)
             sections[digests[name]] = section_namespace("section", *code)
-        libraries = compile_sections(sections)
+        libraries = compile_sections(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs) in _CASES.items()
@@ -133,11 +133,22 @@ def test_products_of_many_rows_and_other_dtypes_stay_as_they_are() -> None:
 
 
 def test_what_is_timed_computes_the_product() -> None:
-    multiply = build_few_row_product()
-    assert multiply is not None
+    products = build_own_products()
+    assert products is not None
     x, w = _numbers(20, 70), _numbers(90, 70)
     for a, b in ((x, w.t()), (w, x.t()), (x.t(), x)):
         made = torch.empty(a.shape[0], b.shape[1])
-        multiply(a, b, made)
+        products.multiply(a, b, made)
         exact = a.double() @ b.double()
         assert (made.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_what_is_timed_reads_all_rows(dtype: torch.dtype, is_sweep: bool) -> None:
+    products = build_own_products()
+    assert products is not None
+    x, w, y = _numbers(93), _numbers(70, 93).to(dtype), torch.empty(70)
+    products.read_rows(x, w, y, is_sweep)
+    exact = w.double() @ x.double()
+    assert (y.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()

@@ -115,7 +115,7 @@ def kernels() -> dict[str, NativeKernel]:
             digests[key] = hashlib.sha256(f"convolution {key}".encode()).hexdigest()
             code = write_code(module, _inputs(name, way), interface_functions(), threads=2)
             sections[digests[key]] = section_namespace("section", *code)
-        libraries = compile_sections(sections)
+        libraries = compile_sections(sections, Routes().definitions())
         made = {}
         for name, way in _ALL:
             digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)

@@ -5,10 +5,12 @@ All kernels are built in one go (one reading of torch's headers), so the file co
 
 import ctypes
 import hashlib
+import math
 import shutil
 import threading
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -70,28 +72,41 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
     "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
 }
 _WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),
-         "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32"))}  # fmt: skip
+         "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32")),
+         "f32 in a sweep": (torch.float32, Routes(rows="sweep")),
+         "bf16 in a sweep": (torch.bfloat16, Routes(rows="sweep"))}  # fmt: skip
+_INT8_WAYS = {"native": Routes(), "by f32": Routes(bf16="f32"), "in a sweep": Routes(rows="sweep")}
 #: The other products go the same way as in one of these.
 _CASES = [
     (name, way)
     for way in _WAYS
     for name in _PRODUCTS
-    if way in {"f32", "bf16 by f32"} or name in {"one row", "many rows", "views of weights"}
+    if way in {"f32", "bf16 by f32"} or name in {"one row", "three rows of odd length", "many rows", "views of weights"}
+]
+#: Rows of x, their width, more than one span of exact sums among them, and the way.
+_INT8_CASES = [
+    (rows, width, dtype, way)
+    for rows, width in ((1, 93), (7, 93), (40, 93), (1, 4200))
+    for dtype in (torch.float32, torch.bfloat16)
+    for way in _INT8_WAYS
 ]
 
 
 def _build(
     cases: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], Tensors, Routes]],
 ) -> dict[str, NativeKernel]:
-    sections: dict[str, str] = {}
+    sections: dict[Routes, dict[str, str]] = defaultdict(dict)
     digests = {name: hashlib.sha256(f"test {name}".encode()).hexdigest() for name in cases}
     for name, (function, inputs, routes) in cases.items():
         with without_onednn():
             module = trace_aten(function, inputs)
         choose_products(module, routes)
         code = write_code(module, inputs, interface_functions(), threads=2)
-        sections[digests[name]] = section_namespace("section", *code)
-    libraries = compile_sections(sections)
+        like = next((other for other in sections if other.definitions() == routes.definitions()), routes)
+        sections[like][digests[name]] = section_namespace("section", *code)
+    libraries = {}
+    for routes, codes in sections.items():
+        libraries.update(compile_sections(codes, routes.definitions()))
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs, _) in cases.items()
@@ -103,9 +118,9 @@ def _build(
     }
 
 
-def _int8_inputs(rows: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    weight, scale = quantize_rows(_numbers(70, 93))
-    return [_numbers(2, rows, 93).to(dtype), weight, scale, _numbers(70).to(dtype)]
+def _int8_inputs(rows: int, dtype: torch.dtype, width: int = 93) -> list[torch.Tensor]:
+    weight, scale = quantize_rows(_numbers(70, width))
+    return [_numbers(rows, width).to(dtype), weight, scale, _numbers(70).to(dtype)]
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +129,11 @@ def kernels() -> dict[str, NativeKernel]:
     for name, way in _CASES:
         (function, shapes), (dtype, routes) = _PRODUCTS[name], _WAYS[way]
         cases[f"{name}, {way}"] = (function, [_numbers(*shape).to(dtype) for shape in shapes], routes)
-    for rows in (1, 40):
-        for dtype in (torch.float32, torch.bfloat16):
-            inputs = _int8_inputs(rows, dtype)
-            cases[f"int8 {rows} {dtype}"] = (lambda *t: (traced_int8_linear(*t),), inputs, Routes())
+    for rows, width, dtype, way in _INT8_CASES:
+        inputs = _int8_inputs(rows, dtype, width)
+        cases[f"int8 {rows} {width} {dtype} {way}"] = (
+            lambda *t: (traced_int8_linear(*t),), inputs, _INT8_WAYS[way]
+        )  # fmt: skip
     pair = [_numbers(8), _numbers(8)]
     cases["sum and product"] = (lambda a, b: (a + b, a * b), pair, Routes())
     cases["twice"] = (lambda a: (a + 1,) * 2, [_numbers(8)], Routes())
@@ -151,16 +167,38 @@ def test_products_agree_with_double_precision(
     assert _error(made, exact) <= _TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("rows", [1, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_one_row_is_our_own(dtype: torch.dtype) -> None:
+    function, shapes = _PRODUCTS["attention of one row"]
+    with without_onednn():
+        module = trace_aten(function, [_numbers(*shape).to(dtype) for shape in shapes])
+    choose_products(module, Routes())
+    called = [str(node.target) for node in module.graph.nodes if "attention" in str(node.target)]
+    assert called == ["rdukit.rdukit_row_attention.default"]
+
+
+@pytest.mark.parametrize(("rows", "width", "dtype", "way"), _INT8_CASES)
 def test_int8_weights_give_what_generated_code_gives(
-    kernels: dict[str, NativeKernel], rows: int, dtype: torch.dtype
+    kernels: dict[str, NativeKernel], rows: int, width: int, dtype: torch.dtype, way: str
 ) -> None:
-    x, w, scale, bias = _int8_inputs(rows, dtype)
-    (made,) = kernels[f"int8 {rows} {dtype}"]([x, w, scale, bias], {})
+    x, w, scale, bias = _int8_inputs(rows, dtype, width)
+    (made,) = kernels[f"int8 {rows} {width} {dtype} {way}"]([x, w, scale, bias], {})
     exact = F.linear(x.double(), w.double() * scale.double()[:, None], bias.double())
     assert _error([made], [exact]) <= _TOLERANCE[dtype]
     assert _error([int8_linear(x, w, scale, bias)], [exact]) <= _TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-35, -3e38, math.inf, math.nan])
+def test_int8_weights_take_rows_of_any_numbers(kernels: dict[str, NativeKernel], value: float) -> None:
+    """A row is as large as its largest number, and no row changes another."""
+    x, w, scale, bias = _int8_inputs(7, torch.bfloat16)
+    x[3] = 0
+    x[3, 5] = value
+    (made,) = kernels[f"int8 7 93 {torch.bfloat16} native"]([x, w, scale, bias], {})
+    others = [0, 1, 2, 4, 5, 6]
+    exact = F.linear(x.double(), w.double() * scale.double()[:, None], bias.double())
+    assert _error([made[others]], [exact[others]]) <= _TOLERANCE[torch.bfloat16]
+    assert torch.allclose(made[3].double(), int8_linear(x, w, scale, bias)[3].double(), rtol=2e-2, equal_nan=True)
 
 
 def test_a_list_hands_values_on_and_empties_slots_after_their_last_use(kernels: dict[str, NativeKernel]) -> None:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions
 from rdukit_compiler.backend.products import interface_functions
+from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.section_library import compile_sections
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
@@ -134,7 +135,7 @@ def kernels() -> dict[str, NativeKernel]:
                 "section", *write_code(module, inputs, interface_functions(), threads=2)
             )
             assert "convolution_backward" not in sections[digests[name]].replace("small_convolution_backward", "")
-        libraries = compile_sections(sections)
+        libraries = compile_sections(sections, Routes().definitions())
     return {
         name: load_native(digests[name], libraries[digests[name]], len(inputs), len(function(*inputs)))
         for name, (function, inputs) in _CASES.items()

@@ -54,6 +54,7 @@ def _rows(tensor: torch.Tensor) -> int:
 
 def choose_products(module: fx.GraphModule, routes: Routes) -> None:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
+    module.graph.eliminate_dead_code()  # a result that nobody reads, as attention's sums, is no reason to compute it
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue

@@ -66,23 +66,23 @@ def _build_batch(folder: Path, digests: Sequence[str], routes: Routes, answer: A
             sections[digest] = _section((folder / digest).read_bytes(), routes)
         except Exception as cause:  # noqa: BLE001 - the border of the process: every failure is reported
             answer(digest, _text_of(cause))
-    _compile(folder, sections, answer)
+    _compile(folder, sections, routes, answer)
 
 
-def _compile(folder: Path, sections: Mapping[str, str], answer: Answer) -> None:
+def _compile(folder: Path, sections: Mapping[str, str], routes: Routes, answer: Answer) -> None:
     """Build the libraries together; one that the compiler refuses fails alone."""
     from rdukit_compiler.backend.section_library import compile_sections
 
     if not sections:
         return
     try:
-        for digest, library in compile_sections(sections, folder).items():
+        for digest, library in compile_sections(sections, routes.definitions(), folder).items():
             write_atomic(folder / f"{digest}.so", library, mode=0o644)
             answer(digest, None)
     except CompileError as cause:
         if len(sections) > 1:
             for digest, code in sections.items():
-                _compile(folder, {digest: code}, answer)
+                _compile(folder, {digest: code}, routes, answer)
         else:
             answer(next(iter(sections)), _text_of(cause))
     except Exception as cause:  # noqa: BLE001 - as above

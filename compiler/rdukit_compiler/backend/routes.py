@@ -2,7 +2,8 @@
 
 A processor without bf16 instructions computes torch's bf16 products an order of magnitude slower than f32 ones, and
 oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Both pack their operands
-as for many rows; where a dimension is as few as a small batch's, our own product may be faster. Source: ours.
+as for many rows; where a dimension is as few as a small batch's, our own product may be faster. A single row takes
+as long as reading the weights, and processors differ in how memory is read fastest. Source: ours.
 """
 
 import json
@@ -22,7 +23,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
-from rdukit_compiler.backend.few_row_probe import Multiply, build_few_row_product
+from rdukit_compiler.backend.own_products import OwnProducts, build_own_products, huge_numbers
 from rdukit_compiler.settings import ROUTES
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,9 @@ _FEW_MARGIN: Final = 1.02
 BF16_WAYS: Final = ("native", "f32")
 F32_WAYS: Final = ("blas", "onednn")
 FEW_WAYS: Final = ("f32", "own")
+ROW_WAYS: Final = ("ahead", "sweep")
+#: Of the weights that are read to measure, in f32: more than a last-level cache holds.
+_READ_ROWS, _READ_WIDTH = 32768, 768
 
 
 class Route(IntEnum):
@@ -56,20 +60,26 @@ class Route(IntEnum):
 class Routes:
     """How products of each dtype go: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN.
 
-    ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own.
+    ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
+    row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
     """
 
     bf16: str = "native"
     f32: str = "blas"
     few: str = "f32"
+    rows: str = "ahead"
 
     def text(self) -> str:
         """As ``parse_routes`` takes it."""
-        return f"bf16={self.bf16},f32={self.f32},few={self.few}"
+        return ",".join(f"{dtype}={way}" for dtype, way in asdict(self).items())
+
+    def definitions(self) -> Mapping[str, int]:
+        """What the C++ of ``native_source`` is told: its macros and their values."""
+        return {"RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"), "RDUKIT_NATIVE_BF16": int(self.bf16 == "native")}
 
     def word(self) -> str:
         """In a word that is part of a path."""
-        return f"bf16-{self.bf16}-f32-{self.f32}-few-{self.few}"
+        return "-".join(f"{dtype}-{way}" for dtype, way in asdict(self).items())
 
 
 def choose_route(
@@ -115,7 +125,7 @@ def load_routes() -> Routes:
             path.parent.mkdir(parents=True, exist_ok=True)
             words = asdict(kept)
             if find_cpp_compiler() is None:
-                del words["few"]  # not measured
+                del words["few"], words["rows"]  # not measured
             write_atomic(path, json.dumps(words).encode())
         except OSError as cause:
             logger.warning("routes are measured again next time path=%s reason=%s", path, cause)
@@ -128,7 +138,9 @@ def parse_routes(text: str) -> Routes:
     Raises:
         InvalidArgument: a word that is not legal; the message lists those that are.
     """
-    legal: Mapping[str, tuple[str, ...]] = {"bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS}
+    legal: Mapping[str, tuple[str, ...]] = {
+        "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS,
+    }  # fmt: skip
     chosen: dict[str, str] = {}
     for part in text.split(","):
         dtype, _, way = part.strip().partition("=")
@@ -142,7 +154,7 @@ def parse_routes(text: str) -> Routes:
 def measure_routes() -> Routes:
     """Time the ways of a few products, in turn, in one thread; takes a second or two, most of it one compilation."""
     x, w = torch.randn(128, 768), torch.randn(768, 768)
-    multiply = build_few_row_product()
+    own = build_own_products()
     narrow_x, narrow_w = x.bfloat16(), w.bfloat16()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -157,12 +169,15 @@ def measure_routes() -> Routes:
             )
             bf16 = "f32" if min(took["blas"], took["onednn"]) * _MARGIN < took["bf16"] else "native"
             f32 = "onednn" if took["onednn"] * _MARGIN < took["blas"] else "blas"
-            return Routes(bf16, f32, "own" if multiply is not None and _is_own_faster(multiply, f32) else "f32")
+            if own is None:
+                return Routes(bf16, f32)
+            few = "own" if _is_own_faster(own, f32) else "f32"
+            return Routes(bf16, f32, few, "sweep" if _is_sweep_faster(own) else "ahead")
     finally:
         torch.set_num_threads(threads)
 
 
-def _is_own_faster(multiply: Multiply, f32: str) -> bool:
+def _is_own_faster(products: OwnProducts, f32: str) -> bool:
     """Whether our product of few rows is faster than the chosen f32 way, in a training step of one layer."""
     x, w, dy = torch.randn(32, 784), torch.randn(512, 784), torch.randn(32, 512)
     forms = [(x, w.t()), (dy, w), (dy.t(), x)]
@@ -170,7 +185,7 @@ def _is_own_faster(multiply: Multiply, f32: str) -> bool:
 
     def own() -> None:
         for (a, b), y in zip(forms, made, strict=True):
-            multiply(a, b, y)
+            products.multiply(a, b, y)
 
     def other() -> None:
         for (a, b), y in zip(forms, made, strict=True):
@@ -181,6 +196,21 @@ def _is_own_faster(multiply: Multiply, f32: str) -> bool:
 
     took = _time_in_turn({"own": own, "other": other})
     return took["own"] * _FEW_MARGIN < took["other"]
+
+
+def _is_sweep_faster(products: OwnProducts) -> bool:
+    """Whether a row's products with weights from memory, f32 and bf16, are faster in one sweep."""
+    wide = huge_numbers(_READ_ROWS, _READ_WIDTH)
+    narrow = wide.view(torch.bfloat16).view(-1, _READ_WIDTH)
+    x = torch.ones(_READ_WIDTH)
+    y = torch.empty(len(narrow))
+
+    def read(is_sweep: bool) -> None:
+        products.read_rows(x, wide, y, is_sweep)
+        products.read_rows(x, narrow, y, is_sweep)
+
+    took = _time_in_turn({"ahead": lambda: read(False), "sweep": lambda: read(True)})
+    return took["sweep"] < took["ahead"]
 
 
 def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
@@ -200,8 +230,9 @@ def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
 def _read(path: Path) -> Routes | None:
     try:
         value = json.loads(path.read_bytes())
-        if "few" not in value and find_cpp_compiler() is not None:
+        needed = {"bf16", "f32"} if find_cpp_compiler() is None else asdict(Routes()).keys()
+        if not needed <= value.keys():
             return None
-        return parse_routes(f"bf16={value['bf16']},f32={value['f32']},few={value.get('few', 'f32')}")
+        return parse_routes(",".join(f"{dtype}={value[dtype]}" for dtype in asdict(Routes()) if dtype in value))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidArgument):
         return None

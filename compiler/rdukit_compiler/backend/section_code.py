@@ -7,6 +7,7 @@ runs portably.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 _BODY: Final = re.compile(
@@ -24,6 +25,8 @@ _DROPPED: Final = re.compile(
 _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
 #: How calls of our own operators begin (``products.h``).
 OURS: Final = "aoti_torch_cpu_rdukit_"
+#: Where they are.
+_OUR_CODE: Final = ("products", "int8_linear", "row_attention", "small_convolution", "convolution")
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 #: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
@@ -59,14 +62,15 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
     )
 
 
-def library_source(sections: dict[str, str]) -> str:
-    """A translation unit of several sections: their code by the name of the function that each exports."""
+def library_source(sections: Mapping[str, str], definitions: Mapping[str, int]) -> str:
+    """A translation unit of several sections: their code by the name of the function that each exports.
+
+    ``definitions``: macros of our own operators' code, and their values.
+    """
     parts = ['#include "section.h"']
     if any(OURS in code for code in sections.values()):
-        parts.append('#include "products.h"')
-        parts.append('#include "row_attention.h"')
-        parts.append('#include "small_convolution.h"')
-        parts.append('#include "convolution.h"')
+        parts += [f"#define {name} {number}" for name, number in definitions.items()]
+        parts += [f'#include "{name}.h"' for name in _OUR_CODE]
     for number, (symbol, code) in enumerate(sections.items()):
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]

@@ -31,11 +31,14 @@ def sources_digest() -> str:
     return sha256_of(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())))[:12]
 
 
-def compile_sections(sections: Mapping[str, str], scratch: Path | None = None) -> dict[str, bytes]:
+def compile_sections(
+    sections: Mapping[str, str], definitions: Mapping[str, int], scratch: Path | None = None
+) -> dict[str, bytes]:
     """One library for each section.
 
     Args:
         sections: by kernel digest what ``section_namespace`` wrote for the name ``section``.
+        definitions: macros for our own C++ and their values: ``Routes.definitions`` of the routes that they go.
         scratch: where to work; None takes the system's folder for temporary files.
     Raises:
         CompileError: the C++ compiler refused; with its first error.
@@ -44,7 +47,8 @@ def compile_sections(sections: Mapping[str, str], scratch: Path | None = None) -
 
     with tempfile.TemporaryDirectory(prefix="rdukit-sections-", dir=scratch) as folder:
         source, made = Path(folder, "sections.cpp"), Path(folder, "sections.o")
-        source.write_text(library_source({section_symbol(digest): code for digest, code in sections.items()}))
+        codes = {section_symbol(digest): code for digest, code in sections.items()}
+        source.write_text(library_source(codes, definitions))
         command = [word for word in compile_command(source, made) if word not in _NOT_WANTED]
         _run([*command, *_OBJECT_FLAGS])
         _make_stubs(Path(folder), command[0])

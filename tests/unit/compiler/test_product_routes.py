@@ -8,6 +8,7 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.backend import routes
+from rdukit_compiler.backend.own_products import OwnProducts
 from rdukit_compiler.backend.routes import Route, Routes, choose_route, load_routes, parse_routes
 
 _WIDE = Routes(bf16="f32", f32="onednn")
@@ -67,7 +68,7 @@ def test_tiny_and_empty_products_stay_with_aten() -> None:
 def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
     assert parse_routes(_WIDE.text()) == _WIDE
     assert parse_routes("f32=onednn") == Routes("native", "onednn")
-    with pytest.raises(InvalidArgument, match="or f32=blas or f32=onednn or few=f32 or few=own"):
+    with pytest.raises(InvalidArgument, match="or few=own or rows=ahead or rows=sweep"):
         parse_routes("bf16=fast")
 
 
@@ -87,7 +88,7 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
     assert load_routes() == load_routes() == _WIDE
     assert len(measured) == 1
     (path,) = (tmp_path / "machine").glob("routes-*.json")
-    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn", "few": "f32"}
+    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn", "few": "f32", "rows": "ahead"}
     path.write_text('{"bf16": "f3')
     assert load_routes() == _WIDE
     assert len(measured) == 2
@@ -113,12 +114,33 @@ def test_the_setting_is_asked_before_the_machine(monkeypatch: pytest.MonkeyPatch
     assert load_routes() == Routes("native", "onednn")
 
 
-def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "build_few_row_product", lambda: lambda a, b, y: torch.mm(a, b, out=y))
+class _Products(OwnProducts):
+    """Our products, computed by torch: reading in a sweep as many times as the test says."""
+
+    sweeps = 1
+
+    def __init__(self) -> None:
+        pass
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
+        torch.mm(a, b, out=y)
+
+    def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
+        for _ in range(self.sweeps if is_sweep else 2):
+            w[:1024].float().mv(x)
+
+
+@pytest.mark.parametrize(("sweeps", "rows"), [(0, "sweep"), (8, "ahead")])
+def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: int, rows: str) -> None:
+    monkeypatch.setattr(_Products, "sweeps", sweeps)
+    monkeypatch.setattr(routes, "build_own_products", _Products)
     found = routes.measure_routes()
     assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
+    assert found.rows == rows
+    assert parse_routes(found.text()) == found
 
 
-def test_a_product_of_ours_that_cannot_be_compiled_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "build_few_row_product", lambda: None)
-    assert routes.measure_routes().few == "f32"
+def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "build_own_products", lambda: None)
+    found = routes.measure_routes()
+    assert (found.few, found.rows) == ("f32", "ahead")

@@ -11,8 +11,10 @@
 
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 
 #include "few_row_product.h"
+#include "row_int8.h"
 #include "row_linear.h"
 
 namespace rdukit {
@@ -56,12 +58,16 @@ static inline AtenTensorHandle new_tensor(int64_t dim, const int64_t* sizes, int
   return made;
 }
 
-static inline RAIIAtenTensorHandle matrix_at(float* data, int64_t rows, int64_t columns, int64_t row_stride,
+static inline int32_t dtype_of(const float*) { return aoti_torch_dtype_float32(); }
+static inline int32_t dtype_of(const bf16*) { return aoti_torch_dtype_bfloat16(); }
+
+template <class T>
+static inline RAIIAtenTensorHandle matrix_at(T* data, int64_t rows, int64_t columns, int64_t row_stride,
                                              int64_t column_stride) {
   int64_t sizes[] = {rows, columns}, strides[] = {row_stride, column_stride};
   AtenTensorHandle made;
-  must(aoti_torch_create_tensor_from_blob(data, 2, sizes, strides, 0, aoti_torch_dtype_float32(),
-                                          aoti_torch_device_type_cpu(), 0, &made));
+  must(aoti_torch_create_tensor_from_blob(data, 2, sizes, strides, 0, dtype_of(data), aoti_torch_device_type_cpu(), 0,
+                                          &made));
   return RAIIAtenTensorHandle(made);
 }
 
@@ -155,16 +161,32 @@ static inline Floats float_vector(AtenTensorHandle* tensor, int64_t n) {
   return made;
 }
 
+// Calls f with blocks of four, two and one of m rows: (rows of the block, first row), the count as a constant.
+template <class F>
+static void in_row_blocks(int64_t m, F f) {
+  int64_t i = 0;
+  for (; i + 4 <= m; i += 4) f(std::integral_constant<int, 4>{}, i);
+  for (; i + 2 <= m; i += 2) f(std::integral_constant<int, 2>{}, i);
+  for (; i < m; i++) f(std::integral_constant<int, 1>{}, i);
+}
+
 template <class W, class Y>
 static void few_rows(const Floats& x, const W* w, const float* scale, const float* bias, Y* y, int64_t m, int64_t n,
                      int64_t k) {
   // At least 32 KiB of W a thread: less does not pay for waking one.
   int64_t grain = 1 + 32768 / (k * (int64_t)sizeof(W) + 1);
+  Rounded rounded;
+  if constexpr (sizeof(W) == 1 && sizeof(Y) == 2)
+    if (round_rows(x.data, x.stride, m, k, &rounded))
+      return in_parallel(n, grain, [&](int64_t first, int64_t last) {
+        in_row_blocks(m, [&](auto count, int64_t i) {
+          rows<count>(rounded, i, w, scale, bias, y + i * n, n, k, first, last);
+        });
+      });
   in_parallel(n, grain, [&](int64_t first, int64_t last) {
-    int64_t i = 0;
-    for (; i + 4 <= m; i += 4) rows<4>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
-    for (; i + 2 <= m; i += 2) rows<2>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
-    for (; i < m; i++) rows<1>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+    in_row_blocks(m, [&](auto count, int64_t i) {
+      rows<count>(x.data + i * x.stride, x.stride, w, scale, bias, y + i * n, n, k, first, last);
+    });
   });
 }
 
@@ -280,57 +302,6 @@ static AOTITorchError aoti_torch_cpu_rdukit_batch_product(AtenTensorHandle a, At
     auto whole = matrix_at(wide_y.get(), m, n, n, 1);
     must(aoti_torch_cpu_mm_out(whole, left, right));
     narrow((bf16*)vy.data + i * m * n, wide_y.get(), m * n);
-  }
-  *made = out.release();
-  return 0;
-}
-
-// rdukit::rdukit_int8_linear(Tensor x [m,k], Tensor w int8 [n,k], Tensor scale [n], Tensor? bias [n]) -> Tensor [m,n]
-static AOTITorchError aoti_torch_cpu_rdukit_int8_linear(AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale,
-                                                 AtenTensorHandle* bias, AtenTensorHandle* made) {
-  using namespace rdukit;
-  View vx(x), vw(w);
-  int64_t m = vx.sizes[0], k = vx.sizes[1], n = vw.sizes[0], sizes[] = {m, n};
-  RAIIAtenTensorHandle out(new_tensor(2, sizes, vx.dtype));
-  View vy(out);
-  Floats scales = float_vector(&scale, n), biases = float_vector(bias, n), rows = float_rows(vx, m, k);
-  const int8_t* weights = (const int8_t*)vw.data;
-  if (m <= 8) {
-    if (vx.is_bf16())
-      few_rows(rows, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
-    else
-      few_rows(rows, weights, scales.data, biases.data, (float*)vy.data, m, n, k);
-  } else {
-    auto left = matrix_at((float*)rows.data, m, k, rows.stride, 1);
-    int64_t width = 131072 / (k > 0 ? k : 1) / 16 * 16;
-    if (width < 64) width = 64;
-    if (width > n) width = n;
-    std::unique_ptr<float[]> wide(new float[width * k]), part(new float[m * width]);
-    for (int64_t first = 0; first < n; first += width) {
-      int64_t count = n - first < width ? n - first : width;
-      for (int64_t r = 0; r < count; r++) {
-        const int8_t* from = weights + (first + r) * k;
-        float* to = wide.get() + r * k;
-        int64_t i = 0;
-        for (; i + LANES <= k; i += LANES) {
-          Lanes lanes = load(from + i) * scales.data[first + r];
-          std::memcpy(to + i, &lanes, sizeof lanes);
-        }
-        for (; i < k; i++) to[i] = from[i] * scales.data[first + r];
-      }
-      auto right = matrix_at(wide.get(), k, count, 1, k);
-      auto whole = matrix_at(part.get(), m, count, count, 1);
-      must(aoti_torch_cpu_mm_out(whole, left, right));
-      for (int64_t r = 0; r < m; r++) {
-        float* row = part.get() + r * count;
-        if (biases.data)
-          for (int64_t c = 0; c < count; c++) row[c] += biases.data[first + c];
-        if (vx.is_bf16())
-          narrow((bf16*)vy.data + r * n + first, row, count);
-        else
-          std::memcpy((float*)vy.data + r * n + first, row, count * sizeof(float));
-      }
-    }
   }
   *made = out.release();
   return 0;

@@ -9,10 +9,19 @@
 #include <immintrin.h>
 #endif
 
+#ifndef RDUKIT_ROWS_SWEEP
+#define RDUKIT_ROWS_SWEEP 0
+#endif
+
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 
 namespace rdukit {
+
+// How rows of W are read (``Routes.rows``): a SWEEP leaves it to the processor to run ahead of the one row that is
+// read; AHEAD, on processors that do not run far enough, asks for lines before their use and reads floats' rows by eight.
+enum class Reading { AHEAD = 0, SWEEP = 1 };
+constexpr Reading READING = (Reading)RDUKIT_ROWS_SWEEP;
 
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
@@ -86,11 +95,11 @@ static inline float total(Lanes v) {
   return sum;
 }
 
-// One row of W against M rows of x. W is read in one sweep, a little ahead of its use: a core has too few loads in
+// One row of W against M rows of x. With AHEAD, W is asked for a little before its use: a core has too few loads in
 // flight to wait for each line of memory, the more so the narrower W's elements are.
-template <int M, class W>
+template <int M, Reading R, class W>
 static inline void one_row(const float* x, int64_t x_stride, const W* w, int64_t k, float* sums) {
-  constexpr int UNROLL = M == 1 ? 4 : M == 2 ? 2 : 1;
+  constexpr int UNROLL = M == 1 ? (R == Reading::AHEAD || sizeof(W) == 1 ? 4 : 2) : M == 2 ? 2 : 1;
   constexpr int STEP = UNROLL * LANES;
   constexpr int LINE = 64 / sizeof(W);  // elements of a cache line
   constexpr int AHEAD = 1024;           // bytes
@@ -101,7 +110,7 @@ static inline void one_row(const float* x, int64_t x_stride, const W* w, int64_t
     for (int u = 0; u < UNROLL; u++) acc[m][u] = Lanes{};
   int64_t i = 0;
   for (; i + STEP <= k; i += STEP) {
-    if (STEP >= LINE || i % LINE == 0)
+    if (R == Reading::AHEAD && (STEP >= LINE || i % LINE == 0))
 #pragma GCC unroll 4
       for (int b = 0; b < (STEP > LINE ? STEP : LINE); b += LINE)
         __builtin_prefetch((const char*)(w + i + b) + AHEAD);
@@ -153,7 +162,7 @@ static inline void many_rows(const float* x, int64_t x_stride, const float* w, i
 }
 
 // y[M, first:last] of y[M,N]; x is float with rows of x_stride elements.
-template <int M, class W, class Y>
+template <int M, Reading R = M <= 2 ? READING : Reading::AHEAD, class W, class Y>
 static void rows(const float* x, int64_t x_stride, const W* w, const float* scale, const float* bias, Y* y, int64_t n,
                  int64_t k, int64_t first, int64_t last) {
   auto put = [&](int m, int64_t r, float v) {
@@ -162,7 +171,7 @@ static void rows(const float* x, int64_t x_stride, const W* w, const float* scal
     store(y + m * n + r, v);
   };
   int64_t r = first;
-  if constexpr (sizeof(W) == sizeof(float)) {
+  if constexpr (sizeof(W) == sizeof(float) && R == Reading::AHEAD) {
     constexpr int ROWS = M == 1 ? 8 : M == 2 ? 4 : 2;
     for (; r + ROWS <= last; r += ROWS) {
       float sums[M][ROWS];
@@ -173,7 +182,7 @@ static void rows(const float* x, int64_t x_stride, const W* w, const float* scal
   }
   for (; r < last; r++) {
     float sums[M];
-    one_row<M>(x, x_stride, w + r * k, k, sums);
+    one_row<M, R>(x, x_stride, w + r * k, k, sums);
     for (int m = 0; m < M; m++) put(m, r, sums[m]);
   }
 }

@@ -1,0 +1,29 @@
+// Our own products alone, in one thread, as a library that takes a second to compile: their time decides whether, and how,
+// sections use them.
+#include "few_row_product.h"
+#include "row_linear.h"
+
+extern "C" void multiply_few_rows(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row,
+                                  int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
+  using rdukit::few_row_product::Matrix;
+  rdukit::few_row_product::multiply(Matrix{a, a_row, a_column}, Matrix{b, b_row, b_column}, nullptr, y, m, n, k,
+                                    [](int64_t count, int64_t, auto f) { f(0, count); });
+}
+
+// One row x [k] against w [n, k], read by either way of row_linear.h.
+template <class W>
+static void read_rows(const float* x, const W* w, float* y, int64_t n, int64_t k, int is_sweep) {
+  using rdukit::Reading;
+  if (is_sweep)
+    rdukit::rows<1, Reading::SWEEP>(x, k, w, nullptr, nullptr, y, n, k, 0, n);
+  else
+    rdukit::rows<1, Reading::AHEAD>(x, k, w, nullptr, nullptr, y, n, k, 0, n);
+}
+
+extern "C" void read_rows_float(const float* x, const void* w, float* y, int64_t n, int64_t k, int is_sweep) {
+  read_rows(x, (const float*)w, y, n, k, is_sweep);
+}
+
+extern "C" void read_rows_bf16(const float* x, const void* w, float* y, int64_t n, int64_t k, int is_sweep) {
+  read_rows(x, (const rdukit::bf16*)w, y, n, k, is_sweep);
+}

@@ -1,0 +1,60 @@
+"""Our own products as functions to time, before any section is built."""
+
+import contextlib
+import ctypes
+import mmap
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
+from rdukit_compiler.backend.section_library import SOURCES
+
+#: As inductor's code is compiled.
+_FLAGS: Final = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-w", "-shared", "-fPIC")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProducts:
+    """Our products in one thread. All tensors are matrices; a's and b's elements may lie in any order."""
+
+    _library: ctypes.CDLL
+
+    def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
+        """Write a [m, k] times b [k, n], few of m or of k, to the contiguous y [m, n]; all f32."""
+        place, number = ctypes.c_void_p, ctypes.c_int64
+        call = self._library.multiply_few_rows
+        call.argtypes = [place, number, number, place, number, number, place, number, number, number]
+        call.restype = None
+        call(a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), y.data_ptr(), *y.shape, a.shape[1])
+
+    def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
+        """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or asked for ahead."""
+        call = self._library.read_rows_float if w.dtype == torch.float32 else self._library.read_rows_bf16
+        call.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_int]
+        call.restype = None
+        call(x.data_ptr(), w.data_ptr(), y.data_ptr(), *w.shape, is_sweep)
+
+
+def build_own_products() -> OwnProducts | None:
+    """The products of ``native_source``; None if they cannot be compiled. Takes a second."""
+    compiler = find_cpp_compiler()
+    if compiler is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="rdukit-probe-") as folder:
+        library = Path(folder, "probe.so")
+        source = SOURCES / "own_products.cpp"
+        done = subprocess.run([compiler, *_FLAGS, str(source), "-o", str(library)], capture_output=True, check=False)
+        return OwnProducts(ctypes.CDLL(str(library))) if done.returncode == 0 else None
+
+
+def huge_numbers(rows: int, columns: int) -> torch.Tensor:
+    """An f32 matrix of ones that lies as large device memory does: in huge pages where the kernel gives them."""
+    memory = mmap.mmap(-1, rows * columns * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.float32).view(rows, columns).fill_(1)
