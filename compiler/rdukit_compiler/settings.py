@@ -22,8 +22,8 @@ KERNEL_CACHE: Final = Setting(
 
 ROUTES: Final = Setting(
     "compile.routes", "",
-    "Ways of matrix products in native kernels: bf16=native|f32,f32=blas|onednn,few=f32|own,rows=ahead|sweep; empty: "
-    "measured once a machine.", str,
+    "Ways of matrix products in native kernels: bf16=native|f32,f32=blas|onednn,few=f32|own,rows=ahead|sweep,"
+    "attention=aten|own; empty: measured once a machine.", str,
 )  # fmt: skip
 
 HOST_FALLBACK: Final = Setting(

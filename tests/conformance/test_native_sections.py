@@ -67,6 +67,11 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
         ((2, 4, 1, 24), (2, 4, 37, 24), (2, 4, 37, 24), (1, 37)),
     ),
     "causal attention of three rows": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 3, 33),) * 3),
+    "attention of many rows": (lambda q, k, v: (_attention(q, k, v),), ((2, 3, 70, 24),) * 3),
+    "attention of odd sizes with a mask": (
+        lambda q, k, v, m: (_masked(q, k, v, m),),
+        ((2, 4, 65, 33), (2, 4, 37, 33), (2, 4, 37, 33), (1, 37)),
+    ),
     "tall and deep": (lambda a, b: (a @ b,), ((1100, 4200), (4200, 70))),
     "one batch": (lambda a, b: (a @ b.transpose(1, 2).expand(1, 90, 70),), ((1, 3, 90), (1, 70, 90))),
     "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
@@ -74,14 +79,20 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
 _WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),
          "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32")),
          "f32 in a sweep": (torch.float32, Routes(rows="sweep")),
-         "bf16 in a sweep": (torch.bfloat16, Routes(rows="sweep"))}  # fmt: skip
+         "bf16 in a sweep": (torch.bfloat16, Routes(rows="sweep")),
+         "bf16 with our attention": (torch.bfloat16, Routes(attention="own"))}  # fmt: skip
 _INT8_WAYS = {"native": Routes(), "by f32": Routes(bf16="f32"), "in a sweep": Routes(rows="sweep")}
 #: The other products go the same way as in one of these.
 _CASES = [
     (name, way)
     for way in _WAYS
     for name in _PRODUCTS
-    if way in {"f32", "bf16 by f32"} or name in {"one row", "three rows of odd length", "many rows", "views of weights"}
+    if way in {"f32", "bf16 by f32"}
+    or (
+        "attention" in name
+        if "attention" in way
+        else name in {"one row", "three rows of odd length", "many rows", "views of weights"}
+    )
 ]
 #: Rows of x, their width, more than one span of exact sums among them, and the way.
 _INT8_CASES = [
@@ -167,14 +178,35 @@ def test_products_agree_with_double_precision(
     assert _error(made, exact) <= _TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_of_one_row_is_our_own(dtype: torch.dtype) -> None:
-    function, shapes = _PRODUCTS["attention of one row"]
+@pytest.mark.parametrize(
+    ("name", "dtype", "routes", "is_own"),
+    [
+        ("attention of one row", torch.float32, Routes(), True),
+        ("attention of one row", torch.bfloat16, Routes(), True),
+        ("attention of many rows", torch.bfloat16, Routes(), False),
+        ("attention of many rows", torch.float32, Routes(attention="own"), False),
+        ("attention of many rows", torch.bfloat16, Routes(attention="own"), True),
+    ],
+)
+def test_attention_is_our_own_where_that_is_faster(name: str, dtype: torch.dtype, routes: Routes, is_own: bool) -> None:
+    function, shapes = _PRODUCTS[name]
     with without_onednn():
         module = trace_aten(function, [_numbers(*shape).to(dtype) for shape in shapes])
-    choose_products(module, Routes())
+    choose_products(module, routes)
     called = [str(node.target) for node in module.graph.nodes if "attention" in str(node.target)]
-    assert called == ["rdukit.rdukit_row_attention.default"]
+    assert (called == ["rdukit.rdukit_attention.default"]) is is_own
+
+
+@pytest.mark.parametrize("name", ["attention of one row", "attention of odd sizes with a mask"])
+def test_attention_that_sees_nothing_is_zero_and_what_is_no_number_stays_none(
+    kernels: dict[str, NativeKernel], name: str
+) -> None:
+    q, k, v, mask = (_numbers(*shape).bfloat16() for shape in _PRODUCTS[name][1])
+    (blind,) = kernels[f"{name}, bf16 with our attention"]([q, k, v, torch.full_like(mask, -1)], {})
+    assert torch.equal(blind, torch.zeros_like(blind))
+    q[0, 1] = math.nan
+    (made,) = kernels[f"{name}, bf16 with our attention"]([q, k, v, mask], {})
+    assert made[0, 1].isnan().all() and not made[0, [0, 2, 3]].isnan().any() and not made[1].isnan().any()
 
 
 @pytest.mark.parametrize(("rows", "width", "dtype", "way"), _INT8_CASES)

@@ -19,11 +19,9 @@ aten = torch.ops.aten
 
 _ATTENTION: Final = aten._scaled_dot_product_flash_attention_for_cpu.default
 
+_ATTENTIONS: Final = ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu")
 #: Operators that may become a product of ours once composite ones are taken apart.
-_PRODUCTS: Final = (
-    "linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm", "scaled_dot_product_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-)  # fmt: skip
+_PRODUCTS: Final = ("linear", "matmul", "mm", "addmm", "bmm", "einsum", "baddbmm", *_ATTENTIONS)
 #: Computed in f32, between casts, where bf16 products go through f32.
 _WIDENED: Final = frozenset(
     {
@@ -44,6 +42,8 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
         return bool(names & (set(_PRODUCTS) | wide) or any(name.startswith(("conv", "_conv")) for name in names))
     if not names & set(_PRODUCTS):
         return False
+    if is_narrow and routes.attention == "own" and names & set(_ATTENTIONS):
+        return True
     most = BATCH_ROWS if routes.few == "own" else FEW_ROWS
     return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= most for tensor in inputs)
 
@@ -112,29 +112,29 @@ def _rewrite_single_batch(node: fx.Node, routes: Routes) -> None:
 
 
 def _rewrite_attention(node: fx.Node, routes: Routes) -> None:
-    """Attention of few rows, of which nobody needs the logarithms of the sums; else, in bf16, between casts."""
+    """Attention of which nobody needs the logarithms of the sums; else, in bf16, between casts."""
     q, k, v = (operand for operand in node.args[:3] if isinstance(operand, fx.Node))
     used = [user for user in node.users if user.target is operator.getitem]
     given = tuple(node.args[3:5])
     dropout, is_causal = given + (0.0, False)[len(given) :]
     heads, rows, width = q.meta["val"].shape[1:]
     tensors = [operand.meta["val"] for operand in (q, k, v)]
+    mask = node.kwargs.get("attn_mask")
+    masks = [mask.meta["val"]] if isinstance(mask, fx.Node) else []
     if (
-        rows <= FEW_ROWS
+        (rows <= FEW_ROWS or (_is_narrow(node) and routes.attention == "own"))
         and not dropout
         and len(used) == len(node.users)
         and all(user.args[1] == 0 for user in used)
         and all(tensor.stride(3) == 1 for tensor in tensors[1:])
         and tensors[2].shape[3] == width
         and heads % tensors[1].shape[1] == 0
-        and tensors[0].dtype in {torch.float32, torch.bfloat16}
+        and all(tensor.dtype in {torch.float32, torch.bfloat16} for tensor in (tensors[0], *masks))
     ):
-        mask, scale = node.kwargs.get("attn_mask"), node.kwargs.get("scale")
+        scale = node.kwargs.get("scale")
         scale = float(scale) if isinstance(scale, int | float) else width**-0.5
         with node.graph.inserting_before(node):
-            made = node.graph.call_function(
-                operator_named("rdukit_row_attention"), (q, k, v, mask, scale, bool(is_causal))
-            )
+            made = node.graph.call_function(operator_named("rdukit_attention"), (q, k, v, mask, scale, bool(is_causal)))
         for user in used:
             made.meta = dict(user.meta)
             user.replace_all_uses_with(made)

@@ -25,12 +25,17 @@ class OwnProducts:
     _library: ctypes.CDLL
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
-        """Write a [m, k] times b [k, n], few of m or of k, to the contiguous y [m, n]; all f32."""
+        """Write a [m, k] times b [k, n] to the contiguous y [m, n]: all f32, few of m or of k, or bf16 to f32."""
         place, number = ctypes.c_void_p, ctypes.c_int64
-        call = self._library.multiply_few_rows
+        call = self._library.multiply_few_rows if a.dtype == torch.float32 else self._library.multiply_bf16
         call.argtypes = [place, number, number, place, number, number, place, number, number, number]
         call.restype = None
         call(a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), y.data_ptr(), *y.shape, a.shape[1])
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether ``multiply`` takes bf16: the processor has instructions for it that it is written in."""
+        return hasattr(self._library, "multiply_bf16")
 
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or asked for ahead."""

@@ -26,7 +26,7 @@ _SIGNATURES: Final = {
         "AtenTensorHandle x, AtenTensorHandle w, AtenTensorHandle scale, AtenTensorHandle* bias, "
         "AtenTensorHandle* ret0",
     ),
-    "rdukit_row_attention": (
+    "rdukit_attention": (
         "(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, bool is_causal) -> Tensor",
         "AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v, AtenTensorHandle* mask, double scale, "
         "int32_t is_causal, AtenTensorHandle* ret0",
@@ -54,7 +54,7 @@ def _int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: to
     return x.new_empty((x.shape[0], w.shape[0]))
 
 
-def _row_attention(
+def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float, is_causal: bool
 ) -> torch.Tensor:  # fmt: skip
     batch, heads, rows, width = q.shape
@@ -74,7 +74,7 @@ _SHAPES: Final[dict[str, Any]] = {
     "rdukit_product": _product,
     "rdukit_batch_product": _batch_product,
     "rdukit_int8_linear": _int8_linear,
-    "rdukit_row_attention": _row_attention,
+    "rdukit_attention": _attention,
     "rdukit_convolution": _convolution,
     **small_convolutions.SHAPES,
 }

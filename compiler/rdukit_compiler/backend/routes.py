@@ -8,7 +8,6 @@ as long as reading the weights, and processors differ in how memory is read fast
 
 import json
 import logging
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from rdukit.cpu import cpu_signature
 from rdukit.errors import InvalidArgument
@@ -36,13 +36,18 @@ BATCH_ROWS: Final = 64
 _LEAST_WEIGHTS: Final = 4096
 #: How much faster another route than ATen's must be to be taken.
 _MARGIN: Final = 1.15
-#: The same for our own product, which is measured for each of its forms.
+#: The same for oneDNN's f32 products, which are as exact and cost nothing else.
+_ONEDNN_MARGIN: Final = 1.05
+#: Attention with its softmax takes so many times as long as its products.
+_SOFTMAX: Final = 1.5
+#: How much faster our own product must be, which is measured for each of its forms.
 _FEW_MARGIN: Final = 1.02
 
 BF16_WAYS: Final = ("native", "f32")
 F32_WAYS: Final = ("blas", "onednn")
 FEW_WAYS: Final = ("f32", "own")
 ROW_WAYS: Final = ("ahead", "sweep")
+ATTENTION_WAYS: Final = ("aten", "own")
 #: Of the weights that are read to measure, in f32: more than a last-level cache holds.
 _READ_ROWS, _READ_WIDTH = 32768, 768
 
@@ -62,12 +67,14 @@ class Routes:
 
     ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
     row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
+    ``attention`` is for bf16 attention of many queries: ATen's, or our own (``block_attention.h``).
     """
 
     bf16: str = "native"
     f32: str = "blas"
     few: str = "f32"
     rows: str = "ahead"
+    attention: str = "aten"
 
     def text(self) -> str:
         """As ``parse_routes`` takes it."""
@@ -125,7 +132,8 @@ def load_routes() -> Routes:
             path.parent.mkdir(parents=True, exist_ok=True)
             words = asdict(kept)
             if find_cpp_compiler() is None:
-                del words["few"], words["rows"]  # not measured
+                for own in ("few", "rows", "attention"):
+                    del words[own]  # not measured
             write_atomic(path, json.dumps(words).encode())
         except OSError as cause:
             logger.warning("routes are measured again next time path=%s reason=%s", path, cause)
@@ -139,7 +147,7 @@ def parse_routes(text: str) -> Routes:
         InvalidArgument: a word that is not legal; the message lists those that are.
     """
     legal: Mapping[str, tuple[str, ...]] = {
-        "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS,
+        "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS, "attention": ATTENTION_WAYS,
     }  # fmt: skip
     chosen: dict[str, str] = {}
     for part in text.split(","):
@@ -168,11 +176,13 @@ def measure_routes() -> Routes:
                 }
             )
             bf16 = "f32" if min(took["blas"], took["onednn"]) * _MARGIN < took["bf16"] else "native"
-            f32 = "onednn" if took["onednn"] * _MARGIN < took["blas"] else "blas"
+            f32 = "onednn" if took["onednn"] * _ONEDNN_MARGIN < took["blas"] else "blas"
             if own is None:
                 return Routes(bf16, f32)
             few = "own" if _is_own_faster(own, f32) else "f32"
-            return Routes(bf16, f32, few, "sweep" if _is_sweep_faster(own) else "ahead")
+            rows = "sweep" if _is_sweep_faster(own) else "ahead"
+            is_own = bf16 == "native" and own.has_bf16 and _is_attention_faster(own)
+            return Routes(bf16, f32, few, rows, "own" if is_own else "aten")
     finally:
         torch.set_num_threads(threads)
 
@@ -198,6 +208,23 @@ def _is_own_faster(products: OwnProducts, f32: str) -> bool:
     return took["own"] * _FEW_MARGIN < took["other"]
 
 
+def _is_attention_faster(products: OwnProducts) -> bool:
+    """Whether our bf16 products for twelve heads, and a softmax, take less than ATen's attention."""
+    queries, keys, values = torch.randn(3, 12, 128, 64).bfloat16()
+    scores, made = torch.empty(128, 128), torch.empty(128, 64)
+    weights = torch.rand(128, 128).bfloat16()
+
+    def own() -> None:
+        for query, key, value in zip(queries, keys, values, strict=True):
+            products.multiply(query, key.t(), scores)
+            products.multiply(weights, value, made)
+
+    took = _time_in_turn(
+        {"own": own, "aten": lambda: scaled_dot_product_attention(queries[None], keys[None], values[None])}
+    )
+    return took["own"] * _SOFTMAX < took["aten"]
+
+
 def _is_sweep_faster(products: OwnProducts) -> bool:
     """Whether a row's products with weights from memory, f32 and bf16, are faster in one sweep."""
     wide = huge_numbers(_READ_ROWS, _READ_WIDTH)
@@ -214,7 +241,7 @@ def _is_sweep_faster(products: OwnProducts) -> bool:
 
 
 def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Median processor seconds of each, of nine calls; a way that this torch lacks takes forever."""
+    """Least processor seconds of each, of nine calls; a way that this torch lacks takes forever."""
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(10):
         for name, run in ways.items():
@@ -224,7 +251,7 @@ def _time_in_turn(ways: Mapping[str, Callable[[], object]]) -> dict[str, float]:
             except (RuntimeError, AttributeError):
                 samples[name].append(float("inf"))
             samples[name].append(time.thread_time() - began)
-    return {name: statistics.median(values[1:]) for name, values in samples.items()}
+    return {name: min(values[1:]) for name, values in samples.items()}
 
 
 def _read(path: Path) -> Routes | None:

@@ -26,7 +26,7 @@ _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream
 #: How calls of our own operators begin (``products.h``).
 OURS: Final = "aoti_torch_cpu_rdukit_"
 #: Where they are.
-_OUR_CODE: Final = ("products", "int8_linear", "row_attention", "small_convolution", "convolution")
+_OUR_CODE: Final = ("products", "int8_linear", "attention", "small_convolution", "convolution")
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 #: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")

@@ -68,7 +68,7 @@ def test_tiny_and_empty_products_stay_with_aten() -> None:
 def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
     assert parse_routes(_WIDE.text()) == _WIDE
     assert parse_routes("f32=onednn") == Routes("native", "onednn")
-    with pytest.raises(InvalidArgument, match="or few=own or rows=ahead or rows=sweep"):
+    with pytest.raises(InvalidArgument, match="or rows=sweep or attention=aten or attention=own"):
         parse_routes("bf16=fast")
 
 
@@ -88,7 +88,13 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
     assert load_routes() == load_routes() == _WIDE
     assert len(measured) == 1
     (path,) = (tmp_path / "machine").glob("routes-*.json")
-    assert json.loads(path.read_bytes()) == {"bf16": "f32", "f32": "onednn", "few": "f32", "rows": "ahead"}
+    assert json.loads(path.read_bytes()) == {
+        "bf16": "f32",
+        "f32": "onednn",
+        "few": "f32",
+        "rows": "ahead",
+        "attention": "aten",
+    }
     path.write_text('{"bf16": "f3')
     assert load_routes() == _WIDE
     assert len(measured) == 2
@@ -118,12 +124,13 @@ class _Products(OwnProducts):
     """Our products, computed by torch: reading in a sweep as many times as the test says."""
 
     sweeps = 1
+    has_bf16 = True
 
     def __init__(self) -> None:
         pass
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
-        torch.mm(a, b, out=y)
+        y.copy_(torch.mm(a, b))
 
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         for _ in range(self.sweeps if is_sweep else 2):
@@ -136,11 +143,11 @@ def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: i
     monkeypatch.setattr(routes, "build_own_products", _Products)
     found = routes.measure_routes()
     assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
-    assert found.rows == rows
+    assert found.rows == rows and found.attention in routes.ATTENTION_WAYS
     assert parse_routes(found.text()) == found
 
 
 def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "build_own_products", lambda: None)
     found = routes.measure_routes()
-    assert (found.few, found.rows) == ("f32", "ahead")
+    assert (found.few, found.rows, found.attention) == ("f32", "ahead", "aten")

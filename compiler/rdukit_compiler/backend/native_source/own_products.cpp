@@ -2,6 +2,7 @@
 // sections use them.
 #include "few_row_product.h"
 #include "row_linear.h"
+#include "small_bf16_product.h"
 
 extern "C" void multiply_few_rows(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row,
                                   int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
@@ -27,3 +28,11 @@ extern "C" void read_rows_float(const float* x, const void* w, float* y, int64_t
 extern "C" void read_rows_bf16(const float* x, const void* w, float* y, int64_t n, int64_t k, int is_sweep) {
   read_rows(x, (const rdukit::bf16*)w, y, n, k, is_sweep);
 }
+
+#if defined(__AVX512BF16__)
+extern "C" void multiply_bf16(const uint16_t* a, int64_t a_row, int64_t a_column, const uint16_t* b, int64_t b_row,
+                              int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
+  using rdukit::small_bf16_product::Matrix;
+  rdukit::small_bf16_product::multiply(Matrix{a, a_row, a_column}, Matrix{b, b_row, b_column}, y, m, n, k);
+}
+#endif

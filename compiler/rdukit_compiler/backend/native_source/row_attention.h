@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/cpu/vec/vec.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -34,18 +35,32 @@ static inline void add_scaled(float* y, float factor, const T* x, int64_t n) {
   for (; i < n; i++) y[i] += factor * value(x[i]);
 }
 
+// Strides of a mask along the axes of [B, H, T, S]: it may lack leading axes and repeat along others.
+static inline std::array<int64_t, 4> mask_steps(const View& mask) {
+  std::array<int64_t, 4> steps{};
+  for (int64_t i = 4 - mask.dim, axis = 0; axis < mask.dim; i++, axis++)
+    steps[i] = mask.sizes[axis] == 1 ? 0 : mask.strides[axis];
+  return steps;
+}
+
+static inline float mask_at(const View& mask, int64_t place) {
+  return mask.is_bf16() ? value(((const bf16*)mask.data)[place]) : ((const float*)mask.data)[place];
+}
+
 // One query [D] of one head against positions [0, count): weights holds count floats, out holds D.
 template <class T>
 static void attend(const float* query, const T* keys, int64_t key_step, const T* values, int64_t value_step,
                    int64_t count, int64_t width, float scale, const float* mask, float* weights, float* out) {
   float highest = -std::numeric_limits<float>::infinity();
+  bool is_any = false;
   for (int64_t s = 0; s < count; s++) {
     bool is_masked = mask && mask[s] == -std::numeric_limits<float>::infinity();
     weights[s] = is_masked ? mask[s] : dot(query, keys + s * key_step, width) * scale + (mask ? mask[s] : 0);
     highest = weights[s] > highest ? weights[s] : highest;
+    is_any |= weights[s] != -std::numeric_limits<float>::infinity();
   }
   for (int64_t d = 0; d < width; d++) out[d] = 0;
-  if (highest == -std::numeric_limits<float>::infinity()) return;  // nothing is allowed: zeros, as torch gives
+  if (!is_any) return;  // zeros, as torch gives
   using Vector = at::vec::Vectorized<float>;
   float sum = 0;
   for (int64_t s = 0; s < count; s += Vector::size()) {
@@ -72,15 +87,9 @@ static void row_attention(const View& q, const View& k, const View& v, const Vie
         for (int64_t d = 0; d < width; d++) query[d] = value(from[d * q.strides[3]]);
         int64_t count = is_causal && r + 1 < positions ? r + 1 : positions;
         if (mask) {
-          int64_t at[4];
-          for (int i = 0; i < 4; i++) {  // a mask may lack leading axes and repeat along others
-            int64_t axis = i - (4 - mask->dim);
-            at[i] = axis < 0 || mask->sizes[axis] == 1 ? 0 : mask->strides[axis];
-          }
+          const std::array<int64_t, 4> at = mask_steps(*mask);
           int64_t start = b * at[0] + h * at[1] + r * at[2];
-          for (int64_t s = 0; s < count; s++)
-            allowed[s] = mask->is_bf16() ? value(((const bf16*)mask->data)[start + s * at[3]])
-                                         : ((const float*)mask->data)[start + s * at[3]];
+          for (int64_t s = 0; s < count; s++) allowed[s] = mask_at(*mask, start + s * at[3]);
           while (count > 0 && allowed[count - 1] == -std::numeric_limits<float>::infinity()) count--;
         }
         attend(query.data(), keys, k.strides[2], values, v.strides[2], count, width, scale,
@@ -93,26 +102,3 @@ static void row_attention(const View& q, const View& k, const View& v, const Vie
 }
 
 }  // namespace rdukit
-
-// rdukit::rdukit_row_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, float scale,
-//                              bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
-static AOTITorchError aoti_torch_cpu_rdukit_row_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
-                                                          AtenTensorHandle* mask, double scale, int32_t is_causal,
-                                                          AtenTensorHandle* made) {
-  using namespace rdukit;
-  View vq(q), vk(k), vv(v);
-  int64_t batch = vq.sizes[0], heads = vq.sizes[1], rows = vq.sizes[2], width = vq.sizes[3];
-  int64_t sizes[] = {batch, heads, rows, width};
-  int64_t strides[] = {rows * heads * width, width, heads * width, 1};
-  AtenTensorHandle handle;
-  must(aoti_torch_empty_strided(4, sizes, strides, vq.dtype, aoti_torch_device_type_cpu(), 0, &handle));
-  RAIIAtenTensorHandle out(handle);
-  View vy(out);
-  std::unique_ptr<View> vm(mask ? new View(*mask) : nullptr);
-  if (vq.is_bf16())
-    row_attention(vq, vk, vv, vm.get(), (float)scale, is_causal, (bf16*)vy.data);
-  else
-    row_attention(vq, vk, vv, vm.get(), (float)scale, is_causal, (float*)vy.data);
-  *made = out.release();
-  return 0;
-}

@@ -48,15 +48,6 @@ static inline bool round_rows(const float* x, int64_t x_stride, int64_t m, int64
   return true;
 }
 
-#if defined(__AVX2__)
-static inline float total(__m256i lanes) {
-  __m256 v = _mm256_cvtepi32_ps(lanes);
-  __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
-}
-#endif
-
 // One row of W against M rows of x [M, k], which lie one after another.
 template <int M, Reading R>
 static inline void one_row(const int16_t* x, const int8_t* w, int64_t k, float* sums) {
@@ -87,7 +78,7 @@ static inline void one_row(const int16_t* x, const int8_t* w, int64_t k, float* 
     for (int m = 0; m < M; m++) {
 #pragma GCC unroll 4
       for (int u = 1; u < UNROLL; u++) acc[m][0] = _mm256_add_epi32(acc[m][0], acc[m][u]);
-      sums[m] += total(acc[m][0]);
+      sums[m] += total(_mm256_cvtepi32_ps(acc[m][0]));
     }
 #endif
     for (; i < last; i++)

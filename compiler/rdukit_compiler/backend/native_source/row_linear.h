@@ -87,12 +87,25 @@ static inline void store(bf16* to, float v) {
   to->bits = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+#if defined(__AVX2__)
+static inline float total(__m256 v) {
+  __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+#endif
+
+// The sum of the lanes, halves first.
 static inline float total(Lanes v) {
-  float sum = 0;
+#if defined(__AVX512F__)
+  return total(_mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)));
+#elif defined(__AVX2__)
+  return total((__m256)v);
+#else
   for (int half = LANES / 2; half > 0; half /= 2)
     for (int i = 0; i < half; i++) v[i] += v[i + half];
-  sum = v[0];
-  return sum;
+  return v[0];
+#endif
 }
 
 // One row of W against M rows of x. With AHEAD, W is asked for a little before its use: a core has too few loads in
