@@ -8,6 +8,7 @@ import secrets
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -123,7 +124,8 @@ class PodBox:
 
     def _keep_words(self) -> None:
         self.events()
-        self._last_words = self.logs()
+        with suppress(Unavailable):  # a node that is down has no log to give; its Pod is deleted all the same
+            self._last_words = self.logs()
 
     def waits_for(self) -> str:
         """What keeps it from starting, as words to be appended; nothing if it has started."""

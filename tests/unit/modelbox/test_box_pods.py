@@ -1,6 +1,6 @@
 """The calls of the Kubernetes backend, against an imitation of the API that keeps pods in a dictionary.
 
-It shows that the calls fit together, not that a real cluster answers so: none could be had.
+It shows that the calls fit together, not that a cluster answers so: ``tests/engine/test_kubernetes.py`` asks a real one.
 """
 
 import json
@@ -25,6 +25,8 @@ class ImitatedCluster:
         self.objects: dict[str, dict[str, Any]] = {}
         self.fate: dict[str, Any] | None = None
         self.refused = ""
+        #: The node does not answer, which has the logs.
+        self.is_away = False
         #: No container has started, so that there is no log.
         self.is_silent = False
         self.address = "10.1.2.3"
@@ -44,6 +46,8 @@ class ImitatedCluster:
             return httpx.Response(200, json={"items": found})
         if path.endswith("/log") and self.is_silent:
             return httpx.Response(400, json={"kind": "Status", "message": "waiting to start: ContainerCreating"})
+        if path.endswith("/log") and self.is_away:
+            return httpx.Response(500, json={"kind": "Status", "message": "dial tcp 10.0.0.2:10250: i/o timeout"})
         if path.endswith("/log") and path.removesuffix("/log") in self.objects:
             return httpx.Response(200, text="two\n" if "tailLines" in request.url.params else "one\ntwo\n")
         found = self.objects.get(path)
@@ -147,6 +151,17 @@ def test_a_log_that_the_api_refuses_is_told(backend: KubernetesBackend, cluster:
     with pytest.raises(Unavailable, match="waiting to start: ContainerCreating"):
         list(box.follow())
     assert box.logs() == ""
+
+
+def test_a_pod_whose_log_cannot_be_had_is_deleted_all_the_same(
+    backend: KubernetesBackend, cluster: ImitatedCluster
+) -> None:
+    box = backend.start(SPEC)
+    cluster.is_away = True
+    with pytest.raises(Unavailable, match="i/o timeout"):
+        box.logs()
+    box.stop()
+    assert not cluster.objects and box.logs() == ""
 
 
 def test_a_pod_that_is_not_wanted_any_more_is_removed(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
