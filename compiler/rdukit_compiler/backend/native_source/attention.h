@@ -9,10 +9,10 @@ constexpr int64_t MOST_ROWS = 8;
 }  // namespace rdukit
 
 // rdukit::rdukit_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, float scale,
-//                              bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
+//                          bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
 static AOTITorchError aoti_torch_cpu_rdukit_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
-                                                          AtenTensorHandle* mask, double scale, int32_t is_causal,
-                                                          AtenTensorHandle* made) {
+                                                      AtenTensorHandle* mask, double scale, int32_t is_causal,
+                                                      AtenTensorHandle* made) {
   using namespace rdukit;
   View vq(q), vk(k), vv(v);
   int64_t batch = vq.sizes[0], heads = vq.sizes[1], rows = vq.sizes[2], width = vq.sizes[3];

@@ -1,8 +1,8 @@
-// Attention of many bf16 queries: blocks of them against all the keys that they may see, by products of small_bf16_product.h.
+// Attention of many bf16 queries: blocks of them against all the keys that they may see, by small_bf16_product.h.
 // Scores and sums are floats, weights become bf16 again for their product with the values.
 #pragma once
-#include "small_bf16_product.h"
 #include "row_attention.h"
+#include "small_bf16_product.h"
 
 #if defined(__AVX512BF16__)
 
@@ -32,11 +32,15 @@ static inline float weigh(float* scores, int64_t count) {
   Vector tops(NOTHING);
   int64_t s = 0;
   for (; s + STEP <= count; s += STEP) tops = at::vec::maximum(tops, Vector::loadu(scores + s));
-  if (s < count) tops = at::vec::maximum(tops, Vector::set(Vector(NOTHING), Vector::loadu(scores + s, count - s), count - s));
+  if (s < count) {
+    Vector rest = Vector::set(Vector(NOTHING), Vector::loadu(scores + s, count - s), count - s);
+    tops = at::vec::maximum(tops, rest);
+  }
   float parts[STEP], highest = NOTHING, sum = 0;
   tops.store(parts);
-  for (float top : parts) highest = top <= highest ? highest : top;  // no number wins
-  if (highest == NOTHING) {                                          // zeros, as torch gives
+  for (float top : parts)
+    if (!(top <= highest) && highest == highest) highest = top;  // what is no number stays
+  if (highest == NOTHING) {                                      // zeros, as torch gives
     std::fill(scores, scores + count, 0.0f);
     return 1;
   }
