@@ -1,6 +1,6 @@
 """The calls of the Kubernetes backend, against an imitation of the API that keeps pods in a dictionary.
 
-It shows that the calls fit together, not that a cluster answers so: ``tests/engine/test_kubernetes.py`` asks a real one.
+It shows that the calls fit together; ``tests/engine/test_kubernetes.py`` asks a real one.
 """
 
 import json
