@@ -17,6 +17,15 @@ from rdukit_compiler.backend.section_library import SOURCES
 #: As inductor's code is compiled.
 _FLAGS: Final = ("-std=c++20", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-w", "-shared", "-fPIC")
 
+_PLACE, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_MULTIPLY: Final = (_PLACE, _NUMBER, _NUMBER, _PLACE, _NUMBER, _NUMBER, _PLACE, _NUMBER, _NUMBER, _NUMBER)
+_READ_ROWS: Final = (_PLACE, _PLACE, _PLACE, _NUMBER, _NUMBER, ctypes.c_int)
+#: Of the functions of ``own_products.cpp``.
+_ARGUMENTS: Final = {
+    "multiply_few_rows": _MULTIPLY, "multiply_bf16": _MULTIPLY,
+    "read_rows_float": _READ_ROWS, "read_rows_bf16": _READ_ROWS,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class OwnProducts:
@@ -26,10 +35,7 @@ class OwnProducts:
 
     def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
         """Write a [m, k] times b [k, n] to the contiguous y [m, n]: all f32, few of m or of k, or bf16 to f32."""
-        place, number = ctypes.c_void_p, ctypes.c_int64
         call = self._library.multiply_few_rows if a.dtype == torch.float32 else self._library.multiply_bf16
-        call.argtypes = [place, number, number, place, number, number, place, number, number, number]
-        call.restype = None
         call(a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), y.data_ptr(), *y.shape, a.shape[1])
 
     @property
@@ -40,8 +46,6 @@ class OwnProducts:
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or asked for ahead."""
         call = self._library.read_rows_float if w.dtype == torch.float32 else self._library.read_rows_bf16
-        call.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_int]
-        call.restype = None
         call(x.data_ptr(), w.data_ptr(), y.data_ptr(), *w.shape, is_sweep)
 
 
@@ -54,7 +58,16 @@ def build_own_products() -> OwnProducts | None:
         library = Path(folder, "probe.so")
         source = SOURCES / "own_products.cpp"
         done = subprocess.run([compiler, *_FLAGS, str(source), "-o", str(library)], capture_output=True, check=False)
-        return OwnProducts(ctypes.CDLL(str(library))) if done.returncode == 0 else None
+        return OwnProducts(_load(library)) if done.returncode == 0 else None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    for name, arguments in _ARGUMENTS.items():
+        if hasattr(library, name):
+            call = getattr(library, name)
+            call.argtypes, call.restype = arguments, None
+    return library
 
 
 def huge_numbers(rows: int, columns: int) -> torch.Tensor:

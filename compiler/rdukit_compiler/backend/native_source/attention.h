@@ -3,11 +3,6 @@
 #include "block_attention.h"
 #include "row_attention.h"
 
-namespace rdukit {
-// As many queries as are taken one by one.
-constexpr int64_t MOST_ROWS = 8;
-}  // namespace rdukit
-
 // rdukit::rdukit_attention(Tensor q [B,H,T,D], Tensor k [B,G,S,D], Tensor v [B,G,S,D], Tensor? mask, float scale,
 //                          bool is_causal) -> Tensor [B,H,T,D], laid out as [B,T,H,D]
 static AOTITorchError aoti_torch_cpu_rdukit_attention(AtenTensorHandle q, AtenTensorHandle k, AtenTensorHandle v,
@@ -24,7 +19,7 @@ static AOTITorchError aoti_torch_cpu_rdukit_attention(AtenTensorHandle q, AtenTe
   View vy(out);
   std::unique_ptr<View> vm(mask ? new View(*mask) : nullptr);
 #if defined(__AVX512BF16__)
-  if (vq.is_bf16() && rows > MOST_ROWS) {
+  if (vq.is_bf16() && rows > FEW_ROWS) {
     block_attention(vq, vk, vv, vm.get(), (float)scale, is_causal, (bf16*)vy.data);
     *made = out.release();
     return 0;

@@ -87,7 +87,7 @@ static AOTITorchError aoti_torch_cpu_rdukit_int8_linear(AtenTensorHandle x, Aten
   View vy(out);
   Floats scales = float_vector(&scale, n), biases = float_vector(bias, n);
   const int8_t* weights = (const int8_t*)vw.data;
-  if (m <= 8) {
+  if (m <= FEW_ROWS) {
     Floats rows = float_rows(vx, m, k);
     if (vx.is_bf16())
       few_rows(rows, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);

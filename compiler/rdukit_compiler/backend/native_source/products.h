@@ -21,6 +21,10 @@ namespace rdukit {
 
 using torch::aot_inductor::RAIIAtenTensorHandle;
 
+// Rows up to which a product reads its weights once, in a sweep, and attention takes its queries one by one; as in
+// routes.py.
+constexpr int64_t FEW_ROWS = 8;
+
 enum Route : int64_t { ROWS = 0, FLOAT = 1, ONEDNN = 2, FEW = 3 };
 
 static inline void must(AOTITorchError status) {
