@@ -11,11 +11,13 @@ from rdukit.errors import CompileError
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
 from rdukit_compiler.convolutions import convolution_form
+from rdukit_compiler.dropout import dropout, feature_dropout
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
 from rdukit_compiler.patterns.vocabulary import LOSSES
+from rdukit_compiler.recurrence import lstm
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -134,29 +136,6 @@ def _batch_norm(*args: Any) -> torch.Tensor:
     return made.to(args[0].dtype)
 
 
-def _dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
-    """As operators that can be split; torch's own form fills a mask in place. The rate may be a tensor []."""
-    if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
-        return _scaled(x, torch.rand(x.shape, dtype=torch.float32, device=x.device), p)
-    made: torch.Tensor = torch.ops.aten.dropout.default(x, p, train)
-    return made
-
-
-def _feature_dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
-    """Dropout of whole channels: x [N, C, …]."""
-    if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
-        shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
-        return _scaled(x, torch.rand(shape, dtype=torch.float32, device=x.device), p)
-    made: torch.Tensor = torch.ops.aten.feature_dropout.default(x, p, train)
-    return made
-
-
-def _scaled(x: torch.Tensor, numbers: torch.Tensor, p: "float | torch.Tensor") -> torch.Tensor:
-    """``x`` where a uniform number is at least ``p``, so scaled that its mean stays; zeros for a rate of 1."""
-    kept = x * (numbers >= p)
-    return kept * (1 - p).clamp_min(1e-6).reciprocal() if isinstance(p, torch.Tensor) else kept * (1 / (1 - p))
-
-
 def _wide(op: str) -> Callable[..., Any]:
     """The operator inside in f32, its result rounded once to bf16.
 
@@ -218,6 +197,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "aten.layer_norm.default": _layer_norm,
     "aten.index.Tensor": index,
     "aten.batch_norm.default": _batch_norm,
-    "aten.dropout.default": _dropout,
-    "aten.feature_dropout.default": _feature_dropout,
+    "aten.dropout.default": dropout,
+    "aten.feature_dropout.default": feature_dropout,
+    "aten.lstm.input": lstm,
 }

@@ -7,6 +7,7 @@ from torch import fx
 
 from rdukit.errors import InvalidGraph
 from rdukit.pef.kernel import KernelGraph, KernelNode, TensorSpec
+from rdukit_compiler.backend import lstm_layer
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.backend.quantized import operator_int8_linear
 
@@ -48,6 +49,7 @@ def spec_of(name: str, value: torch.Tensor) -> TensorSpec:
 def fx_from_kernel(kernel: KernelGraph) -> fx.GraphModule:
     """The kernel as a torch module with flat inputs; absent outputs are left out."""
     operator_int8_linear()  # registers it
+    lstm_layer.operators()  # likewise
     graph = fx.Graph()
     values: dict[str, Any] = {spec.name: graph.placeholder(spec.name) for spec in kernel.inputs}
     for node in kernel.nodes:

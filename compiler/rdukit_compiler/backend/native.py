@@ -20,6 +20,7 @@ from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
+from rdukit_compiler.backend.lstm_layer import LSTM_LAYER
 from rdukit_compiler.backend.operators import GETITEM
 from rdukit_compiler.backend.quantized import INT8_LINEAR
 from rdukit_compiler.backend.routes import load_routes
@@ -36,7 +37,7 @@ _KERNEL_OPERATORS: Final = 5
 BUILD: Final = 5
 
 #: How the names of operators begin that can be compiled.
-_COMPILED = ("aten.", "prims.", INT8_LINEAR)
+_COMPILED = ("aten.", "prims.", INT8_LINEAR, LSTM_LAYER)
 
 
 def build_variant() -> str:

@@ -1,6 +1,7 @@
 """Our own operators in native kernels: matrix products by a chosen route (``native_source/products.h``).
 
-They exist only while a native kernel is built: the portable graph has ATen's products, or ``rdukit.int8_linear``.
+They exist only while a native kernel is built: the portable graph has ATen's products, ``rdukit.int8_linear`` and
+``rdukit.lstm_layer``.
 """
 
 from functools import cache
@@ -8,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from rdukit_compiler.backend import small_convolutions
+from rdukit_compiler.backend import lstm_layer, small_convolutions
 from rdukit_compiler.backend.routes import Route
 
 #: Signature of each operator, and of the C function that inductor's code calls for it.
@@ -97,10 +98,9 @@ def operator_named(name: str) -> Any:
 
 def interface_functions() -> dict[Any, list[str]]:
     """For inductor: each operator, and the declaration of the C function that computes it."""
-    return {
-        operator_named(name): [f"AOTITorchError aoti_torch_cpu_{name}({parameters})"]
-        for name, (_, parameters) in _SIGNATURES.items()
-    }
+    own = {name: (operator_named(name), parameters) for name, (_, parameters) in _SIGNATURES.items()}
+    own |= {name: (made, lstm_layer.SIGNATURES[name][1]) for name, made in lstm_layer.operators().items()}
+    return {made: [f"AOTITorchError aoti_torch_cpu_{name}({parameters})"] for name, (made, parameters) in own.items()}
 
 
 def product(a: Any, b: Any, bias: Any, route: Route) -> tuple[Any, tuple[Any, ...]]:

@@ -23,10 +23,16 @@ _DROPPED: Final = re.compile(
 )
 #: In a body these reach for what a section does not have.
 _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream")
-#: How calls of our own operators begin (``products.h``).
-OURS: Final = "aoti_torch_cpu_rdukit_"
-#: Where they are.
-_OUR_CODE: Final = ("products", "int8_linear", "attention", "small_convolution", "convolution")
+#: How calls of our own operators begin, and the header that has them.
+_OUR_CODE: Final[Mapping[str, str]] = {
+    "aoti_torch_cpu_rdukit_product": "products",
+    "aoti_torch_cpu_rdukit_batch_product": "products",
+    "aoti_torch_cpu_rdukit_int8_linear": "int8_linear",
+    "aoti_torch_cpu_rdukit_attention": "attention",
+    "aoti_torch_cpu_rdukit_small_convolution": "small_convolution",
+    "aoti_torch_cpu_rdukit_convolution": "convolution",
+    "aoti_torch_cpu_lstm_layer": "lstm",
+}
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 #: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
@@ -68,9 +74,11 @@ def library_source(sections: Mapping[str, str], definitions: Mapping[str, int]) 
     ``definitions``: macros of our own operators' code, and their values.
     """
     parts = ['#include "section.h"']
-    if any(OURS in code for code in sections.values()):
-        parts += [f"#define {name} {number}" for name, number in definitions.items()]
-        parts += [f'#include "{name}.h"' for name in _OUR_CODE]
+    headers = dict.fromkeys(
+        header for call, header in _OUR_CODE.items() if any(call in code for code in sections.values())
+    )
+    parts += [f"#define {name} {number}" for name, number in definitions.items() if headers]
+    parts += [f'#include "{header}.h"' for header in headers]
     for number, (symbol, code) in enumerate(sections.items()):
         parts += [code.replace("namespace section ", f"namespace section{number} ", 1)]
         parts += [f"RDUKIT_SECTION({symbol}, section{number}::run)"]

@@ -128,6 +128,18 @@ def _attention_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> in
     return 5 * _attention(inputs[1:4], ()) // 2
 
 
+def _lstm_layer(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Gates ``[T, B, 4H]`` and the recurrent weight: its product with each step's state, and some 20 per state."""
+    (*_, wide), gates = inputs[0][0], prod(inputs[0][0])
+    return 2 * gates * (wide // 4) + 5 * gates
+
+
+def _lstm_layer_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Its product the other way; inputs start with the gradient of y ``[T, B, H]``."""
+    (*_, width), states = inputs[0][0], prod(inputs[0][0])
+    return 8 * states * width + 30 * states
+
+
 def _einsum(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """Without its equation: of two inputs, the axes of neither output nor each other are summed; a close bound."""
     total, made = prod(_elements(s) for s in inputs[:2]), sum(map(_elements, outputs)) or 1
@@ -148,7 +160,7 @@ GEMM_COUNTS: Final[Mapping[str, Count]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "_scaled_dot_product_flash_attention_backward": _attention_backward,
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
-    "einsum": _einsum,
+    "einsum": _einsum, "lstm_layer": _lstm_layer, "lstm_layer_backward": _lstm_layer_backward,
 }  # fmt: skip
 
 #: Tensor inputs without which a count is not possible; 2 when not listed.
