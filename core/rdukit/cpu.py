@@ -33,6 +33,11 @@ def has_bf16_instructions() -> bool:
     return not flags or any(flag in {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16"} for flag in flags)
 
 
+def has_avx512_bf16() -> bool:
+    """Whether the processor has the bf16 instructions that our own bf16 products are written in."""
+    return "avx512_bf16" in (cpu_flags() or ())
+
+
 def splittable_threads() -> int:
     """Threads that loops of native kernels are split for: the machine's cores, not this process's, and at most 8.
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from rdukit.cpu import has_avx512_bf16
 from rdukit.pef import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.products import interface_functions
@@ -76,12 +77,26 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
     "one batch": (lambda a, b: (a @ b.transpose(1, 2).expand(1, 90, 70),), ((1, 3, 90), (1, 70, 90))),
     "convolution": (lambda x, w: (F.conv2d(x, w, padding=1).relu(),), ((2, 8, 16, 16), (12, 8, 3, 3))),
 }
+#: bf16 linear layers with rows of x and of weights beyond whole vectors, blocks and parts of the depth.
+_LINEARS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int, ...], ...]]] = {
+    "layers of one input": (
+        lambda x, w, b, v: (F.linear(x, w, b), F.linear(x, v), F.linear(x.tanh(), v)),
+        ((130, 94), (100, 94), (100,), (47, 94)),
+    ),
+    "deep layer": (lambda x, w: (F.linear(x, w),), ((19, 4102), (13, 4102))),
+    "layer of turned rows": (lambda x, w, b: (F.linear(x.t(), w, b),), ((66, 40), (333, 66), (333,))),
+}
+_PRODUCTS |= _LINEARS
 _WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),
          "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32")),
          "f32 in a sweep": (torch.float32, Routes(rows="sweep")),
          "bf16 in a sweep": (torch.bfloat16, Routes(rows="sweep")),
-         "bf16 with our attention": (torch.bfloat16, Routes(attention="own"))}  # fmt: skip
-_INT8_WAYS = {"native": Routes(), "by f32": Routes(bf16="f32"), "in a sweep": Routes(rows="sweep")}
+         "bf16 with our attention": (torch.bfloat16, Routes(attention="own")),
+         "bf16 with our linear layers": (torch.bfloat16, Routes(linear="own"))}  # fmt: skip
+_INT8_WAYS = {"native": Routes(), "by f32": Routes(bf16="f32"), "in a sweep": Routes(rows="sweep"),
+              "by our linear layers": Routes(linear="own")}  # fmt: skip
+if not has_avx512_bf16():  # these are written in its instructions
+    del _WAYS["bf16 with our linear layers"], _INT8_WAYS["by our linear layers"]
 #: The other products go the same way as in one of these.
 _CASES = [
     (name, way)
@@ -91,13 +106,15 @@ _CASES = [
     or (
         "attention" in name
         if "attention" in way
+        else name in _LINEARS
+        if "linear" in way
         else name in {"one row", "three rows of odd length", "many rows", "views of weights"}
     )
 ]
 #: Rows of x, their width, more than one span of exact sums among them, and the way.
 _INT8_CASES = [
     (rows, width, dtype, way)
-    for rows, width in ((1, 93), (7, 93), (40, 93), (1, 4200))
+    for rows, width in ((1, 93), (7, 93), (40, 93), (1, 4200), (40, 2054))
     for dtype in (torch.float32, torch.bfloat16)
     for way in _INT8_WAYS
 ]
@@ -195,6 +212,25 @@ def test_attention_is_our_own_where_that_is_faster(name: str, dtype: torch.dtype
     choose_products(module, routes)
     called = [str(node.target) for node in module.graph.nodes if "attention" in str(node.target)]
     assert (called == ["rdukit.rdukit_attention.default"]) is is_own
+
+
+@pytest.mark.skipif(not has_avx512_bf16(), reason="the processor has no AVX512-BF16")
+def test_layers_of_one_input_pack_it_once_and_a_row_of_no_numbers_changes_no_other(
+    kernels: dict[str, NativeKernel],
+) -> None:
+    name, way = "layers of one input", "bf16 with our linear layers"
+    function, shapes = _LINEARS[name]
+    inputs = [_numbers(*shape).bfloat16() for shape in shapes]
+    with without_onednn():
+        module = trace_aten(function, inputs)
+    choose_products(module, _WAYS[way][1])
+    called = [str(node.target) for node in module.graph.nodes if "rdukit" in str(node.target)]
+    assert called.count("rdukit.rdukit_packed_rows.default") == 2 and len(called) == 5
+    plain = [made.clone() for made in kernels[f"{name}, {way}"](inputs, {})]
+    inputs[0][77] = math.nan
+    for made, before in zip(kernels[f"{name}, {way}"](inputs, {}), plain, strict=True):
+        assert made[77].isnan().all()
+        assert torch.equal(made[:77], before[:77]) and torch.equal(made[78:], before[78:])
 
 
 @pytest.mark.parametrize("name", ["attention of one row", "attention of odd sizes with a mask"])

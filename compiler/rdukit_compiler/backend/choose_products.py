@@ -10,10 +10,11 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from rdukit_compiler.backend.merge_calls import merge_calls, merge_views
 from rdukit_compiler.backend.operators import aten_names
 from rdukit_compiler.backend.products import operator_named, product
 from rdukit_compiler.backend.quantized import operator_int8_linear
-from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, Routes, choose_route
+from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
 
 aten = torch.ops.aten
 
@@ -44,7 +45,7 @@ def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: R
         return False
     if is_narrow and routes.attention == "own" and names & set(_ATTENTIONS):
         return True
-    most = BATCH_ROWS if routes.few == "own" else FEW_ROWS
+    most = LINEAR_ROWS if is_narrow and routes.linear == "own" else BATCH_ROWS if routes.few == "own" else FEW_ROWS
     return routes.f32 == "onednn" or any(tensor.dim() < 2 or _rows(tensor) <= most for tensor in inputs)
 
 
@@ -55,6 +56,7 @@ def _rows(tensor: torch.Tensor) -> int:
 def choose_products(module: fx.GraphModule, routes: Routes) -> None:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
     module.graph.eliminate_dead_code()  # a result that nobody reads, as attention's sums, is no reason to compute it
+    merge_views(module.graph)
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue
@@ -75,6 +77,7 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
         elif node.target in _WIDENED and _is_narrow(node) and routes.bf16 == "f32":
             _widen(node)
     module.graph.eliminate_dead_code()
+    merge_calls(module.graph, operator_named("rdukit_packed_rows"))
     module.recompile()
 
 
@@ -85,7 +88,17 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
     route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows, is_row_major)
     if route is None or left.dtype != right.dtype:
         return
+    if route is Route.LINEAR:
+        return _rewrite_linear(node, a, b, bias)
     _replace(node, *product(a, b, bias, route))
+
+
+def _rewrite_linear(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None) -> None:
+    """Rows that are packed, and their product with the weight as it lies in memory, [n, k]."""
+    with node.graph.inserting_before(node):
+        rows = node.graph.call_function(operator_named("rdukit_packed_rows"), (a,))
+        weight = node.graph.call_function(aten.t.default, (b,))
+    _replace(node, operator_named("rdukit_packed_linear"), (rows, weight, bias, a.meta["val"].shape[0]))
 
 
 def _flatten_int8(node: fx.Node) -> None:

@@ -23,6 +23,7 @@ _READ_ROWS: Final = (_PLACE, _PLACE, _PLACE, _NUMBER, _NUMBER, ctypes.c_int)
 #: Of the functions of ``own_products.cpp``.
 _ARGUMENTS: Final = {
     "multiply_few_rows": _MULTIPLY, "multiply_bf16": _MULTIPLY,
+    "linear_bf16": (_PLACE, _NUMBER, _NUMBER, _PLACE, _PLACE, _NUMBER, _NUMBER, _NUMBER),
     "read_rows_float": _READ_ROWS, "read_rows_bf16": _READ_ROWS,
 }  # fmt: skip
 
@@ -38,9 +39,13 @@ class OwnProducts:
         call = self._library.multiply_few_rows if a.dtype == torch.float32 else self._library.multiply_bf16
         call(a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), y.data_ptr(), *y.shape, a.shape[1])
 
+    def linear(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
+        """Write x [m, k] times w [n, k], turned, to the contiguous y [m, n], all bf16; w is contiguous and k even."""
+        self._library.linear_bf16(x.data_ptr(), *x.stride(), w.data_ptr(), y.data_ptr(), *y.shape, x.shape[1])
+
     @property
     def has_bf16(self) -> bool:
-        """Whether ``multiply`` takes bf16: the processor has instructions for it that it is written in."""
+        """Whether bf16 is multiplied: the processor has instructions for it that our products are written in."""
         return hasattr(self._library, "multiply_bf16")
 
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:

@@ -18,6 +18,11 @@ _SIGNATURES: Final = {
         "(Tensor a, Tensor b, Tensor? bias, int route) -> Tensor",
         "AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* bias, int64_t route, AtenTensorHandle* ret0",
     ),
+    "rdukit_packed_rows": ("(Tensor x) -> Tensor", "AtenTensorHandle x, AtenTensorHandle* ret0"),
+    "rdukit_packed_linear": (
+        "(Tensor packed, Tensor w, Tensor? bias, int m) -> Tensor",
+        "AtenTensorHandle packed, AtenTensorHandle w, AtenTensorHandle* bias, int64_t m, AtenTensorHandle* ret0",
+    ),
     "rdukit_batch_product": (
         "(Tensor a, Tensor b) -> Tensor",
         "AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle* ret0",
@@ -47,6 +52,14 @@ def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, route:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
+def _packed_rows(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((-(-x.shape[0] // 16) * 16, -(-x.shape[1] // 2)), dtype=torch.int32)
+
+
+def _packed_linear(packed: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, m: int) -> torch.Tensor:
+    return w.new_empty((m, w.shape[0]))
+
+
 def _batch_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], a.shape[1], b.shape[2]))
 
@@ -73,6 +86,8 @@ def _convolution(
 
 _SHAPES: Final[dict[str, Any]] = {
     "rdukit_product": _product,
+    "rdukit_packed_rows": _packed_rows,
+    "rdukit_packed_linear": _packed_linear,
     "rdukit_batch_product": _batch_product,
     "rdukit_int8_linear": _int8_linear,
     "rdukit_attention": _attention,

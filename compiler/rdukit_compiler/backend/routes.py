@@ -18,7 +18,7 @@ from typing import Final
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rdukit.cpu import cpu_signature
+from rdukit.cpu import cpu_signature, has_avx512_bf16
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic
 from rdukit.settings import home_folder, resolve
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 FEW_ROWS: Final = 8
 #: Rows, or terms of a sum, up to which our own f32 product may be used.
 BATCH_ROWS: Final = 64
+#: Rows up to which our own bf16 linear layer may be used; with more, oneDNN's copy of the weights is soon paid for.
+LINEAR_ROWS: Final = 512
 #: Products of fewer multiplications than this stay with ATen.
 _LEAST_WEIGHTS: Final = 4096
 #: How much faster another route than ATen's must be to be taken.
@@ -40,14 +42,16 @@ _MARGIN: Final = 1.15
 _ONEDNN_MARGIN: Final = 1.02
 #: Attention with its softmax takes so many times as long as its products.
 _SOFTMAX: Final = 1.5
-#: How much faster our own product must be, which is measured for each of its forms.
+#: How much faster our own products must be, which are measured as they are used.
 _FEW_MARGIN: Final = 1.02
+_LINEAR_MARGIN: Final = 1.02
 
 BF16_WAYS: Final = ("native", "f32")
 F32_WAYS: Final = ("blas", "onednn")
 FEW_WAYS: Final = ("f32", "own")
 ROW_WAYS: Final = ("ahead", "sweep")
 ATTENTION_WAYS: Final = ("aten", "own")
+LINEAR_WAYS: Final = ("aten", "own")
 #: Of the weights that are read to measure, in f32: more than a last-level cache holds.
 _READ_ROWS, _READ_WIDTH = 32768, 768
 
@@ -59,6 +63,7 @@ class Route(IntEnum):
     FLOAT = 1
     ONEDNN = 2
     FEW = 3
+    LINEAR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ class Routes:
 
     ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
     row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
-    ``attention`` is for bf16 attention of many queries: ATen's, or our own (``block_attention.h``).
+    ``attention`` is for bf16 attention of many queries: ATen's, or our own (``block_attention.h``). ``linear`` is for
+    bf16 linear layers of some rows: ATen's, or our own (``bf16_linear.h``).
     """
 
     bf16: str = "native"
@@ -75,6 +81,7 @@ class Routes:
     few: str = "f32"
     rows: str = "ahead"
     attention: str = "aten"
+    linear: str = "aten"
 
     def text(self) -> str:
         """As ``parse_routes`` takes it."""
@@ -82,7 +89,11 @@ class Routes:
 
     def definitions(self) -> Mapping[str, int]:
         """What the C++ of ``native_source`` is told: its macros and their values."""
-        return {"RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"), "RDUKIT_NATIVE_BF16": int(self.bf16 == "native")}
+        return {
+            "RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"),
+            "RDUKIT_NATIVE_BF16": int(self.bf16 == "native"),
+            "RDUKIT_OWN_LINEAR": int(self.linear == "own"),
+        }
 
     def word(self) -> str:
         """In a word that is part of a path."""
@@ -103,6 +114,8 @@ def choose_route(
     if m <= FEW_ROWS and in_rows:
         return Route.ROWS
     if dtype == "bfloat16":
+        if routes.linear == "own" and in_rows and FEW_ROWS < m <= LINEAR_ROWS and k % 2 == 0:
+            return Route.LINEAR
         return Route.FLOAT if routes.bf16 == "f32" else None
     if routes.few == "own" and _is_few(m, k, in_rows, is_row_major):
         return Route.FEW
@@ -118,11 +131,14 @@ def load_routes() -> Routes:
     """The routes of this machine: the setting's, or measured once for each processor and torch and kept.
 
     Raises:
-        InvalidArgument: the setting names a way that does not exist.
+        InvalidArgument: the setting names a way that does not exist, or not on this processor.
     """
     asked = resolve(ROUTES)
     if asked:
-        return parse_routes(asked)
+        routes = parse_routes(asked)
+        if routes.linear == "own" and not has_avx512_bf16():
+            raise InvalidArgument("route linear=own needs a processor with avx512_bf16; legal here: linear=aten")
+        return routes
     path = home_folder() / "machine" / f"routes-{cpu_signature()}-{torch.__version__.replace('+', '-')}.json"
     kept = _read(path)
     if kept is None:
@@ -132,7 +148,7 @@ def load_routes() -> Routes:
             path.parent.mkdir(parents=True, exist_ok=True)
             words = asdict(kept)
             if find_cpp_compiler() is None:
-                for own in ("few", "rows", "attention"):
+                for own in ("few", "rows", "attention", "linear"):
                     del words[own]  # not measured
             write_atomic(path, json.dumps(words).encode())
         except OSError as cause:
@@ -148,6 +164,7 @@ def parse_routes(text: str) -> Routes:
     """
     legal: Mapping[str, tuple[str, ...]] = {
         "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS, "attention": ATTENTION_WAYS,
+        "linear": LINEAR_WAYS,
     }  # fmt: skip
     chosen: dict[str, str] = {}
     for part in text.split(","):
@@ -186,8 +203,10 @@ def measure_routes() -> Routes:
                 return Routes(bf16, f32)
             few = "own" if _is_own_faster(own, f32) else "f32"
             rows = "sweep" if _is_sweep_faster(own) else "ahead"
-            is_own = bf16 == "native" and own.has_bf16 and _is_attention_faster(own)
-            return Routes(bf16, f32, few, rows, "own" if is_own else "aten")
+            if bf16 != "native" or not own.has_bf16:
+                return Routes(bf16, f32, few, rows)
+            attention = "own" if _is_attention_faster(own) else "aten"
+            return Routes(bf16, f32, few, rows, attention, "own" if _is_linear_faster(own) else "aten")
     finally:
         torch.set_num_threads(threads)
 
@@ -228,6 +247,23 @@ def _is_attention_faster(products: OwnProducts) -> bool:
         {"own": own, "aten": lambda: scaled_dot_product_attention(queries[None], keys[None], values[None])}
     )
     return took["own"] * _SOFTMAX < took["aten"]
+
+
+def _is_linear_faster(products: OwnProducts) -> bool:
+    """Whether our bf16 linear layers of a prompt's rows, with weights from memory, are faster than ATen's."""
+    layers = huge_numbers(_READ_ROWS // 4, _READ_WIDTH).view(torch.bfloat16).view(-1, 2048, _READ_WIDTH)
+    x, y = torch.ones(128, _READ_WIDTH).bfloat16(), torch.empty(128, 2048).bfloat16()
+
+    def own() -> None:
+        for w in layers:
+            products.linear(x, w, y)
+
+    def aten() -> None:
+        for w in layers:
+            torch.mm(x, w.t(), out=y)
+
+    took = _time_in_turn({"own": own, "aten": aten})
+    return took["own"] * _LINEAR_MARGIN < took["aten"]
 
 
 def _is_sweep_faster(products: OwnProducts) -> bool:

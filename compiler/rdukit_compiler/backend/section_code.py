@@ -27,6 +27,7 @@ _FOREIGN: Final = ("proxy_executor", "constants_", "this->", "kernels.", "stream
 _OUR_CODE: Final[Mapping[str, str]] = {
     "aoti_torch_cpu_rdukit_product": "products",
     "aoti_torch_cpu_rdukit_batch_product": "products",
+    "aoti_torch_cpu_rdukit_packed_": "packed_linear",
     "aoti_torch_cpu_rdukit_int8_linear": "int8_linear",
     "aoti_torch_cpu_rdukit_attention": "attention",
     "aoti_torch_cpu_rdukit_small_convolution": "small_convolution",
@@ -36,6 +37,8 @@ _OUR_CODE: Final[Mapping[str, str]] = {
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 #: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
+#: Inductor's call that rounds floats to bf16, and ours (``section.h``).
+_NARROWING: Final = ("at::vec::convert<at::BFloat16,1,float,2>(", "rdukit::narrow_lanes(")
 
 
 class UnusualCode(ValueError):
@@ -60,6 +63,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
     own = "\n".join(line for line in kernels.splitlines() if not line.startswith("#include"))
     own = _EXTERNAL_KERNEL.sub("static void ", own)
     own = _THREADS.sub(r"num_threads(rdukit::threads_up_to(\1))", own)
+    own = own.replace(*_NARROWING)
     cached = "\n".join(_CACHED.findall(wrapper))
     return (
         f"namespace {name} {{\n{cached}\n{own}\n"

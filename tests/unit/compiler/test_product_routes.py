@@ -60,6 +60,32 @@ def test_our_own_product_is_for_few_rows_or_terms_that_lie_side_by_side(
     assert choose_route(_PLAIN, dtype, m, 1024, k, in_rows, is_row_major) != Route.FEW
 
 
+@pytest.mark.parametrize(
+    ("dtype", "m", "k", "in_rows", "expected"),
+    [
+        ("bfloat16", 9, 768, True, Route.LINEAR),
+        ("bfloat16", 512, 768, True, Route.LINEAR),
+        ("bfloat16", 513, 768, True, None),
+        ("bfloat16", 8, 768, True, Route.ROWS),
+        ("bfloat16", 128, 767, True, None),
+        ("bfloat16", 128, 768, False, None),
+        ("float32", 128, 768, True, None),
+    ],
+)
+def test_our_own_linear_layer_is_for_some_bf16_rows_and_weights_in_rows(
+    dtype: str, m: int, k: int, in_rows: bool, expected: Route | None
+) -> None:
+    assert choose_route(Routes(linear="own"), dtype, m, 1024, k, in_rows) == expected
+    assert choose_route(Routes(), dtype, m, 1024, k, in_rows) != Route.LINEAR
+
+
+def test_instructions_that_the_processor_lacks_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", "linear=own")
+    monkeypatch.setattr(routes, "has_avx512_bf16", lambda: False)
+    with pytest.raises(InvalidArgument, match="avx512_bf16; legal here: linear=aten"):
+        load_routes()
+
+
 def test_tiny_and_empty_products_stay_with_aten() -> None:
     assert choose_route(_WIDE, "bfloat16", 128, 8, 8, True) is None
     assert choose_route(_WIDE, "bfloat16", 0, 256, 256, True) is None
@@ -68,7 +94,7 @@ def test_tiny_and_empty_products_stay_with_aten() -> None:
 def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
     assert parse_routes(_WIDE.text()) == _WIDE
     assert parse_routes("f32=onednn") == Routes("native", "onednn")
-    with pytest.raises(InvalidArgument, match="or rows=sweep or attention=aten or attention=own"):
+    with pytest.raises(InvalidArgument, match="or attention=own or linear=aten or linear=own"):
         parse_routes("bf16=fast")
 
 
@@ -94,6 +120,7 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
         "few": "f32",
         "rows": "ahead",
         "attention": "aten",
+        "linear": "aten",
     }
     path.write_text('{"bf16": "f3')
     assert load_routes() == _WIDE
@@ -132,6 +159,9 @@ class _Products(OwnProducts):
     def multiply(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor) -> None:
         y.copy_(torch.mm(a, b))
 
+    def linear(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
+        torch.mm(x, w.t(), out=y)
+
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         for _ in range(self.sweeps if is_sweep else 2):
             w[:1024].float().mv(x)
@@ -144,10 +174,11 @@ def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: i
     found = routes.measure_routes()
     assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
     assert found.rows == rows and found.attention in routes.ATTENTION_WAYS
+    assert found.linear in routes.LINEAR_WAYS
     assert parse_routes(found.text()) == found
 
 
 def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "build_own_products", lambda: None)
     found = routes.measure_routes()
-    assert (found.few, found.rows, found.attention) == ("f32", "ahead", "aten")
+    assert (found.few, found.rows, found.attention, found.linear) == ("f32", "ahead", "aten", "aten")

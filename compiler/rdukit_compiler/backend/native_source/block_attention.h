@@ -24,38 +24,6 @@ static inline void add_mask(float* scores, const View& mask, int64_t place, int6
   for (int64_t s = 0; s < count; s++) scores[s] += mask_at(mask, place + s * step);
 }
 
-// Scores [count] of one query become its weights, which are returned in sum.
-static inline float weigh(float* scores, int64_t count) {
-  using Vector = at::vec::Vectorized<float>;
-  constexpr int64_t STEP = Vector::size();
-  constexpr float NOTHING = -std::numeric_limits<float>::infinity();
-  Vector tops(NOTHING);
-  int64_t s = 0;
-  for (; s + STEP <= count; s += STEP) tops = at::vec::maximum(tops, Vector::loadu(scores + s));
-  if (s < count) {
-    Vector rest = Vector::set(Vector(NOTHING), Vector::loadu(scores + s, count - s), count - s);
-    tops = at::vec::maximum(tops, rest);
-  }
-  float parts[STEP], highest = NOTHING, sum = 0;
-  tops.store(parts);
-  for (float top : parts)
-    if (!(top <= highest) && highest == highest) highest = top;  // what is no number stays
-  if (highest == NOTHING) {                                      // zeros, as torch gives
-    std::fill(scores, scores + count, 0.0f);
-    return 1;
-  }
-  Vector sums(0);
-  for (s = 0; s + STEP <= count; s += STEP) {
-    Vector weights = (Vector::loadu(scores + s) - Vector(highest)).exp_u20();
-    weights.store(scores + s);
-    sums = sums + weights;
-  }
-  sums.store(parts);
-  for (float part : parts) sum += part;
-  for (; s < count; s++) sum += scores[s] = std::exp(scores[s] - highest);
-  return sum;
-}
-
 static void block_attention(const View& q, const View& k, const View& v, const View* mask, float scale, bool is_causal,
                             bf16* out) {
   using small_bf16_product::Matrix;
@@ -79,9 +47,11 @@ static void block_attention(const View& q, const View& k, const View& v, const V
         for (int64_t r = 0; r < n; r++) {
           float* of_row = scores.data() + r * count;
           int64_t seen = is_causal ? std::min(count, row + r + 1) : count;
-          multiply_by(of_row, seen, scale);
-          if (mask) add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
-          sums[r] = weigh(of_row, seen);
+          if (mask) {
+            multiply_by(of_row, seen, scale);
+            add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
+          }
+          sums[r] = weigh(of_row, seen, mask ? 1 : scale);
           std::fill(of_row + seen, of_row + count, 0.0f);
           narrow(weights.data() + r * even, of_row, count);
           if (even > count) weights[r * even + count] = bf16{0};

@@ -1,10 +1,16 @@
 // Linear layers with int8 weights and a scale a row: few rows by row_int8.h or row_linear.h, more by a product of blocks
 // of widened weights.
 #pragma once
+#include <vector>
+
+#include "bf16_linear.h"
 #include "products.h"
 
 #ifndef RDUKIT_NATIVE_BF16
 #define RDUKIT_NATIVE_BF16 0
+#endif
+#ifndef RDUKIT_OWN_LINEAR
+#define RDUKIT_OWN_LINEAR 0
 #endif
 
 namespace rdukit {
@@ -49,21 +55,24 @@ static void int8_by_float(const Floats& x, const int8_t* w, const float* scale, 
   }
 }
 
-// The same by bf16's product, where the processor has one: bf16 holds every int8, and the scale is applied to the sums.
+// bf16 holds every int8.
+static inline void widen(bf16* to, const int8_t* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) {
+    Halves halves = __builtin_convertvector((Words)load(from + i) >> 16, Halves);
+    std::memcpy(to + i, &halves, sizeof halves);
+  }
+  for (; i < count; i++) store(to + i, value(from[i]));
+}
+
+// The same by bf16's product, where the processor has one: the scale is applied to the sums.
 static void int8_by_bf16(AtenTensorHandle x, const int8_t* w, const float* scale, const float* bias, bf16* y, int64_t m,
                          int64_t n, int64_t k) {
   int64_t width = block_rows(524288, n, k);
   std::unique_ptr<bf16[]> wide(new bf16[width * k]), part(new bf16[m * width]);
   for (int64_t first = 0; first < n; first += width) {
     int64_t count = n - first < width ? n - first : width;
-    const int8_t* from = w + first * k;
-    int64_t i = 0;
-    for (; i + LANES <= count * k; i += LANES) {
-      Words bits = (Words)load(from + i) >> 16;  // exact: a bf16 has 8 bits
-      Halves halves = __builtin_convertvector(bits, Halves);
-      std::memcpy(wide.get() + i, &halves, sizeof halves);
-    }
-    for (; i < count * k; i++) store(wide.get() + i, value(from[i]));
+    widen(wide.get(), w + first * k, count * k);
     auto right = matrix_at(wide.get(), k, count, 1, k);
     auto whole = matrix_at(part.get(), m, count, count, 1);
     must(aoti_torch_cpu_mm_out(whole, x, right));
@@ -74,6 +83,25 @@ static void int8_by_bf16(AtenTensorHandle x, const int8_t* w, const float* scale
       }
   }
 }
+
+#if RDUKIT_OWN_LINEAR && defined(__AVX512BF16__)
+// The same by our own product, for an even k.
+static void int8_by_own_linear(const View& x, const int8_t* w, const float* scale, const float* bias, bf16* y,
+                               int64_t m, int64_t n, int64_t k) {
+  bf16_linear::Form form{m, k};
+  std::vector<uint32_t> packed(form.width() * form.pairs());
+  bf16_linear::pack(form, {(const uint16_t*)x.data, x.strides[0], x.strides[1]}, packed.data());
+  bf16_linear::multiply(
+      form, packed.data(),
+      [=](int64_t row, int64_t count) {
+        static thread_local std::vector<bf16> wide;
+        wide.resize(std::max<size_t>(wide.size(), (count + bf16_linear::ROWS) * k));
+        widen(wide.data(), w + row * k, count * k);
+        return (const uint16_t*)wide.data();
+      },
+      {scale, bias}, (uint16_t*)y, n, [](int64_t count, int64_t grain, auto f) { in_parallel(count, grain, f); });
+}
+#endif
 
 }  // namespace rdukit
 
@@ -93,6 +121,10 @@ static AOTITorchError aoti_torch_cpu_rdukit_int8_linear(AtenTensorHandle x, Aten
       few_rows(rows, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
     else
       few_rows(rows, weights, scales.data, biases.data, (float*)vy.data, m, n, k);
+#if RDUKIT_OWN_LINEAR && defined(__AVX512BF16__)
+  } else if (vx.is_bf16() && m <= bf16_linear::MOST_ROWS && k % 2 == 0) {
+    int8_by_own_linear(vx, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
+#endif
   } else if (RDUKIT_NATIVE_BF16 && vx.is_bf16()) {
     int8_by_bf16(x, weights, scales.data, biases.data, (bf16*)vy.data, m, n, k);
   } else {

@@ -1,5 +1,5 @@
-// exp, sigmoid and tanh of float lanes, within two units in the last place of what is not below the normal numbers.
-// Coefficients are those of the Cephes library (expf, tanhf). What is no number stays none.
+// exp, sigmoid and tanh of float lanes, within some units in the last place. Coefficients are those of the Cephes library
+// (expf, tanhf). What is no number stays none.
 #pragma once
 #include "row_linear.h"
 
@@ -8,11 +8,23 @@
 
 namespace rdukit {
 
-// e^x; beyond 88 either way, that of 88 and -88.
-static inline Lanes exp_of(Lanes x) {
+// Lanes of which ``count`` exist, at most all: the others are zero, and not written.
+static inline Lanes load_some(const float* from, int64_t count) {
+  if (count >= LANES) return load(from);
+  Lanes lanes{};
+  std::memcpy(&lanes, from, count * sizeof(float));
+  return lanes;
+}
+
+static inline void store_some(float* to, Lanes lanes, int64_t count) {
+  std::memcpy(to, &lanes, (count < LANES ? count : LANES) * sizeof(float));
+}
+
+// e^x; above 88 that of 88, and zero where it is below the normal numbers.
+static inline __attribute__((always_inline)) Lanes exp_of(Lanes x) {
   constexpr float MAGIC = 12582912.0f;  // added to a number, its fraction goes and its whole part is in the low bits
+  auto is_zero = x < -87.3f;
   x = x > 88.0f ? Lanes{} + 88.0f : x;
-  x = x < -88.0f ? Lanes{} - 88.0f : x;
   Lanes shifted = x * 1.44269504088896341f + MAGIC, whole = shifted - MAGIC;
   Lanes r = x - whole * 0.693359375f;
   r = r + whole * 2.12194440e-4f;
@@ -23,7 +35,7 @@ static inline Lanes exp_of(Lanes x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
   Words exponent = ((Words)shifted - 0x4b400000u + 127u) << 23;  // the bits of MAGIC are 0x4b400000
-  return p * (Lanes)exponent;
+  return is_zero ? Lanes{} : p * (Lanes)exponent;
 }
 
 static inline Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }

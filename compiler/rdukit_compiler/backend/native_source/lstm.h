@@ -84,21 +84,6 @@ static void pack(int64_t depth, int64_t columns, At at, float* to) {
   });
 }
 
-// count floats, at most a vector of them; the other lanes are zero and not written.
-static inline Lanes take(const float* from, int64_t count) {
-  if (count >= LANES) return lanes_at(from);
-  Lanes lanes{};
-  __builtin_memcpy(&lanes, from, count * sizeof(float));
-  return lanes;
-}
-
-static inline void give(float* to, Lanes lanes, int64_t count) {
-  if (count >= LANES)
-    put(to, lanes);
-  else
-    __builtin_memcpy(to, &lanes, count * sizeof(float));
-}
-
 // The samples [first, last) through all steps. w: the packed recurrent weight, each gate's part in whole vectors.
 static void run_forward(const Form& form, const float* gates, const float* w, const float* h0, const float* c0,
                         float* y, float* c_last, float* kept, int64_t first, int64_t last) {
@@ -127,13 +112,13 @@ static void run_forward(const Form& form, const float* gates, const float* w, co
         Lanes cell = tanh_of(lanes_at(sum + 2 * part + j)), leave = sigmoid_of(lanes_at(sum + 3 * part + j));
         Lanes state = forget * lanes_at(c.data + r * part + j) + in * cell;
         put(c.data + r * part + j, state);
-        give(out + j, leave * tanh_of(state), count);
+        store_some(out + j, leave * tanh_of(state), count);
         if (keep) {
-          give(keep + j, in, count);
-          give(keep + width + j, forget, count);
-          give(keep + 2 * width + j, cell, count);
-          give(keep + 3 * width + j, leave, count);
-          give(keep + 4 * width + j, state, count);
+          store_some(keep + j, in, count);
+          store_some(keep + width + j, forget, count);
+          store_some(keep + 2 * width + j, cell, count);
+          store_some(keep + 3 * width + j, leave, count);
+          store_some(keep + 4 * width + j, state, count);
         }
       }
     }
@@ -159,15 +144,15 @@ static void run_backward(const Form& form, const float* dy, const float* dc_last
       float* out = dgates + (sample + r) * 4 * width;
       for (int64_t j = 0; j < width; j += LANES) {
         int64_t count = width - j;
-        Lanes in = take(keep + j, count), forget = take(keep + width + j, count);
-        Lanes cell = take(keep + 2 * width + j, count), leave = take(keep + 3 * width + j, count);
-        Lanes squashed = tanh_of(take(keep + 4 * width + j, count));
-        Lanes dy_here = take(dy + (sample + r) * width + j, count) + lanes_at(dh.data + r * part + j);
+        Lanes in = load_some(keep + j, count), forget = load_some(keep + width + j, count);
+        Lanes cell = load_some(keep + 2 * width + j, count), leave = load_some(keep + 3 * width + j, count);
+        Lanes squashed = tanh_of(load_some(keep + 4 * width + j, count));
+        Lanes dy_here = load_some(dy + (sample + r) * width + j, count) + lanes_at(dh.data + r * part + j);
         Lanes state = lanes_at(dc.data + r * part + j) + dy_here * leave * (1.0f - squashed * squashed);
-        give(out + j, state * cell * in * (1.0f - in), count);
-        give(out + width + j, state * take(before + r * before_stride + j, count) * forget * (1.0f - forget), count);
-        give(out + 2 * width + j, state * in * (1.0f - cell * cell), count);
-        give(out + 3 * width + j, dy_here * squashed * leave * (1.0f - leave), count);
+        store_some(out + j, state * cell * in * (1.0f - in), count);
+        store_some(out + width + j, state * load_some(before + r * before_stride + j, count) * forget * (1.0f - forget), count);
+        store_some(out + 2 * width + j, state * in * (1.0f - cell * cell), count);
+        store_some(out + 3 * width + j, dy_here * squashed * leave * (1.0f - leave), count);
         put(dc.data + r * part + j, state * forget);
         put(dh.data + r * part + j, Lanes{});
       }

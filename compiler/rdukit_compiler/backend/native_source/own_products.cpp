@@ -1,5 +1,6 @@
 // Our own products alone, in one thread, as a library that takes a second to compile: their time decides whether, and how,
 // sections use them.
+#include "bf16_linear.h"
 #include "few_row_product.h"
 #include "row_linear.h"
 #include "small_bf16_product.h"
@@ -34,5 +35,14 @@ extern "C" void multiply_bf16(const uint16_t* a, int64_t a_row, int64_t a_column
                               int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
   using rdukit::small_bf16_product::Matrix;
   rdukit::small_bf16_product::multiply(Matrix{a, a_row, a_column}, Matrix{b, b_row, b_column}, y, m, n, k);
+}
+
+extern "C" void linear_bf16(const uint16_t* x, int64_t x_row, int64_t x_column, const uint16_t* w, uint16_t* y,
+                            int64_t m, int64_t n, int64_t k) {
+  rdukit::bf16_linear::Form form{m, k};
+  std::unique_ptr<uint32_t[]> packed(new uint32_t[form.width() * form.pairs()]);
+  rdukit::bf16_linear::pack(form, {x, x_row, x_column}, packed.get());
+  rdukit::bf16_linear::multiply(form, packed.get(), [=](int64_t row, int64_t) { return w + row * k; },
+                                {nullptr, nullptr}, y, n, [](int64_t count, int64_t, auto f) { f(0, count); });
 }
 #endif

@@ -85,15 +85,20 @@ static inline void widen(float* to, const bf16* from, int64_t n) {
   for (; i < n; i++) to[i] = value(from[i]);
 }
 
+// float to bf16, rounded to even; with bf16 instructions, what is below the normal numbers becomes zero.
 static inline void narrow(bf16* to, const float* from, int64_t n) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
+#if defined(__AVX512BF16__)
+    _mm256_storeu_si256((__m256i*)(to + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
+#else
     Words bits = load_as<Words>(from + i);
     Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     // not a number: keep it one
     rounded = (bits & 0x7fffffff) > 0x7f800000 ? Words{} + 0x7fc0 : rounded;
     Halves halves = __builtin_convertvector(rounded, Halves);
     std::memcpy(to + i, &halves, sizeof halves);
+#endif
   }
   for (; i < n; i++) store(to + i, from[i]);
 }

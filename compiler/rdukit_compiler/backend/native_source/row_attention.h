@@ -1,13 +1,10 @@
 // Attention of few queries to a cache of keys and values, which reads only the positions that the mask allows.
 #pragma once
-#include <ATen/cpu/vec/vec.h>
-
 #include <array>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "products.h"
+#include "softmax.h"
 
 namespace rdukit {
 
@@ -51,23 +48,12 @@ static inline float mask_at(const View& mask, int64_t place) {
 template <class T>
 static void attend(const float* query, const T* keys, int64_t key_step, const T* values, int64_t value_step,
                    int64_t count, int64_t width, float scale, const float* mask, float* weights, float* out) {
-  float highest = -std::numeric_limits<float>::infinity();
-  bool is_any = false;
   for (int64_t s = 0; s < count; s++) {
     bool is_masked = mask && mask[s] == -std::numeric_limits<float>::infinity();
     weights[s] = is_masked ? mask[s] : dot(query, keys + s * key_step, width) * scale + (mask ? mask[s] : 0);
-    highest = weights[s] > highest ? weights[s] : highest;
-    is_any |= weights[s] != -std::numeric_limits<float>::infinity();
   }
   for (int64_t d = 0; d < width; d++) out[d] = 0;
-  if (!is_any) return;  // zeros, as torch gives
-  using Vector = at::vec::Vectorized<float>;
-  float sum = 0;
-  for (int64_t s = 0; s < count; s += Vector::size()) {
-    int64_t n = count - s < Vector::size() ? count - s : Vector::size();
-    (Vector::loadu(weights + s, n) - Vector(highest)).exp().store(weights + s, n);
-    for (int64_t i = 0; i < n; i++) sum += weights[s + i];
-  }
+  float sum = weigh(weights, count, 1);
   for (int64_t s = 0; s < count; s++)
     if (weights[s] != 0) add_scaled(out, weights[s] / sum, values + s * value_step, width);
 }

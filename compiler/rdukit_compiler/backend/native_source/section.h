@@ -20,6 +20,16 @@ static inline int threads_up_to(int most) {
   return allowed < most ? allowed : most;
 }
 
+// Two vectors of floats as one of bf16, by the processor's instruction where it has one instead of torch's twenty. Both
+// round to even; the instruction takes what is below the normal numbers for zero.
+static inline auto narrow_lanes(const at::vec::VectorizedN<float, 2>& lanes) {
+#if defined(__AVX512BF16__) && defined(CPU_CAPABILITY_AVX512)
+  return at::vec::Vectorized<at::BFloat16>((__m512i)_mm512_cvtne2ps_pbh(lanes[1], lanes[0]));
+#else
+  return at::vec::convert<at::BFloat16, 1, float, 2>(lanes);
+#endif
+}
+
 }  // namespace rdukit
 
 [[maybe_unused]] static inline int64_t align(int64_t bytes) { return (bytes + 63) & -64; }

@@ -77,8 +77,10 @@ static inline void transpose(__m512i v[16]) {
   }
 }
 
-// to [count / 2 rounded up][PANEL] = pairs of b's rows [first, first + count) in its columns from ``column`` on.
+// to [count / 2 rounded up][V * 16] = pairs of b's rows [first, first + count) in its columns from ``column`` on.
+template <int V = VECTORS>
 static inline void pack_panel(uint32_t* to, const Matrix& b, int64_t n, int64_t column, int64_t first, int64_t count) {
+  constexpr int64_t PANEL = V * 16;
   int64_t there = std::min(PANEL, n - column);
   const uint16_t* from = b.data + first * b.row + column * b.column;
   int64_t p = 0;
@@ -122,33 +124,37 @@ static inline Pairs pairs_of(const Matrix& a, int64_t m, int64_t k, bool is_even
   return {data, pairs * 4, 4, std::move(own)};
 }
 
-// sums [ROWS][PANEL] (+)= ROWS rows of a times a panel of ``pairs`` pairs.
-template <int ROWS>
-static inline void multiply_rows(const char* a, int64_t row, int64_t step, const uint32_t* panel, int64_t pairs,
-                                 float* sums, bool is_first) {
-  __m512 acc[ROWS][VECTORS];
+// sums (+)= ROWS rows of a times a panel of ``pairs`` pairs, V vectors wide; rows of sums are ``stride`` apart. Of the
+// rows of a that follow, which are multiplied next, lines are asked for where IS_AHEAD. Within a larger function, sums
+// would leave the registers.
+template <int ROWS, int V = VECTORS, bool IS_AHEAD = false>
+static __attribute__((noinline)) void multiply_rows(const char* a, int64_t row, int64_t step, const uint32_t* panel,
+                                                    int64_t pairs, float* sums, int64_t stride, bool is_first) {
+  __m512 acc[ROWS][V];
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++)
-      acc[i][v] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + i * PANEL + v * 16);
+    for (int v = 0; v < V; v++) acc[i][v] = is_first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + i * stride + v * 16);
   for (int64_t p = 0; p < pairs; p++) {
-    __m512bh columns[VECTORS];
+    if (IS_AHEAD && p % 16 == 0)
+#pragma GCC unroll 16
+      for (int i = 0; i < ROWS; i++) __builtin_prefetch(a + (ROWS + i) * row + p * step);
+    __m512bh columns[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++) columns[v] = (__m512bh)_mm512_loadu_si512(panel + p * PANEL + v * 16);
+    for (int v = 0; v < V; v++) columns[v] = (__m512bh)_mm512_loadu_si512(panel + (p * V + v) * 16);
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; i++) {
       int32_t pair;
       std::memcpy(&pair, a + i * row + p * step, sizeof pair);
       __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 4
-      for (int v = 0; v < VECTORS; v++) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], both, columns[v]);
+      for (int v = 0; v < V; v++) acc[i][v] = _mm512_dpbf16_ps(acc[i][v], both, columns[v]);
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++) _mm512_storeu_ps(sums + i * PANEL + v * 16, acc[i][v]);
+    for (int v = 0; v < V; v++) _mm512_storeu_ps(sums + i * stride + v * 16, acc[i][v]);
 }
 
 // y [m, n], contiguous. ``is_even``: a zero follows each row of a if k is odd.
@@ -165,7 +171,7 @@ static void multiply(const Matrix& a, const Matrix& b, float* y, int64_t m, int6
       auto by = [&](auto tall) {
         for (; i + tall <= m; i += tall)
           multiply_rows<tall>(from + i * rows.row, rows.row, rows.pair, panel.get(), pairs, sums.get() + i * PANEL,
-                              depth == 0);
+                              PANEL, depth == 0);
       };
       by(std::integral_constant<int, TALL>{});
       by(std::integral_constant<int, 4>{});
