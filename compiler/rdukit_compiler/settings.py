@@ -23,7 +23,7 @@ KERNEL_CACHE: Final = Setting(
 ROUTES: Final = Setting(
     "compile.routes", "",
     "Ways of matrix products in native kernels: bf16=native|f32,f32=blas|onednn,few=f32|own,rows=ahead|sweep,"
-    "attention=aten|own,linear=aten|own; empty: measured once a machine.", str,
+    "attention=aten|own,linear=aten|own,convolution=onednn|winograd; empty: measured once a machine.", str,
 )  # fmt: skip
 
 HOST_FALLBACK: Final = Setting(

@@ -4,6 +4,7 @@ All kernels are built in one go (one reading of torch's headers), so the file co
 """
 
 import hashlib
+import math
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -87,9 +88,34 @@ _CASES: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int
         ((1, 3, 16, 12), (12, 3, 3, 3), (24, 12, 3, 3), (24, 8, 2, 2), (8,), (12, 20, 3, 3), *_FOUR),
     ),
 }  # fmt: skip
-_WAYS = {"f32": (torch.float32, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32"))}
+_WIDE = ((32,),) * 4
+#: Channels in whole vectors, which fewer multiplications take: odd sizes, all paddings, several parts.
+_WINOGRAD: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[int, ...], ...]]] = {
+    "two of whole vectors": (
+        lambda x, w, *n: ((_norm(F.conv2d(_block(x, w, *n, padding=1), w, padding=1), *n) + x).relu(),),
+        ((2, 32, 9, 7), (32, 32, 3, 3), *_WIDE),
+    ),
+    "without padding": (lambda x, w, b: (F.conv2d(x, w, b).relu(),), ((1, 32, 8, 11), (64, 32, 3, 3), (64,))),
+    "of many squares": (
+        lambda x, w, *n: (_block(x, w, *n, padding=(1, 2)),), ((2, 64, 31, 42), (32, 64, 3, 3), *_WIDE)
+    ),
+    "of one result": (lambda x, w: (F.conv2d(x, w).relu(),), ((3, 16, 3, 3), (32, 16, 3, 3))),
+}  # fmt: skip
+_CASES |= _WINOGRAD
+_WAYS = {
+    "f32": (torch.float32, Routes()),
+    "bf16 by f32": (torch.bfloat16, Routes(bf16="f32")),
+    "f32 by winograd": (torch.float32, Routes(convolution="winograd")),
+    "bf16 by winograd": (torch.bfloat16, Routes(bf16="f32", convolution="winograd")),
+}
 #: The others differ in shapes only.
-_ALL = [(name, way) for name in _CASES for way in _WAYS if way == "f32" or name in {"a residual block", "up and down"}]
+_ALL = [
+    (name, way)
+    for name in _CASES
+    for way in _WAYS
+    if name in (_WINOGRAD.keys() | {"up and down"} if "winograd" in way else _CASES.keys() - _WINOGRAD.keys())
+    and ("bf16" not in way or name in {"a residual block", "up and down", "two of whole vectors"})
+]
 
 
 def _inputs(name: str, way: str) -> list[torch.Tensor]:
@@ -108,14 +134,17 @@ def _traced(name: str, way: str) -> torch.fx.GraphModule:
 def kernels() -> dict[str, NativeKernel]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
-        sections, digests = {}, {}
+        sections: dict[str, dict[str, str]] = {way: {} for way in _WAYS}
+        digests = {}
         for name, way in _ALL:
             key, module = f"{name}, {way}", _traced(name, way)
             choose_products(module, _WAYS[way][1])
             digests[key] = hashlib.sha256(f"convolution {key}".encode()).hexdigest()
             code = write_code(module, _inputs(name, way), interface_functions(), threads=2)
-            sections[digests[key]] = section_namespace("section", *code)
-        libraries = compile_sections(sections, Routes().definitions())
+            sections[way][digests[key]] = section_namespace("section", *code)
+        libraries = {}
+        for way, codes in sections.items():
+            libraries |= compile_sections(codes, _WAYS[way][1].definitions())
         made = {}
         for name, way in _ALL:
             digest, inputs = digests[f"{name}, {way}"], _inputs(name, way)
@@ -146,6 +175,24 @@ def test_results_lie_as_the_portable_graph_leaves_them(kernels: dict[str, Native
     inputs = _inputs(name, way)
     made, portable = kernels[f"{name}, {way}"](inputs, {}), _CASES[name][0](*inputs)
     assert [m.stride() for m in made] == [p.stride() for p in portable]
+
+
+def test_an_image_of_no_numbers_changes_no_other(kernels: dict[str, NativeKernel]) -> None:
+    x, *others = _inputs("two of whole vectors", "f32 by winograd")
+    kernel = kernels["two of whole vectors, f32 by winograd"]
+    (before,) = (made.clone() for made in kernel([x, *others], {}))
+    x[1, 3, 4, 5] = math.nan
+    (made,) = kernel([x, *others], {})
+    assert torch.equal(made[0], before[0]) and made[1, :, 4, 5].isnan().all()
+
+
+def test_fewer_multiplications_are_used_where_they_fit(kernels: dict[str, NativeKernel]) -> None:
+    """They subtract neighbours from one another, so that an infinity becomes no number (``Routes``)."""
+    x, w = _inputs("of one result", "f32 by winograd")
+    x[1, 3, 1, 1] = math.inf
+    (made,) = kernels["of one result, f32 by winograd"]([x, w], {})
+    assert made[1].isnan().any() and not F.conv2d(x, w)[1].isnan().any()
+    assert not made[[0, 2]].isnan().any()
 
 
 def _names(module: torch.fx.GraphModule) -> list[str]:

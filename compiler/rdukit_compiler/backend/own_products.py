@@ -24,6 +24,7 @@ _READ_ROWS: Final = (_PLACE, _PLACE, _PLACE, _NUMBER, _NUMBER, ctypes.c_int)
 _ARGUMENTS: Final = {
     "multiply_few_rows": _MULTIPLY, "multiply_bf16": _MULTIPLY,
     "linear_bf16": (_PLACE, _NUMBER, _NUMBER, _PLACE, _PLACE, _NUMBER, _NUMBER, _NUMBER),
+    "convolve_winograd": (_PLACE, _PLACE, _PLACE, _NUMBER, _NUMBER, _NUMBER, _NUMBER),
     "read_rows_float": _READ_ROWS, "read_rows_bf16": _READ_ROWS,
 }  # fmt: skip
 
@@ -47,6 +48,14 @@ class OwnProducts:
     def has_bf16(self) -> bool:
         """Whether bf16 is multiplied: the processor has instructions for it that our products are written in."""
         return hasattr(self._library, "multiply_bf16")
+
+    def convolve(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
+        """Write x [1, in, height, width], padded by one, convolved with w [out, in, 3, 3] to y: f32, w contiguous.
+
+        x and y lie channels last.
+        """
+        call = self._library.convolve_winograd
+        call(x.data_ptr(), w.data_ptr(), y.data_ptr(), x.shape[2], x.shape[3], x.shape[1], w.shape[0])
 
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         """Write w [n, k], f32 or bf16, times x [k] to y [n], both f32; w is read in one sweep, or asked for ahead."""

@@ -52,6 +52,7 @@ FEW_WAYS: Final = ("f32", "own")
 ROW_WAYS: Final = ("ahead", "sweep")
 ATTENTION_WAYS: Final = ("aten", "own")
 LINEAR_WAYS: Final = ("aten", "own")
+CONVOLUTION_WAYS: Final = ("onednn", "winograd")
 #: Of the weights that are read to measure, in f32: more than a last-level cache holds.
 _READ_ROWS, _READ_WIDTH = 32768, 768
 
@@ -73,7 +74,8 @@ class Routes:
     ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
     row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
     ``attention`` is for bf16 attention of many queries: ATen's, or our own (``block_attention.h``). ``linear`` is for
-    bf16 linear layers of some rows: ATen's, or our own (``bf16_linear.h``).
+    bf16 linear layers of some rows: ATen's, or our own (``bf16_linear.h``). ``convolution`` is for f32 convolutions of
+    3 x 3 taps in inference: oneDNN's, or by fewer multiplications (``winograd.h``), where infinities become no numbers.
     """
 
     bf16: str = "native"
@@ -82,6 +84,7 @@ class Routes:
     rows: str = "ahead"
     attention: str = "aten"
     linear: str = "aten"
+    convolution: str = "onednn"
 
     def text(self) -> str:
         """As ``parse_routes`` takes it."""
@@ -93,6 +96,7 @@ class Routes:
             "RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"),
             "RDUKIT_NATIVE_BF16": int(self.bf16 == "native"),
             "RDUKIT_OWN_LINEAR": int(self.linear == "own"),
+            "RDUKIT_WINOGRAD": int(self.convolution == "winograd"),
         }
 
     def word(self) -> str:
@@ -148,7 +152,7 @@ def load_routes() -> Routes:
             path.parent.mkdir(parents=True, exist_ok=True)
             words = asdict(kept)
             if find_cpp_compiler() is None:
-                for own in ("few", "rows", "attention", "linear"):
+                for own in ("few", "rows", "attention", "linear", "convolution"):
                     del words[own]  # not measured
             write_atomic(path, json.dumps(words).encode())
         except OSError as cause:
@@ -164,7 +168,7 @@ def parse_routes(text: str) -> Routes:
     """
     legal: Mapping[str, tuple[str, ...]] = {
         "bf16": BF16_WAYS, "f32": F32_WAYS, "few": FEW_WAYS, "rows": ROW_WAYS, "attention": ATTENTION_WAYS,
-        "linear": LINEAR_WAYS,
+        "linear": LINEAR_WAYS, "convolution": CONVOLUTION_WAYS,
     }  # fmt: skip
     chosen: dict[str, str] = {}
     for part in text.split(","):
@@ -203,10 +207,11 @@ def measure_routes() -> Routes:
                 return Routes(bf16, f32)
             few = "own" if _is_own_faster(own, f32) else "f32"
             rows = "sweep" if _is_sweep_faster(own) else "ahead"
-            if bf16 != "native" or not own.has_bf16:
-                return Routes(bf16, f32, few, rows)
-            attention = "own" if _is_attention_faster(own) else "aten"
-            return Routes(bf16, f32, few, rows, attention, "own" if _is_linear_faster(own) else "aten")
+            has_bf16 = bf16 == "native" and own.has_bf16
+            attention = "own" if has_bf16 and _is_attention_faster(own) else "aten"
+            linear = "own" if has_bf16 and _is_linear_faster(own) else "aten"
+            convolution = "winograd" if _is_winograd_faster(own) else "onednn"
+            return Routes(bf16, f32, few, rows, attention, linear, convolution)
     finally:
         torch.set_num_threads(threads)
 
@@ -264,6 +269,18 @@ def _is_linear_faster(products: OwnProducts) -> bool:
 
     took = _time_in_turn({"own": own, "aten": aten})
     return took["own"] * _LINEAR_MARGIN < took["aten"]
+
+
+def _is_winograd_faster(products: OwnProducts) -> bool:
+    """Whether a convolution of a middle layer takes less by fewer multiplications."""
+    x, w = torch.randn(1, 128, 32, 32).contiguous(memory_format=torch.channels_last), torch.randn(128, 128, 3, 3)
+    y, turned = torch.empty_like(x), w.contiguous(memory_format=torch.channels_last)
+
+    def by_onednn() -> None:
+        torch.ops.mkldnn._convolution_pointwise(x, turned, None, [1, 1], [1, 1], [1, 1], 1, "none", [], "")
+
+    took = _time_in_turn({"winograd": lambda: products.convolve(x, w, y), "onednn": by_onednn})
+    return took["winograd"] * _MARGIN < took["onednn"]
 
 
 def _is_sweep_faster(products: OwnProducts) -> bool:

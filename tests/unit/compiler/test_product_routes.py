@@ -94,7 +94,7 @@ def test_tiny_and_empty_products_stay_with_aten() -> None:
 def test_routes_are_read_as_they_are_written_and_wrong_ones_refused_with_the_legal_ones() -> None:
     assert parse_routes(_WIDE.text()) == _WIDE
     assert parse_routes("f32=onednn") == Routes("native", "onednn")
-    with pytest.raises(InvalidArgument, match="or attention=own or linear=aten or linear=own"):
+    with pytest.raises(InvalidArgument, match="or linear=own or convolution=onednn or convolution=winograd"):
         parse_routes("bf16=fast")
 
 
@@ -121,6 +121,7 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
         "rows": "ahead",
         "attention": "aten",
         "linear": "aten",
+        "convolution": "onednn",
     }
     path.write_text('{"bf16": "f3')
     assert load_routes() == _WIDE
@@ -162,6 +163,9 @@ class _Products(OwnProducts):
     def linear(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
         torch.mm(x, w.t(), out=y)
 
+    def convolve(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
+        y.copy_(torch.nn.functional.conv2d(x, w, padding=1))
+
     def read_rows(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, is_sweep: bool) -> None:
         for _ in range(self.sweeps if is_sweep else 2):
             w[:1024].float().mv(x)
@@ -174,11 +178,11 @@ def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: i
     found = routes.measure_routes()
     assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
     assert found.rows == rows and found.attention in routes.ATTENTION_WAYS
-    assert found.linear in routes.LINEAR_WAYS
+    assert found.linear in routes.LINEAR_WAYS and found.convolution in routes.CONVOLUTION_WAYS
     assert parse_routes(found.text()) == found
 
 
 def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "build_own_products", lambda: None)
     found = routes.measure_routes()
-    assert (found.few, found.rows, found.attention, found.linear) == ("f32", "ahead", "aten", "aten")
+    assert found == Routes(found.bf16, found.f32)

@@ -4,6 +4,7 @@
 #include "few_row_product.h"
 #include "row_linear.h"
 #include "small_bf16_product.h"
+#include "winograd.h"
 
 extern "C" void multiply_few_rows(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row,
                                   int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
@@ -28,6 +29,17 @@ extern "C" void read_rows_float(const float* x, const void* w, float* y, int64_t
 
 extern "C" void read_rows_bf16(const float* x, const void* w, float* y, int64_t n, int64_t k, int is_sweep) {
   read_rows(x, (const rdukit::bf16*)w, y, n, k, is_sweep);
+}
+
+// x [height, width, in] by filters [out, in, 3, 3], one position of padding about it.
+extern "C" void convolve_winograd(const float* x, const float* w, float* y, int64_t height, int64_t width, int64_t in,
+                                  int64_t out) {
+  rdukit::winograd::Form form{1, height, width, in, out, 1, 1};
+  std::unique_ptr<float[]> packed(new float[form.weights()]);
+  auto weight = [=](int64_t o, int64_t i, int64_t tap) { return w[(o * in + i) * 9 + tap]; };
+  rdukit::winograd::pack_weights(form, weight, nullptr, packed.get(), 0, out / rdukit::WIDE);
+  rdukit::winograd::convolve(form, x, packed.get(), nullptr, false, y,
+                             [](int64_t count, int64_t, auto f) { f(0, count); });
 }
 
 #if defined(__AVX512BF16__)
