@@ -94,6 +94,7 @@ def _kernel(case: Case, inputs: Tensors) -> KernelGraph:
 
 def _check(made: Tensors, exact: Tensors, tolerance: float = _TOLERANCE) -> None:
     assert [m.shape for m in made] == [e.shape for e in exact]
+    assert all(m.is_contiguous() for m in made)
     for number, (m, e) in enumerate(zip(made, exact, strict=True)):
         error = (m.double() - e).abs().max() / e.abs().max().clamp_min(1e-3)
         assert error <= tolerance, f"result {number} is off by {error:.1e}"

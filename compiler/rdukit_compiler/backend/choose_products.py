@@ -86,11 +86,33 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
     (m, k), n = left.shape, right.shape[1]
     in_rows, is_row_major = right.stride() == (1, k), right.stride() == (n, 1)
     route = choose_route(routes, str(right.dtype).removeprefix("torch."), m, n, k, in_rows, is_row_major)
-    if route is None or left.dtype != right.dtype:
+    if left.dtype != right.dtype:
+        return
+    if route is not Route.FEW and bias is None and _is_few_turned(left, right, routes):
+        return _rewrite_turned(node, a, b)
+    if route is None:
         return
     if route is Route.LINEAR:
         return _rewrite_linear(node, a, b, bias)
     _replace(node, *product(a, b, bias, route))
+
+
+def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> bool:
+    """Whether [m, k] x [k, n], turned, is our product of few rows: oneDNN would copy the left operand of a gradient."""
+    (m, k), n = left.shape, right.shape[1]
+    if left.stride() != (1, m) or right.stride() != (n, 1):
+        return False
+    dtype, rows = str(left.dtype).removeprefix("torch."), max(n, FEW_ROWS + 1)  # fewer rows are no slower
+    return choose_route(routes, dtype, rows, m, k, False, True) is Route.FEW
+
+
+def _rewrite_turned(node: fx.Node, a: fx.Node, b: fx.Node) -> None:
+    """The product turned back by a copy: what a section hands over is contiguous."""
+    with node.graph.inserting_before(node):
+        rows, columns = (node.graph.call_function(aten.t.default, (operand,)) for operand in (b, a))
+        target, args = product(rows, columns, None, Route.FEW)
+        made = node.graph.call_function(aten.t.default, (node.graph.call_function(target, args),))
+    _replace(node, aten.clone.default, (made,), {"memory_format": torch.contiguous_format})
 
 
 def _rewrite_linear(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None) -> None:
@@ -173,9 +195,9 @@ def _is_narrow(node: fx.Node) -> bool:
     return isinstance(first, torch.Tensor) and first.dtype == torch.bfloat16
 
 
-def _replace(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+def _replace(node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(target, args)
+        made = node.graph.call_function(target, args, kwargs)
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)

@@ -146,10 +146,16 @@ static void turn(float* to, int64_t to_stride, const float* from, int64_t stride
     for (int64_t j = 0; j < columns; j++) to[j * to_stride + i] = from[i * stride + j];
 }
 
+// count columns of b, whose elements lie side by side along either axis, to [k] rows that are ``stride`` apart.
+static inline void copy_columns(float* to, const Matrix& b, int64_t k, int64_t count, int64_t stride) {
+  if (b.row == 1) return turn(to, stride, b.data, b.column, count, k);
+  for (int64_t i = 0; i < k; i++) std::copy_n(b.data + i * b.row, count, to + i * stride);
+}
+
 // count columns of b, at most wide, as [k][wide] with zeros at the end.
 static inline void pack_panel(float* to, const Matrix& b, int64_t k, int64_t count, int64_t wide) {
   if (b.row == 1) {
-    turn(to, wide, b.data, b.column, count, k);
+    copy_columns(to, b, k, count, wide);
     for (int64_t i = 0; i < k; i++)
       for (int64_t j = count; j < wide; j++) to[i * wide + j] = 0;
     return;

@@ -14,8 +14,8 @@
 namespace rdukit {
 namespace lstm {
 
-using few_row_product::DEPTH;
 using few_row_product::Lines;
+using few_row_product::Matrix;
 
 // A tensor's elements, one after another in its own order of axes: where they lie, or a copy.
 class Packed {
@@ -63,24 +63,25 @@ struct Form {
 // sums[rows, columns] += left[rows, depth] * a matrix packed as [parts of depth][columns / WIDE][part][WIDE].
 static void multiply_add(int64_t rows, int64_t columns, int64_t depth, const float* left, int64_t left_stride,
                          const float* packed, float* sums) {
-  static constexpr auto BY_PANEL = few_row_product::rows_by_panel_of<2>(few_row_product::Six{});
   few_row_product::each_depth(depth, [&](int64_t first, int64_t deep) {
     for (int64_t column = 0; column < columns; column += WIDE)
-      few_row_product::each_block(rows, BLOCK_ROWS, [&](int64_t, int64_t row, int64_t size) {
-        BY_PANEL[size - 1](deep, left + row * left_stride + first, left_stride,
-                           packed + first * columns + column * deep, sums + row * columns + column, columns);
+      few_row_product::each_block(rows, TALL_ROWS, [&](int64_t, int64_t row, int64_t size) {
+        TALL_BLOCKS<true>[size - 1](deep, left + row * left_stride + first, left_stride,
+                                    packed + first * columns + column * deep, sums + row * columns + column, columns);
       });
   });
 }
 
-// The packed form of at(k, j) for k in [0, depth) and j in [0, columns), of whole panels.
-template <class At>
-static void pack(int64_t depth, int64_t columns, At at, float* to) {
+// The packed form of a matrix [depth, columns]: from(column) gives, for a vector's columns, where they are.
+template <class From>
+static void pack(int64_t depth, int64_t columns, From from, float* to) {
   few_row_product::each_depth(depth, [&](int64_t first, int64_t deep) {
-    for (int64_t column = 0; column < columns; column += WIDE)
-      for (int64_t k = 0; k < deep; k++)
-        for (int64_t j = 0; j < WIDE; j++)
-          to[first * columns + column * deep + k * WIDE + j] = at(first + k, column + j);
+    for (int64_t column = 0; column < columns; column += LANES) {
+      const auto [matrix, count] = from(column);
+      float* part = to + first * columns + column / WIDE * WIDE * deep + column % WIDE;
+      for (int64_t k = 0; k < deep && count < LANES; k++) std::fill_n(part + k * WIDE, LANES, 0.0f);
+      few_row_product::copy_columns(part, matrix.at(first, 0), deep, count, WIDE);
+    }
   });
 }
 
@@ -188,10 +189,13 @@ static AOTITorchError aoti_torch_cpu_lstm_layer(AtenTensorHandle gates, AtenTens
   auto keep = is_kept ? new_floats({form.steps, form.batch, 5 * form.width}) : new_floats({0});
   int64_t part = form.lanes(), width = form.width;
   Lines packed(width * 4 * part);
-  pack(width, 4 * part, [&](int64_t k, int64_t column) {
-    int64_t gate = column / part, j = column % part;
-    return j < width ? weight.data()[(gate * width + j) * width + k] : 0.0f;
-  }, packed.data);
+  pack(
+      width, 4 * part,
+      [&](int64_t column) {
+        int64_t gate = column / part, j = column % part;
+        return std::pair(Matrix{weight.data() + (gate * width + j) * width, 1, width}, std::min<int64_t>(LANES, width - j));
+      },
+      packed.data);
   float* keeps = is_kept ? floats_of(keep) : nullptr;
   in_parallel(form.batch, form.grain(), [&](int64_t first, int64_t end) {
     run_forward(form, by_step.data(), packed.data, h.data(), before.data(), floats_of(out), floats_of(last), keeps,
@@ -216,8 +220,12 @@ static AOTITorchError aoti_torch_cpu_lstm_layer_backward(AtenTensorHandle dy, At
   auto gates = new_floats({form.steps, form.batch, 4 * form.width}), first_c = new_floats({form.batch, form.width});
   int64_t part = form.panels(), width = form.width;
   Lines packed(4 * width * part);
-  pack(4 * width, part, [&](int64_t k, int64_t j) { return j < width ? weight.data()[k * width + j] : 0.0f; },
-       packed.data);
+  pack(
+      4 * width, part,
+      [&](int64_t j) {
+        return std::pair(Matrix{weight.data() + j, width, 1}, std::clamp<int64_t>(width - j, 0, LANES));
+      },
+      packed.data);
   in_parallel(form.batch, form.grain(), [&](int64_t first, int64_t end) {
     run_backward(form, given.data(), last.data(), packed.data, before.data(), keep.data(), floats_of(gates),
                  floats_of(first_c), first, end);

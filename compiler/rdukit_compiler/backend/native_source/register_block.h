@@ -1,5 +1,8 @@
 // A block of a float product whose sums stay in registers: what own products and convolutions are made of.
 #pragma once
+#include <array>
+#include <utility>
+
 #include "row_linear.h"
 
 #define RDUKIT_INLINE inline __attribute__((always_inline))
@@ -12,6 +15,8 @@ namespace rdukit {
 // Rows of a block of WIDE columns: their sums, a vector of each row's values and a factor fill sixteen registers.
 constexpr int BLOCK_ROWS = 6;
 constexpr int64_t WIDE = 2 * LANES;
+// The same where there are twice as many registers.
+constexpr int TALL_ROWS = LANES == 16 ? 2 * BLOCK_ROWS : BLOCK_ROWS;
 
 static RDUKIT_INLINE Lanes lanes_at(const float* p) {
   Lanes lanes;
@@ -48,6 +53,24 @@ static RDUKIT_INLINE void block(int64_t count, Left left, Right right, float* to
 #pragma GCC unroll 2
     for (int v = 0; v < V; v++) put(to + r * to_stride + v * LANES, sums[r][v]);
 }
+
+// to[R, WIDE], ``to_stride`` apart, (+)= R rows of left, ``stride`` apart, times a panel [count][WIDE].
+template <int R, bool IS_ADDED>
+static __attribute__((noinline)) void tall_block(int64_t count, const float* left, int64_t stride, const float* panel,
+                                                 float* to, int64_t to_stride) {
+  block<R, 2>(
+      count, [=](int64_t k, int r) { return left[r * stride + k]; }, [=](int64_t k) { return panel + k * WIDE; }, to,
+      to_stride, IS_ADDED);
+}
+
+using TallBlock = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t);
+template <bool IS_ADDED, size_t... I>
+static constexpr std::array<TallBlock, sizeof...(I)> tall_blocks_of(std::index_sequence<I...>) {
+  return {tall_block<I + 1, IS_ADDED>...};
+}
+// For 1, 2, ... TALL_ROWS rows.
+template <bool IS_ADDED>
+static constexpr auto TALL_BLOCKS = tall_blocks_of<IS_ADDED>(std::make_index_sequence<TALL_ROWS>{});
 
 }  // namespace rdukit
 #pragma GCC pop_options

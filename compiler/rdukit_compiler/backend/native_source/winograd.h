@@ -5,10 +5,8 @@
 // brought back while it stays in the cache. Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <new>
-#include <utility>
 
 #include "register_block.h"
 
@@ -17,8 +15,6 @@
 
 namespace rdukit::winograd {
 
-// Rows of a block of sums: with WIDE columns they fill two thirds of the registers.
-constexpr int ROWS = LANES == 16 ? 12 : BLOCK_ROWS;
 constexpr int FORMS = 16;
 // Floats of a part's patches and results in all forms.
 constexpr int64_t ROOM = 131072;
@@ -36,27 +32,12 @@ struct Form {
   int64_t across() const { return (columns() + 1) / 2; }
   int64_t squares() const { return batch * down() * across(); }
   // Squares that are computed together.
-  int64_t part() const { return std::max<int64_t>(4, ROOM / (FORMS * (in + out)) / ROWS) * ROWS; }
+  int64_t part() const { return std::max<int64_t>(4, ROOM / (FORMS * (in + out)) / TALL_ROWS) * TALL_ROWS; }
   int64_t weights() const { return FORMS * in * out; }
 };
 
 // Whether channels come in whole vectors and panels.
 static inline bool fits(int64_t in, int64_t out) { return in % LANES == 0 && out % WIDE == 0; }
-
-// sums [R, WIDE], ``to_stride`` apart, = rows of left, ``stride`` apart, times a panel [count][WIDE].
-template <int R>
-static __attribute__((noinline)) void multiply_rows(int64_t count, const float* left, int64_t stride,
-                                                    const float* panel, float* to, int64_t to_stride) {
-  block<R, 2>(
-      count, [=](int64_t k, int r) { return left[r * stride + k]; }, [=](int64_t k) { return panel + k * WIDE; }, to,
-      to_stride, false);
-}
-
-using MultiplyRows = void (*)(int64_t, const float*, int64_t, const float*, float*, int64_t);
-template <size_t... I>
-static constexpr std::array<MultiplyRows, sizeof...(I)> multiply_rows_of(std::index_sequence<I...>) {
-  return {multiply_rows<I + 1>...};
-}
 
 // Four values along one axis of a patch in their four forms.
 static RDUKIT_INLINE void forms_of_patch(const Lanes d[4], Lanes v[4]) {
@@ -167,7 +148,6 @@ static void gather(const Form& form, const float* sums, const float* shift, bool
 template <class Parallel>
 static void convolve(const Form& form, const float* x, const float* weights, const float* shift, bool is_rectified,
                      float* y, Parallel parallel) {
-  static constexpr auto BY_ROWS = multiply_rows_of(std::make_index_sequence<ROWS>{});
   int64_t part = form.part(), parts = (form.squares() + part - 1) / part, panels = form.out / WIDE;
   auto room = [](int64_t count) {
     auto end = [](float* p) { ::operator delete(p, std::align_val_t(64)); };
@@ -181,8 +161,8 @@ static void convolve(const Form& form, const float* x, const float* weights, con
       spread(form, x, zeros.get(), first, count, part, patches.get());
       for (int64_t f = 0; f < FORMS; f++)
         for (int64_t panel = 0; panel < panels; panel++)
-          for (int64_t row = 0; row < count; row += ROWS)
-            BY_ROWS[std::min<int64_t>(ROWS, count - row) - 1](
+          for (int64_t row = 0; row < count; row += TALL_ROWS)
+            TALL_BLOCKS<false>[std::min<int64_t>(TALL_ROWS, count - row) - 1](
                 form.in, patches.get() + (f * part + row) * form.in, form.in,
                 weights + (f * panels + panel) * form.in * WIDE, sums.get() + (f * part + row) * form.out + panel * WIDE,
                 form.out);
