@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from rdukit.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products, may_change
 from rdukit_compiler.backend.own_products import build_own_products
 from rdukit_compiler.backend.products import interface_functions
@@ -63,6 +64,9 @@ def _spread(x: torch.Tensor, w: torch.Tensor, dy: torch.Tensor) -> Tensors:
 _CASES: dict[str, tuple[Callable[..., Tensors], list[torch.Tensor]]] = {
     **{f"{m} rows, {k} to {n}": (_layer, _layer_inputs(m, k, n)) for m, k, n in _SIZES},
     "turned": (_turned, [_numbers(300, 33), _numbers(300, 90), _numbers(90)]),
+    "few columns": (
+        lambda dy, x, v: (dy.t() @ x, dy.t() @ v), [_numbers(768, 256), _numbers(768, 40), _numbers(768, 3)]
+    ),
     "views": (_spread, [_numbers(50, 201), _numbers(201, 83), _numbers(50, 83)]),
 }
 
@@ -141,6 +145,26 @@ def test_what_is_timed_computes_the_product() -> None:
         products.multiply(a, b, made)
         exact = a.double() @ b.double()
         assert (made.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()
+
+
+def test_what_is_timed_convolves() -> None:
+    products = build_own_products()
+    assert products is not None
+    x, w = _numbers(1, 32, 9, 12).contiguous(memory_format=torch.channels_last), _numbers(64, 32, 3, 3)
+    made = torch.empty(1, 64, 9, 12).contiguous(memory_format=torch.channels_last)
+    products.convolve(x, w, made)
+    exact = F.conv2d(x.double(), w.double(), padding=1)
+    assert (made.double() - exact).abs().max() <= _TOLERANCE * exact.abs().max()
+
+
+@pytest.mark.skipif(not has_avx512_bf16(), reason="the processor has no AVX512-BF16")
+def test_what_is_timed_computes_the_linear_layer() -> None:
+    products = build_own_products()
+    assert products is not None and products.has_bf16
+    x, w, made = _numbers(20, 70).bfloat16(), _numbers(90, 70).bfloat16(), torch.empty(20, 90).bfloat16()
+    products.linear(x, w, made)
+    exact = x.double() @ w.double().t()
+    assert (made.double() - exact).abs().max() <= 2**-8 * exact.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
