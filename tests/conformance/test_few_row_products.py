@@ -65,7 +65,8 @@ _CASES: dict[str, tuple[Callable[..., Tensors], list[torch.Tensor]]] = {
     **{f"{m} rows, {k} to {n}": (_layer, _layer_inputs(m, k, n)) for m, k, n in _SIZES},
     "turned": (_turned, [_numbers(300, 33), _numbers(300, 90), _numbers(90)]),
     "few columns": (
-        lambda dy, x, v: (dy.t() @ x, dy.t() @ v), [_numbers(768, 256), _numbers(768, 40), _numbers(768, 3)]
+        lambda dy, x, v: (dy.t() @ x, dy.t() @ v),
+        [_numbers(768, 256), _numbers(768, 40), _numbers(768, 3)],
     ),
     "views": (_spread, [_numbers(50, 201), _numbers(201, 83), _numbers(50, 83)]),
 }
