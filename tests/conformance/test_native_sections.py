@@ -69,6 +69,10 @@ _PRODUCTS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[
     ),
     "causal attention of three rows": (lambda q, k, v: (_attention(q, k, v),), ((1, 4, 3, 33),) * 3),
     "attention of many rows": (lambda q, k, v: (_attention(q, k, v),), ((2, 3, 70, 24),) * 3),
+    "attention with a negative scale": (
+        lambda q, k, v: (F.scaled_dot_product_attention(q, k, v, scale=-0.3),),
+        ((1, 2, 19, 20),) * 3,
+    ),
     "attention of odd sizes with a mask": (
         lambda q, k, v, m: (_masked(q, k, v, m),),
         ((2, 4, 65, 33), (2, 4, 37, 33), (2, 4, 37, 33), (1, 37)),

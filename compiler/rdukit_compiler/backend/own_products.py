@@ -72,16 +72,17 @@ def build_own_products() -> OwnProducts | None:
         library = Path(folder, "probe.so")
         source = SOURCES / "own_products.cpp"
         done = subprocess.run([compiler, *_FLAGS, str(source), "-o", str(library)], capture_output=True, check=False)
-        return OwnProducts(_load(library)) if done.returncode == 0 else None
+        return load_own_products(library) if done.returncode == 0 else None
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def load_own_products(path: Path) -> OwnProducts:
+    """The products of a library that was compiled from ``own_products.cpp``."""
     library = ctypes.CDLL(str(path))
     for name, arguments in _ARGUMENTS.items():
         if hasattr(library, name):
             call = getattr(library, name)
             call.argtypes, call.restype = arguments, None
-    return library
+    return OwnProducts(library)
 
 
 def huge_numbers(rows: int, columns: int) -> torch.Tensor:

@@ -32,6 +32,7 @@ static void block_attention(const View& q, const View& k, const View& v, const V
     return Matrix{(const uint16_t*)x.data + b * x.strides[0] + h * x.strides[1], x.strides[2], x.strides[3]};
   };
   const std::array<int64_t, 4> at = mask ? mask_steps(*mask) : std::array<int64_t, 4>{};
+  bool is_scaled_first = mask || !(scale > 0);
   in_parallel(q.sizes[0] * heads, 1 + 65536 / (rows * positions + 1), [&](int64_t first, int64_t last) {
     std::vector<float> scores(QUERIES * positions), made(QUERIES * width);
     std::vector<bf16> weights(QUERIES * (positions + 1));
@@ -47,11 +48,9 @@ static void block_attention(const View& q, const View& k, const View& v, const V
         for (int64_t r = 0; r < n; r++) {
           float* of_row = scores.data() + r * count;
           int64_t seen = is_causal ? std::min(count, row + r + 1) : count;
-          if (mask) {
-            multiply_by(of_row, seen, scale);
-            add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
-          }
-          sums[r] = weigh(of_row, seen, mask ? 1 : scale);
+          if (is_scaled_first) multiply_by(of_row, seen, scale);
+          if (mask) add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
+          sums[r] = weigh(of_row, seen, is_scaled_first ? 1 : scale);
           std::fill(of_row + seen, of_row + count, 0.0f);
           narrow(weights.data() + r * even, of_row, count);
           if (even > count) weights[r * even + count] = bf16{0};

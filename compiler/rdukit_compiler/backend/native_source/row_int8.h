@@ -78,7 +78,7 @@ static inline void one_row(const int16_t* x, const int8_t* w, int64_t k, float* 
     for (int m = 0; m < M; m++) {
 #pragma GCC unroll 4
       for (int u = 1; u < UNROLL; u++) acc[m][0] = _mm256_add_epi32(acc[m][0], acc[m][u]);
-      sums[m] += total(_mm256_cvtepi32_ps(acc[m][0]));
+      sums[m] += total_of_eight(_mm256_cvtepi32_ps(acc[m][0]));
     }
 #endif
     for (; i < last; i++)

@@ -88,7 +88,7 @@ static inline void store(bf16* to, float v) {
 }
 
 #if defined(__AVX2__)
-static inline float total(__m256 v) {
+static inline float total_of_eight(__m256 v) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
@@ -98,9 +98,9 @@ static inline float total(__m256 v) {
 // The sum of the lanes, halves first.
 static inline float total(Lanes v) {
 #if defined(__AVX512F__)
-  return total(_mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)));
+  return total_of_eight(_mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)));
 #elif defined(__AVX2__)
-  return total((__m256)v);
+  return total_of_eight((__m256)v);
 #else
   for (int half = LANES / 2; half > 0; half /= 2)
     for (int i = 0; i < half; i++) v[i] += v[i + half];

@@ -20,6 +20,7 @@ static inline int threads_up_to(int most) {
   return allowed < most ? allowed : most;
 }
 
+#if INDUCTOR_USE_VECTOR_TYPES()
 // Two vectors of floats as one of bf16, by the processor's instruction where it has one instead of torch's twenty. Both
 // round to even; the instruction takes what is below the normal numbers for zero.
 static inline auto narrow_lanes(const at::vec::VectorizedN<float, 2>& lanes) {
@@ -29,6 +30,7 @@ static inline auto narrow_lanes(const at::vec::VectorizedN<float, 2>& lanes) {
   return at::vec::convert<at::BFloat16, 1, float, 2>(lanes);
 #endif
 }
+#endif
 
 }  // namespace rdukit
 
