@@ -21,9 +21,9 @@ from rdukit.settings import resolve
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.lstm_layer import LSTM_LAYER
+from rdukit_compiler.backend.machine_routes import load_routes
 from rdukit_compiler.backend.operators import GETITEM
 from rdukit_compiler.backend.quantized import INT8_LINEAR
-from rdukit_compiler.backend.routes import load_routes
 from rdukit_compiler.backend.section_library import sources_digest
 from rdukit_compiler.settings import WORKERS
 

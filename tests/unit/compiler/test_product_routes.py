@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_compiler.backend import routes
+from rdukit_compiler.backend import machine_routes, measure_routes, routes
+from rdukit_compiler.backend.machine_routes import load_routes
 from rdukit_compiler.backend.own_products import OwnProducts
-from rdukit_compiler.backend.routes import Route, Routes, choose_route, load_routes, parse_routes
+from rdukit_compiler.backend.routes import Route, Routes, choose_route, parse_routes
 
 _WIDE = Routes(bf16="f32", f32="onednn")
 _PLAIN = Routes(bf16="native", f32="blas")
@@ -81,7 +82,7 @@ def test_our_own_linear_layer_is_for_some_bf16_rows_and_weights_in_rows(
 
 def test_instructions_that_the_processor_lacks_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", "linear=own")
-    monkeypatch.setattr(routes, "has_avx512_bf16", lambda: False)
+    monkeypatch.setattr(machine_routes, "has_avx512_bf16", lambda: False)
     with pytest.raises(InvalidArgument, match="avx512_bf16; legal here: linear=aten"):
         load_routes()
 
@@ -109,8 +110,8 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
 
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
-    monkeypatch.setattr(routes, "measure_routes", measure)
-    monkeypatch.setattr(routes, "find_cpp_compiler", lambda: "g++")
+    monkeypatch.setattr(machine_routes, "measure_routes", measure)
+    monkeypatch.setattr(machine_routes, "find_cpp_compiler", lambda: "g++")
     assert load_routes() == load_routes() == _WIDE
     assert len(measured) == 1
     (path,) = (tmp_path / "machine").glob("routes-*.json")
@@ -134,8 +135,8 @@ def test_without_a_compiler_our_own_product_is_measured_once_there_is_one(
     compilers: list[str | None] = [None]
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
-    monkeypatch.setattr(routes, "find_cpp_compiler", lambda: compilers[0])
-    monkeypatch.setattr(routes, "measure_routes", lambda: Routes(few="own" if compilers[0] else "f32"))
+    monkeypatch.setattr(machine_routes, "find_cpp_compiler", lambda: compilers[0])
+    monkeypatch.setattr(machine_routes, "measure_routes", lambda: Routes(few="own" if compilers[0] else "f32"))
     assert load_routes().few == "f32"
     compilers[0] = "g++"
     assert load_routes().few == "own"
@@ -174,8 +175,8 @@ class _Products(OwnProducts):
 @pytest.mark.parametrize(("sweeps", "rows"), [(0, "sweep"), (8, "ahead")])
 def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: int, rows: str) -> None:
     monkeypatch.setattr(_Products, "sweeps", sweeps)
-    monkeypatch.setattr(routes, "build_own_products", _Products)
-    found = routes.measure_routes()
+    monkeypatch.setattr(measure_routes, "build_own_products", _Products)
+    found = measure_routes.measure_routes()
     assert found.bf16 in routes.BF16_WAYS and found.f32 in routes.F32_WAYS and found.few in routes.FEW_WAYS
     assert found.rows == rows and found.attention in routes.ATTENTION_WAYS
     assert found.linear in routes.LINEAR_WAYS and found.convolution in routes.CONVOLUTION_WAYS
@@ -183,6 +184,6 @@ def test_measuring_gives_legal_routes(monkeypatch: pytest.MonkeyPatch, sweeps: i
 
 
 def test_products_of_ours_that_cannot_be_compiled_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "build_own_products", lambda: None)
-    found = routes.measure_routes()
+    monkeypatch.setattr(measure_routes, "build_own_products", lambda: None)
+    found = measure_routes.measure_routes()
     assert found == Routes(found.bf16, found.f32)
