@@ -8,13 +8,14 @@ entry               content
 ``so/<digest>.so``  a native library made from that kernel; optional
 ==================  ==================================================================================================
 
-A reader takes its own major version and any minor version up to its own. No weights, no pickle.
+A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
+``rdukit.lstm_layer`` and its gradient.
 """
 
 from typing import Final
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
-FORMAT_VERSION: Final = (1, 2)
+FORMAT_VERSION: Final = (1, 3)
 #: Zip archive comment, so that ``file`` and people can tell.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"
