@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import torch
 
+from rdukit_compiler.backend.operators import define_operators
+
 #: How the names of these operators begin in graphs; the runtime knows them by name.
 LSTM_LAYER: Final = "rdukit.lstm_layer"
 
@@ -35,10 +37,7 @@ SIGNATURES: Final = {
 
 @cache
 def _library() -> torch.library.Library:
-    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, (schema, _) in SIGNATURES.items():
-        library.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
-        torch.library.register_fake(f"rdukit::{name}", _SHAPES[name], lib=library)
+    library = define_operators({name: schema for name, (schema, _) in SIGNATURES.items()}, _SHAPES)
     torch.library.register_autograd("rdukit::lstm_layer", _gradients, setup_context=_save, lib=library)
     return library
 

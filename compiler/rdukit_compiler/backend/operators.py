@@ -30,6 +30,19 @@ def callable_of(op: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def define_operators(signatures: Mapping[str, str], shapes: Mapping[str, Callable[..., Any]]) -> torch.library.Library:
+    """Operators ``rdukit::<name>`` that are traced and compute nothing; they exist while the library is held.
+
+    Args:
+        signatures: by name, in torch's schema language. shapes: what each gives for fake tensors.
+    """
+    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, signature in signatures.items():
+        library.define(f"{name}{signature}")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"rdukit::{name}", shapes[name], lib=library)
+    return library
+
+
 def name_of(target: object) -> str:
     """The inverse of ``callable_of``, for a node of a torch graph."""
     if target is operator.getitem:

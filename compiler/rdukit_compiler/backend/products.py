@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from rdukit_compiler.backend import lstm_layer, small_convolutions
+from rdukit_compiler.backend.operators import define_operators
 from rdukit_compiler.backend.routes import Route
 
 #: Signature of each operator, and of the C function that inductor's code calls for it.
@@ -98,11 +99,7 @@ _SHAPES: Final[dict[str, Any]] = {
 
 @cache
 def _library() -> torch.library.Library:
-    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, (schema, _) in _SIGNATURES.items():
-        library.define(f"{name}{schema}")  # type: ignore[no-untyped-call]
-        torch.library.register_fake(f"rdukit::{name}", _SHAPES[name], lib=library)
-    return library
+    return define_operators({name: schema for name, (schema, _) in _SIGNATURES.items()}, _SHAPES)
 
 
 def operator_named(name: str) -> Any:

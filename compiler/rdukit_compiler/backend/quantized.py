@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import torch
 
+from rdukit_compiler.backend.operators import define_operators
+
 #: The operator's name in graphs; the runtime knows it by this name.
 INT8_LINEAR: Final = "rdukit.int8_linear.default"
 
 
 @cache
 def _library() -> torch.library.Library:
-    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
-    library.define("int8_linear(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
-    torch.library.register_fake("rdukit::int8_linear", _made, lib=library)
-    return library
+    signature = "(Tensor x, Tensor w, Tensor scale, Tensor? bias) -> Tensor"
+    return define_operators({"int8_linear": signature}, {"int8_linear": _made})
 
 
 def _made(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -16,11 +16,11 @@ namespace rdukit::bf16_linear {
 using small_bf16_product::Matrix;
 
 constexpr int64_t MOST_ROWS = 512;  // of x, as in routes.py: with more, oneDNN's copy of W is soon paid for
-constexpr int WIDE = 4;            // vectors of x's rows that are multiplied at a time
-constexpr int ROWS = 6;            // by so many rows of W
-constexpr int64_t CHUNK = 96;      // rows of W whose products are turned back together: a multiple of 32 and of ROWS
-constexpr int64_t DEEP = 2048;     // of k, how much is summed at a time: x's part of it stays in the second cache
-constexpr int64_t PAYS = 2000000;  // multiplications that pay for waking a thread
+constexpr int WIDE = 4;             // vectors of x's rows that are multiplied at a time
+constexpr int ROWS = 6;             // by so many rows of W
+constexpr int64_t CHUNK = 96;       // rows of W whose products are turned back together: a multiple of 32 and of ROWS
+constexpr int64_t DEEP = 2048;      // of k, how much is summed at a time: x's part of it stays in the second cache
+constexpr int64_t PAYS = 2000000;   // multiplications that pay for waking a thread
 
 // x in panels along its rows, a multiple of sixteen: [parts of k][panels][pairs][their rows], panels of WIDE vectors but
 // for the last.
@@ -106,8 +106,8 @@ static void turn_back(uint16_t* y, int64_t n, const float* sums, int64_t width, 
 }
 
 // y is contiguous; k is even, all are at least one. ``rows_of``, called with a row of W and the count of rows from there,
-// at most CHUNK, gives where they lie, k elements apart, until it is called again by the same thread. Parallel: called with a count, how many of it
-// pay for a thread, and a function of the first and last of a part.
+// at most CHUNK, gives where they lie, k elements apart, until it is called again by the same thread. Parallel: called
+// with a count, how many of it pay for a thread, and a function of the first and last of a part.
 template <class RowsOf, class Parallel>
 static void multiply(const Form& form, const uint32_t* packed, RowsOf rows_of, const Ending& ending, uint16_t* y,
                      int64_t n, Parallel parallel) {

@@ -155,7 +155,7 @@ static inline void copy_columns(float* to, const Matrix& b, int64_t k, int64_t c
 // count columns of b, at most wide, as [k][wide] with zeros at the end.
 static inline void pack_panel(float* to, const Matrix& b, int64_t k, int64_t count, int64_t wide) {
   if (b.row == 1) {
-    copy_columns(to, b, k, count, wide);
+    turn(to, wide, b.data, b.column, count, k);
     for (int64_t i = 0; i < k; i++)
       for (int64_t j = count; j < wide; j++) to[i * wide + j] = 0;
     return;

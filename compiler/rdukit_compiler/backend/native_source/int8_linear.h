@@ -95,7 +95,7 @@ static void int8_by_own_linear(const View& x, const int8_t* w, const float* scal
       form, packed.data(),
       [=](int64_t row, int64_t count) {
         static thread_local std::vector<bf16> wide;
-        wide.resize(std::max<size_t>(wide.size(), (count + bf16_linear::ROWS) * k));
+        wide.resize(std::max<size_t>(wide.size(), count * k));
         widen(wide.data(), w + row * k, count * k);
         return (const uint16_t*)wide.data();
       },

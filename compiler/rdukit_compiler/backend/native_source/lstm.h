@@ -138,7 +138,8 @@ static void run_backward(const Form& form, const float* dy, const float* dc_last
   for (int64_t r = 0; r < rows; r++) std::copy_n(dc_last + (first + r) * width, width, dc.data + r * part);
   for (int64_t i = form.steps - 1; i >= 0; i--) {
     int64_t sample = form.step(i) * form.batch + first;
-    const float* before = i ? kept + (form.step(i - 1) * form.batch + first) * 5 * width + 4 * width : c0 + first * width;
+    int64_t sample_before = i ? form.step(i - 1) * form.batch + first : 0;
+    const float* before = i ? kept + sample_before * 5 * width + 4 * width : c0 + first * width;
     int64_t before_stride = i ? 5 * width : width;
     for (int64_t r = 0; r < rows; r++) {
       const float* keep = kept + (sample + r) * 5 * width;
@@ -151,7 +152,8 @@ static void run_backward(const Form& form, const float* dy, const float* dc_last
         Lanes dy_here = load_some(dy + (sample + r) * width + j, count) + lanes_at(dh.data + r * part + j);
         Lanes state = lanes_at(dc.data + r * part + j) + dy_here * leave * (1.0f - squashed * squashed);
         store_some(out + j, state * cell * in * (1.0f - in), count);
-        store_some(out + width + j, state * load_some(before + r * before_stride + j, count) * forget * (1.0f - forget), count);
+        Lanes earlier = load_some(before + r * before_stride + j, count);
+        store_some(out + width + j, state * earlier * forget * (1.0f - forget), count);
         store_some(out + 2 * width + j, state * in * (1.0f - cell * cell), count);
         store_some(out + 3 * width + j, dy_here * squashed * leave * (1.0f - leave), count);
         put(dc.data + r * part + j, state * forget);
@@ -161,12 +163,6 @@ static void run_backward(const Form& form, const float* dy, const float* dc_last
     if (i) multiply_add(rows, part, 4 * width, dgates + sample * 4 * width, 4 * width, w, dh.data);
   }
   for (int64_t r = 0; r < rows; r++) std::copy_n(dc.data + r * part, width, dc0 + (first + r) * width);
-}
-
-static inline float* floats_of(const RAIIAtenTensorHandle& tensor) {
-  void* data;
-  must(aoti_torch_get_data_ptr(tensor.get(), &data));
-  return (float*)data;
 }
 
 static inline RAIIAtenTensorHandle new_floats(std::initializer_list<int64_t> sizes) {
@@ -193,7 +189,8 @@ static AOTITorchError aoti_torch_cpu_lstm_layer(AtenTensorHandle gates, AtenTens
       width, 4 * part,
       [&](int64_t column) {
         int64_t gate = column / part, j = column % part;
-        return std::pair(Matrix{weight.data() + (gate * width + j) * width, 1, width}, std::min<int64_t>(LANES, width - j));
+        const float* unit = weight.data() + (gate * width + j) * width;
+        return std::pair(Matrix{unit, 1, width}, std::min<int64_t>(LANES, width - j));
       },
       packed.data);
   float* keeps = is_kept ? floats_of(keep) : nullptr;

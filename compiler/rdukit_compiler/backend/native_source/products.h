@@ -31,6 +31,12 @@ static inline void must(AOTITorchError status) {
   if (status != 0) throw std::runtime_error("a call of torch's C interface failed");
 }
 
+static inline float* floats_of(AtenTensorHandle tensor) {
+  void* data;
+  must(aoti_torch_get_data_ptr(tensor, &data));
+  return (float*)data;
+}
+
 // A tensor's place and form, looked up once.
 struct View {
   void* data;

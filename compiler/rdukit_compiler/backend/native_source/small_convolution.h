@@ -222,12 +222,6 @@ static inline AtenTensorHandle new_planes(bool is_line, int64_t a, int64_t b, in
   return new_tensor(is_line ? 3 : 4, is_line ? three : four, aoti_torch_dtype_float32());
 }
 
-static inline float* floats_of(AtenTensorHandle tensor) {
-  void* data;
-  must(aoti_torch_get_data_ptr(tensor, &data));
-  return (float*)data;
-}
-
 static inline bool is_line(AtenTensorHandle tensor) {
   int64_t dim;
   must(aoti_torch_get_dim(tensor, &dim));
