@@ -8,6 +8,7 @@ from rdukit_compiler.choices import load_choices
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import cut_sections
+from rdukit_compiler.passes.skip_unread_rows import skip_unread_rows
 from rdukit_compiler.pipeline import TracedGraph
 
 
@@ -20,7 +21,8 @@ def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) ->
     options.check()
     cut, assembly = load_choices(options), Assembly()
     for traced in graphs:
-        typed = assign_precision(traced.graph, Precision(options.precision, not options.inference))
+        graph = skip_unread_rows(traced.graph)
+        typed = assign_precision(graph, Precision(options.precision, not options.inference))
         optimizers = () if options.inference else traced.optimizers
-        assemble_graph(assembly, traced.graph, typed, cut_sections(typed, cut), optimizers, options)
+        assemble_graph(assembly, graph, typed, cut_sections(typed, cut), optimizers, options)
     return tuple(assembly.sections)

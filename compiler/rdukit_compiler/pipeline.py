@@ -46,6 +46,7 @@ from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.passes.quantize_weights import quantize_weights
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.passes.section_store import open_section_store
+from rdukit_compiler.passes.skip_unread_rows import skip_unread_rows
 from rdukit_compiler.report import Reporter, describe_plans, projection_line
 from rdukit_compiler.signature import call_digests, graph_signature
 
@@ -136,6 +137,8 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
     check_graph(graph, "trace")
     graph = choose_host_operators(graph, options.host_fallback)
+    graph = skip_unread_rows(graph)
+    check_graph(graph, "skip_unread_rows")
     check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
     graph = choose_compute(graph, options.precision, options.graphamp, options.mixed_precision_families)
     typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
