@@ -88,21 +88,18 @@ static inline void turn(__m512 turned[16], const float* sums, int64_t width, __m
 // apart, of y n. Of y, whole lines are written where there are any.
 static void turn_back(uint16_t* y, int64_t n, const float* sums, int64_t width, const Ending& ending, int64_t m,
                       int64_t first, int64_t count) {
-  for (int64_t j = 0; j < count; j += 32) {
-    __mmask32 there = count - j < 32 ? (1u << (count - j)) - 1 : ~0u;
-    __mmask16 low = (__mmask16)there, high = (__mmask16)(there >> 16);
-    int64_t row = first + j;
-    __m512 scale[] = {ending.scales(low, row), ending.scales(high, row + 16)};
-    __m512 bias[] = {ending.biases(low, row), ending.biases(high, row + 16)};
-    for (int64_t i = 0; i < m; i += 16) {
+  for (int64_t i = 0; i < m; i += 16)
+    for (int64_t j = 0; j < count; j += 32) {
+      __mmask32 there = count - j < 32 ? (1u << (count - j)) - 1 : ~0u;
+      __mmask16 low = (__mmask16)there, high = (__mmask16)(there >> 16);
+      int64_t row = first + j;
       __m512 left[16], right[16];
-      turn(left, sums + j * width + i, width, scale[0], bias[0]);
-      turn(right, sums + (j + 16) * width + i, width, scale[1], bias[1]);
+      turn(left, sums + j * width + i, width, ending.scales(low, row), ending.biases(low, row));
+      turn(right, sums + (j + 16) * width + i, width, ending.scales(high, row + 16), ending.biases(high, row + 16));
       int64_t rows = std::min<int64_t>(16, m - i);
       for (int64_t r = 0; r < rows; r++)
         _mm512_mask_storeu_epi16(y + (i + r) * n + row, there, (__m512i)_mm512_cvtne2ps_pbh(right[r], left[r]));
     }
-  }
 }
 
 // y is contiguous; k is even, all are at least one. ``rows_of``, called with a row of W and the count of rows from there,

@@ -8,8 +8,12 @@
 
 namespace rdukit {
 
-// Queries at a time: with two thousand keys their scores take half a megabyte.
-constexpr int64_t QUERIES = 64;
+// Queries at a time. Keys and values are packed for each block, so that more are better, but of causal ones more see
+// keys in vain, and their scores should stay in the second cache: those of 64 queries and 2048 keys take half a megabyte.
+static inline int64_t queries_at_a_time(int64_t rows, int64_t positions, bool is_causal) {
+  constexpr int64_t FEW = 64, SCORES = 65536;
+  return is_causal ? FEW : std::max(FEW, std::min(rows, SCORES / std::max<int64_t>(positions, 1)));
+}
 
 static inline void multiply_by(float* numbers, int64_t count, float factor) {
   int64_t i = 0;
@@ -32,31 +36,34 @@ static void block_attention(const View& q, const View& k, const View& v, const V
     return Matrix{(const uint16_t*)x.data + b * x.strides[0] + h * x.strides[1], x.strides[2], x.strides[3]};
   };
   const std::array<int64_t, 4> at = mask ? mask_steps(*mask) : std::array<int64_t, 4>{};
+  const int64_t most = queries_at_a_time(rows, positions, is_causal);
   bool is_scaled_first = mask || !(scale > 0);
+  // Rows of scores are whole vectors: what is beside those that a query sees becomes zeros.
+  auto whole = [](int64_t seen) { return (seen + LANES - 1) / LANES * LANES; };
   in_parallel(q.sizes[0] * heads, 1 + 65536 / (rows * positions + 1), [&](int64_t first, int64_t last) {
-    std::vector<float> scores(QUERIES * positions), made(QUERIES * width);
-    std::vector<bf16> weights(QUERIES * (positions + 1));
+    std::vector<float> scores(most * whole(positions)), made(most * width), sums(most);
+    std::vector<bf16> weights(most * whole(positions));
     for (int64_t bh = first; bh < last; bh++) {
       int64_t b = bh / heads, h = bh % heads, kh = h * k.sizes[1] / heads;
       Matrix queries = head_of(q, b, h), keys = head_of(k, b, kh), values = head_of(v, b, kh);
-      for (int64_t row = 0; row < rows; row += QUERIES) {
-        int64_t n = std::min(QUERIES, rows - row), count = is_causal ? std::min(positions, row + n) : positions;
-        int64_t even = count + count % 2;
+      for (int64_t row = 0; row < rows; row += most) {
+        int64_t n = std::min(most, rows - row), count = is_causal ? std::min(positions, row + n) : positions;
+        int64_t step = whole(count);
         Matrix block{queries.data + row * queries.row, queries.row, queries.column};
-        small_bf16_product::multiply(block, {keys.data, keys.column, keys.row}, scores.data(), n, count, width);
-        std::array<float, QUERIES> sums;
+        small_bf16_product::multiply(block, {keys.data, keys.column, keys.row}, scores.data(), step, n, count, width);
         for (int64_t r = 0; r < n; r++) {
-          float* of_row = scores.data() + r * count;
-          int64_t seen = is_causal ? std::min(count, row + r + 1) : count;
+          float* of_row = scores.data() + r * step;
+          bf16* to = weights.data() + r * step;
+          int64_t seen = is_causal ? std::min(count, row + r + 1) : count, padded = whole(seen);
           if (is_scaled_first) multiply_by(of_row, seen, scale);
           if (mask) add_mask(of_row, *mask, b * at[0] + h * at[1] + (row + r) * at[2], at[3], seen);
-          sums[r] = weigh(of_row, seen, is_scaled_first ? 1 : scale);
-          std::fill(of_row + seen, of_row + count, 0.0f);
-          narrow(weights.data() + r * even, of_row, count);
-          if (even > count) weights[r * even + count] = bf16{0};
+          std::fill(of_row + seen, of_row + padded, -std::numeric_limits<float>::infinity());
+          sums[r] = weigh(of_row, padded, is_scaled_first ? 1 : scale);
+          narrow(to, of_row, padded);
+          std::fill(to + padded, to + step, bf16{0});
         }
-        small_bf16_product::multiply({(const uint16_t*)weights.data(), even, 1}, values, made.data(), n, width, count,
-                                     true);
+        small_bf16_product::multiply({(const uint16_t*)weights.data(), step, 1}, values, made.data(), width, n, width,
+                                     count, true);
         for (int64_t r = 0; r < n; r++) {
           float* of_row = made.data() + r * width;
           multiply_by(of_row, width, 1 / sums[r]);

@@ -9,14 +9,14 @@
 namespace rdukit {
 
 // Lanes of which ``count`` exist, at most all: the others are zero, and not written.
-static inline __attribute__((always_inline)) Lanes load_some(const float* from, int64_t count) {
+RDUKIT_INLINE Lanes load_some(const float* from, int64_t count) {
   if (count >= LANES) return load(from);
   Lanes lanes{};
   std::memcpy(&lanes, from, count * sizeof(float));
   return lanes;
 }
 
-static inline __attribute__((always_inline)) void store_some(float* to, Lanes lanes, int64_t count) {
+RDUKIT_INLINE void store_some(float* to, Lanes lanes, int64_t count) {
   if (count >= LANES)
     std::memcpy(to, &lanes, sizeof lanes);
   else
@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void store_some(float* to, Lanes la
 }
 
 // e^x; above 88 that of 88, and zero where it is below the normal numbers.
-static inline __attribute__((always_inline)) Lanes exp_of(Lanes x) {
+RDUKIT_INLINE Lanes exp_of(Lanes x) {
   constexpr float MAGIC = 12582912.0f;  // added to a number, its fraction goes and its whole part is in the low bits
   auto is_zero = x < -87.3f;
   x = x > 88.0f ? Lanes{} + 88.0f : x;
@@ -41,9 +41,9 @@ static inline __attribute__((always_inline)) Lanes exp_of(Lanes x) {
   return is_zero ? Lanes{} : p * (Lanes)exponent;
 }
 
-static inline __attribute__((always_inline)) Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }
+RDUKIT_INLINE Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }
 
-static inline __attribute__((always_inline)) Lanes tanh_of(Lanes x) {
+RDUKIT_INLINE Lanes tanh_of(Lanes x) {
   Lanes z = x * x;
   Lanes p = z * -5.70498872745e-3f + 2.06390887954e-2f;
   p = p * z - 5.37397155531e-2f;

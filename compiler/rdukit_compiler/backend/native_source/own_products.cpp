@@ -46,7 +46,7 @@ extern "C" void convolve_winograd(const float* x, const float* w, float* y, int6
 extern "C" void multiply_bf16(const uint16_t* a, int64_t a_row, int64_t a_column, const uint16_t* b, int64_t b_row,
                               int64_t b_column, float* y, int64_t m, int64_t n, int64_t k) {
   using rdukit::small_bf16_product::Matrix;
-  rdukit::small_bf16_product::multiply(Matrix{a, a_row, a_column}, Matrix{b, b_row, b_column}, y, m, n, k);
+  rdukit::small_bf16_product::multiply(Matrix{a, a_row, a_column}, Matrix{b, b_row, b_column}, y, n, m, n, k);
 }
 
 extern "C" void linear_bf16(const uint16_t* x, int64_t x_row, int64_t x_column, const uint16_t* w, uint16_t* y,

@@ -13,6 +13,9 @@
 #define RDUKIT_ROWS_SWEEP 0
 #endif
 
+// Inlined where other options hold too, which GCC does not do by itself.
+#define RDUKIT_INLINE static inline __attribute__((always_inline))
+
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 
@@ -37,15 +40,15 @@ struct bf16 {
 };
 
 template <class To, class From>
-static inline To load_as(const From* from) {
+RDUKIT_INLINE To load_as(const From* from) {
   To to;
   std::memcpy(&to, from, sizeof to);
   return to;
 }
 
-static inline Lanes load(const float* p) { return load_as<Lanes>(p); }
+RDUKIT_INLINE Lanes load(const float* p) { return load_as<Lanes>(p); }
 
-static inline Lanes load(const bf16* p) {
+RDUKIT_INLINE Lanes load(const bf16* p) {
 #if defined(__AVX512F__)
   return (Lanes)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
 #elif defined(__AVX2__)
@@ -55,7 +58,7 @@ static inline Lanes load(const bf16* p) {
 #endif
 }
 
-static inline Lanes load(const int8_t* p) {
+RDUKIT_INLINE Lanes load(const int8_t* p) {
 #if defined(__AVX512F__)
   return (Lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 #elif defined(__AVX2__)
@@ -67,17 +70,17 @@ static inline Lanes load(const int8_t* p) {
 #endif
 }
 
-static inline float value(float v) { return v; }
-static inline float value(int8_t v) { return (float)v; }
-static inline float value(bf16 v) {
+RDUKIT_INLINE float value(float v) { return v; }
+RDUKIT_INLINE float value(int8_t v) { return (float)v; }
+RDUKIT_INLINE float value(bf16 v) {
   uint32_t bits = (uint32_t)v.bits << 16;
   float f;
   std::memcpy(&f, &bits, sizeof f);
   return f;
 }
 
-static inline void store(float* to, float v) { *to = v; }
-static inline void store(bf16* to, float v) {
+RDUKIT_INLINE void store(float* to, float v) { *to = v; }
+RDUKIT_INLINE void store(bf16* to, float v) {
   uint32_t bits;
   std::memcpy(&bits, &v, sizeof bits);
   if ((bits & 0x7fffffff) > 0x7f800000) {
@@ -88,7 +91,7 @@ static inline void store(bf16* to, float v) {
 }
 
 #if defined(__AVX2__)
-static inline float total_of_eight(__m256 v) {
+RDUKIT_INLINE float total_of_eight(__m256 v) {
   __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
@@ -96,7 +99,7 @@ static inline float total_of_eight(__m256 v) {
 #endif
 
 // The sum of the lanes, halves first.
-static inline float total(Lanes v) {
+RDUKIT_INLINE float total(Lanes v) {
 #if defined(__AVX512F__)
   return total_of_eight(_mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)));
 #elif defined(__AVX2__)

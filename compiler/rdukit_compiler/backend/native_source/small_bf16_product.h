@@ -157,8 +157,8 @@ static __attribute__((noinline)) void multiply_rows(const char* a, int64_t row, 
     for (int v = 0; v < V; v++) _mm512_storeu_ps(sums + i * stride + v * 16, acc[i][v]);
 }
 
-// y [m, n], contiguous. ``is_even``: a zero follows each row of a if k is odd.
-static void multiply(const Matrix& a, const Matrix& b, float* y, int64_t m, int64_t n, int64_t k,
+// y [m, n], rows ``step`` apart. ``is_even``: a zero follows each row of a if k is odd.
+static void multiply(const Matrix& a, const Matrix& b, float* y, int64_t step, int64_t m, int64_t n, int64_t k,
                      bool is_even = false) {
   Pairs rows = pairs_of(a, m, k, is_even);
   std::unique_ptr<uint32_t[]> panel(new uint32_t[(std::min(k, DEEP) + 1) / 2 * PANEL]);
@@ -178,7 +178,7 @@ static void multiply(const Matrix& a, const Matrix& b, float* y, int64_t m, int6
       by(std::integral_constant<int, 1>{});
     }
     int64_t there = std::min(PANEL, n - c);
-    for (int64_t i = 0; i < m; i++) std::copy_n(sums.get() + i * PANEL, there, y + i * n + c);
+    for (int64_t i = 0; i < m; i++) std::copy_n(sums.get() + i * PANEL, there, y + i * step + c);
   }
 }
 

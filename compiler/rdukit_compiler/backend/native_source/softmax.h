@@ -10,7 +10,7 @@
 namespace rdukit {
 
 // The larger of each two lanes; what is no number stays.
-static inline Lanes larger(Lanes a, Lanes b) { return b > a || b != b ? b : a; }
+RDUKIT_INLINE Lanes larger(Lanes a, Lanes b) { return b > a || b != b ? b : a; }
 
 // The largest of the lanes.
 static inline float largest(Lanes v) {
