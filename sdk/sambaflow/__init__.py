@@ -3,7 +3,10 @@
 Names and places are the vendor's, so that programs written for it run unmodified; everything behind them is rdukit's.
 """
 
-from sambaflow import samba
+from rdukit.collector import paused_collector
+
+with paused_collector():
+    from sambaflow import samba
 
 #: Programs compare this with the SambaFlow releases that they need; rdukit emulates the interface of this one.
 __version__ = "1.23.0"

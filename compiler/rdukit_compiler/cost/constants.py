@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-import yaml
-
 
 @dataclass(frozen=True, slots=True)
 class Constants:
@@ -36,5 +34,7 @@ class Constants:
 @cache
 def load_constants() -> Constants:
     """The constants that come with the compiler."""
+    import yaml  # who only needs to know what operators do reads no file
+
     text = files("rdukit_compiler.cost").joinpath("constants.yaml").read_text(encoding="utf-8")
     return Constants(**yaml.safe_load(text))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from rdukit.collector import paused_collector
 from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import read_pef
 from sambaflow.samba.data_parallel import Replicas
@@ -116,6 +117,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
 
     # -- load --------------------------------------------------------------------------------------------------------
 
+    @paused_collector()
     def trace(
         self, model: nn.Module, inputs: Any, optim: Any, pef: str, transfer_device: bool = True,
         init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None, mapping: str = "section",

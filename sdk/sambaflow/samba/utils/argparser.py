@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from sambaflow.samba.utils.samba_config import SambaConfig as SambaConfig
 
 COMMANDS: Final = ("compile", "run", "test", "measure-performance", "measure-sections")
@@ -80,6 +78,8 @@ def _prefer_users_defaults(parser: argparse.ArgumentParser, built_in: int) -> No
 
 def parse_yaml_to_args(path: str, args: argparse.Namespace) -> argparse.Namespace:
     """Lay a YAML file's values over parsed arguments; returns ``args``."""
+    import yaml  # most programs read no file
+
     values = yaml.safe_load(Path(path).read_text()) or {}
     for key, value in values.items():
         setattr(args, str(key).replace("-", "_"), value)

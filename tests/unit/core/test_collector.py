@@ -1,0 +1,43 @@
+"""A paused collector finds nothing meanwhile, and is afterwards as it was."""
+
+import contextlib
+import gc
+import weakref
+
+from rdukit.collector import paused_collector
+
+
+class Node:
+    """Part of a cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_nothing_is_collected_meanwhile_and_afterwards_it_is() -> None:
+    with paused_collector():
+        lost = weakref.ref(Node())
+        kept = [[i] for i in range(100_000)]
+        assert lost() is not None
+    assert gc.isenabled()
+    kept += [[i] for i in range(100_000)]
+    assert lost() is None
+
+
+def test_a_failure_and_an_inner_pause_leave_it_as_it_was() -> None:
+    with contextlib.suppress(ValueError), paused_collector():
+        with paused_collector():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+        raise ValueError("inside")
+    assert gc.isenabled()
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
