@@ -74,6 +74,37 @@ def memory_of_many_forms(t: list[torch.Tensor]) -> list[torch.Tensor]:
     return made
 
 
+def layers(t: list[torch.Tensor]) -> list[torch.Tensor]:
+    x, w = t
+    labels = torch.zeros(4, dtype=torch.int64)
+    narrow = x.bfloat16()
+    made = [
+        F.linear(a, b, c)
+        for a in (x, x[None], x.t(), x[0])
+        for b in (w[:5], w.t())
+        for c in (None, b[:, 0])
+        if a.shape[-1] == 6
+    ]
+    made += [F.linear(x, w[:5].contiguous()), F.linear(narrow, w.bfloat16()), F.linear(x[:0], w), F.linear(x[1:], w)]
+    made += [F.layer_norm(a, shape) for a, shape in ((x, (6,)), (x, (4, 6)), (x.t(), (4,)), (narrow, (6,)))]
+    made += [F.layer_norm(x, (6,), w[0], w[1]), F.layer_norm(x[:0], (6,)), F.layer_norm(x, [6], w[0])]
+    made += [F.cross_entropy(x, labels, reduction=r, label_smoothing=0.1) for r in ("mean", "sum", "none")]
+    made += [F.cross_entropy(x, labels, w[0]), F.cross_entropy(x[0], labels[0]), F.cross_entropy(x, x.softmax(1))]
+    made += [F.cross_entropy(x[None].transpose(1, 2), labels[None]), F.cross_entropy(narrow, labels)]
+    made += [F.mse_loss(x, x * 2, reduction=r) for r in ("mean", "sum", "none")]
+    made += [
+        f(a) for f in (torch.relu, torch.tanh, torch.sigmoid, F.silu, F.gelu) for a in (x, narrow, x.t(), x[:, 1:])
+    ]
+    made += [
+        torch.relu(labels),
+        torch.tanh(labels),
+        F.gelu(x, approximate="tanh"),
+        torch.relu(x[0, 0]),
+        torch.relu(x[:0]),
+    ]
+    return made
+
+
 def under_vmap(t: list[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.vmap(lambda row: row * 2 + row.sum())(t[0]) for _ in range(2)]
 
@@ -98,7 +129,7 @@ def described(module: fx.GraphModule) -> tuple[list[object], list[object]]:
 
 @pytest.mark.parametrize(
     "forward",
-    [attention, in_place, numbers_of_each_kind, constants_and_modes, memory_of_many_forms, under_vmap],
+    [attention, in_place, numbers_of_each_kind, constants_and_modes, memory_of_many_forms, layers, under_vmap],
 )
 def test_calls_results_and_shared_memory_are_those_of_torchs_recorder(forward: Forward) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -140,6 +171,29 @@ def test_a_value_that_is_needed_while_recording_is_refused_as_by_torch() -> None
         values = [torch.empty(4, 6)]
     with pytest.raises(Exception, match=r"data-dependent|DataDependent|value out of|_local_scalar_dense"):
         record_forward(forward, values)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, w: F.linear(x, w[:, :5].contiguous()),
+        lambda x, w: F.linear(x, w, w[0, :5]),
+        lambda x, w: F.layer_norm(x, (5,)),
+        lambda x, w: F.layer_norm(x, (6,), w[0, :5]),
+        lambda x, w: F.cross_entropy(x, torch.zeros(3, dtype=torch.int64)),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused_in_torchs_words(wrong: Callable[..., torch.Tensor]) -> None:
+    def forward(t: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [wrong(*t)]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        values = [torch.empty(4, 6), torch.empty(6, 6)]
+    with pytest.raises(Exception) as theirs:
+        make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)(values)
+    with pytest.raises(type(theirs.value)) as ours:
+        record_forward(forward, values)
+    assert str(ours.value) == str(theirs.value)
 
 
 def test_torchs_private_interfaces_behave_as_the_compiler_takes_for_granted() -> None:
