@@ -13,17 +13,23 @@ from pathlib import Path
 
 #: At the beginning, in which all connections are made at once, of every server: requests sent then are in no figure.
 CONNECT_MS = 500
+#: A shared host changes its speed from one second to the next, by half; within such a time it mostly keeps it.
+WINDOW_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one slot of load gave. ``bad``: requests without status 200; -1: the client did not end."""
+    """What one slot of load gave. ``bad``: requests without status 200; -1: the client did not end.
+
+    ``window_tail``: p99 over p50 of the requests that were sent within ``WINDOW_MS``, the median of all such times.
+    """
 
     rate: float
     p50_ms: float
     p99_ms: float
     answered: int
     bad: int
+    window_tail: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,16 @@ def read_log(lines: Sequence[str], seconds: int) -> Load:
     fields = [line.split() for line in lines]
     bad = sum(field[1] != "200" for field in fields)
     begun = min((int(field[0]) for field in fields), default=0) + CONNECT_MS * 1000
-    taken = sorted(int(field[2]) for field in fields if field[1] == "200" and int(field[0]) >= begun)
+    sent = [(int(field[0]) - begun, int(field[2])) for field in fields if field[1] == "200" and int(field[0]) >= begun]
+    taken = [micros for _, micros in sent]
     if not taken:
         return Load(0, 0, 0, 0, bad)
-    p99 = taken[min(len(taken) - 1, int(len(taken) * 0.99))]
-    return Load(len(taken) / seconds, statistics.median(taken) / 1000, p99 / 1000, len(taken), bad)
+    windows: dict[int, list[int]] = {}
+    for moment, micros in sent:
+        windows.setdefault(moment // (WINDOW_MS * 1000), []).append(micros)
+    tail = statistics.median(_p99(window) / max(1, statistics.median(window)) for window in windows.values())
+    return Load(len(taken) / seconds, statistics.median(taken) / 1000, _p99(taken) / 1000, len(taken), bad, tail)
+
+
+def _p99(values: Sequence[int]) -> int:
+    return sorted(values)[int(len(values) * 0.99)]
