@@ -201,6 +201,8 @@ def _shown(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
     """Which axis of the first argument it is, steps in memory tell, of an argument without gaps."""
     source, *rest = operator.args
     assert isinstance(source, Ref)
+    if operator.op == "aten.view.dtype":  # the same bits as other numbers
+        return None
     shape = values[source.name].shape
     shown = callable_of(operator.op)(_like(values[source.name], shape), *(decode(a, {}) for a in rest))
     first = shown[0] if isinstance(shown, list | tuple) else shown

@@ -176,6 +176,7 @@ KEPT: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "sums from row to row": (lambda x, w, i: F.linear(x, w).cumsum(1)[:, -1], (2, 8, 6)),
     "features, not rows": (lambda x, w, i: F.linear(x, w)[..., -1], (2, 8, 6)),
     "numbers that are computed": (lambda x, w, i: F.linear(x, w).index_select(1, i + 1), (2, 8, 6)),
+    "the same bits as other numbers": (lambda x, w, i: F.linear(x, w).view(torch.int32)[:, -1], (2, 8, 6)),
     "nothing worth it": (lambda x, w, i: x.relu()[:, -1], (2, 8, 6)),
 }
 
