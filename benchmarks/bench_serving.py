@@ -196,7 +196,7 @@ def measure(
                 continue
             for concurrency in CONCURRENCIES:
                 put_under_load(target, concurrency, 1, client_core)
-                figures[f"{wire} {concurrency}"] = slot(process, target, concurrency, seconds, server_core, client_core)
+                figures[f"{wire} {concurrency}"] = slot(process, target, concurrency, seconds, client_core)
         figures["rss_mb"], figures["pss_mb"] = process.memory_mb()
         return figures
 
@@ -209,25 +209,16 @@ def has_native_kernels(target: Target) -> bool:
 
 
 def slot(
-    process: ServerProcess, target: Target, concurrency: int, seconds: int, server_core: int | None,
-    client_core: int | None,
-) -> dict[str, float]:  # fmt: skip
+    process: ServerProcess, target: Target, concurrency: int, seconds: int, client_core: int | None
+) -> dict[str, float]:
     """One load, with the CPU microseconds of the server's whole tree per answered request."""
-    before, stolen = process.cpu_seconds(), stolen_ms(server_core)
+    before = process.cpu_seconds()
     load: Load = put_under_load(target, concurrency, seconds, client_core)
     used = process.cpu_seconds() - before
     return {
         "rate": load.rate, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms, "bad": load.bad,
-        "window_tail": load.window_tail, "stolen_ms": stolen_ms(server_core) - stolen,
-        "cpu_us": used / max(1, load.answered) * 1e6,
+        "window_tail": load.window_tail, "cpu_us": used / max(1, load.answered) * 1e6,
     }  # fmt: skip
-
-
-def stolen_ms(core: int | None) -> float:
-    """Milliseconds in which a virtual machine's host has kept this core from running; of all cores for None."""
-    name = "cpu" if core is None else f"cpu{core}"
-    rows = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-    return next(int(row[8]) * 1000 / os.sysconf("SC_CLK_TCK") for row in rows if row and row[0] == name)
 
 
 def merge(rounds: Sequence[Figures]) -> Figures:
@@ -266,8 +257,7 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
     for wire in RATE_BARS:
         if f"{wire} 32" in ours:
             ratio = ours[f"{wire} 32"]["p99_ms"] / max(ours[f"{wire} 32"]["p50_ms"], 1e-9)
-            note = "{window_tail:.2f} within half a second; the host took {stolen_ms:.0f} ms of the core"
-            note = note.format(**ours[f"{wire} 32"])
+            note = f"{ours[f'{wire} 32']['window_tail']:.2f} within half a second"
             add(f"{wire} p99 over p50 at 32", ratio, TAIL_BAR, ratio <= TAIL_BAR, note)
     floor = merged.get(REST_FLOOR, {}).get("rest 32")
     if floor:
