@@ -9,7 +9,6 @@ All of it is private to torch: see ``torch_private``, whose self-test covers it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
+from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import READS, FindOrigin, find_known_number
 
@@ -159,8 +159,10 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if not call.is_plain:
             return super().__torch_dispatch__(func, types, args, kwargs)
         key = (func, *_state(), *kwargs, *call.key)
-        if key not in self._results and (form := find_form(func, args, kwargs)) is not None:
-            self._results[key] = _Result(_packed_form(*form), call.tensors[0].fake_device, -1)
+        if key not in self._results and (found := find_form(func, args, kwargs)) is not None:
+            dtype, shape = found
+            form = _Form(dtype, shape, packed_stride(shape), 0)
+            self._results[key] = _Result(form, call.tensors[0].fake_device, -1)
         if key in self._results:
             if (result := self._results[key]) is None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
@@ -275,11 +277,6 @@ def _state() -> tuple[object, ...]:
 
 def _form_of(tensor: torch.Tensor) -> _Form:
     return _Form(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
-
-
-def _packed_form(dtype: torch.dtype, shape: tuple[int, ...]) -> _Form:
-    """Of a tensor without gaps, and of one element at least."""
-    return _Form(dtype, shape, tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))), 0)
 
 
 def _remember(made: object, tensors: Sequence[FakeTensor]) -> _Result | None:

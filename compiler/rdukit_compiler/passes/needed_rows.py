@@ -5,13 +5,12 @@ A row is what lies at one position of an axis, whichever axis it is.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, Final
 
 import torch
 
 from rdukit.errors import UnsupportedOperator
-from rdukit.pef.kernel import Argument, Ref, references
+from rdukit.pef.kernel import Argument, Ref, packed_stride, references
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.ir import Operator, Value
 
@@ -207,8 +206,8 @@ def _shown(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
     shown = callable_of(operator.op)(_like(values[source.name], shape), *(decode(a, {}) for a in rest))
     first = shown[0] if isinstance(shown, list | tuple) else shown
     step, count = first.stride(rows.axis), first.shape[rows.axis]
-    steps = [prod(shape[i + 1 :]) for i in range(len(shape))]
-    axes = [i for i, size in enumerate(shape) if (steps[i], size) == (step, count)]
+    steps = zip(packed_stride(shape), shape, strict=True)
+    axes = [axis for axis, found in enumerate(steps) if found == (step, count)]
     if len(axes) != 1:
         return None
     if operator.op_type in _GIVEN_SIZES:

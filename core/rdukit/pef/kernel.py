@@ -48,9 +48,14 @@ class TensorSpec:
     stride: tuple[int, ...]
 
 
+def packed_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
 def packed_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
     """The spec of a contiguous tensor."""
-    return TensorSpec(name, dtype, shape, tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
+    return TensorSpec(name, dtype, shape, packed_stride(shape))
 
 
 @dataclass(frozen=True, slots=True)
