@@ -31,6 +31,7 @@ from rdukit.box_backends import BoxSpec
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
 from rdukit.testing import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
+from rdukit_modelbox.serving.turns import CALM
 from rdukit_modelbox.testing import children_of, run_verb
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
@@ -205,6 +206,30 @@ def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:
     spent = {name: value.int64_param for name, value in answers[0].infer_response.parameters.items()}
     assert spent.keys() == {"queue_us", "compute_us", "load_us", "compile_us"}
     assert spent["compute_us"] > 0 and spent["load_us"] > 1000 and spent["compile_us"] == 0
+
+
+def test_threads_take_turns_while_several_call_over_grpc(served: Served) -> None:
+    def policies() -> list[int]:
+        return [os.sched_getscheduler(pid) for pid in (served.box.pid, served.pid())]
+
+    message = service_pb2.ModelInferRequest(model_name="mlp")
+    message.inputs.add(name="rows", datatype="FP32", shape=[1, 64]).contents.fp32_contents.extend(ROW)
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        for _ in range(2 * CALM):
+            infer(message, timeout=10, metadata=METADATA)
+        assert policies() == [os.SCHED_OTHER, os.SCHED_OTHER]
+        calls = [infer.future(message, timeout=10, metadata=METADATA) for _ in range(8 * BATCH)]
+        assert {call.result().outputs[0].shape[1] for call in calls} == {10}
+        assert policies() == [os.SCHED_BATCH, os.SCHED_OTHER]
+        ended = served.pid()
+        os.kill(ended, signal.SIGKILL)
+        wait_until(lambda: ended not in children_of(served.box.pid))
+        assert served.infer(request()).status_code == 200
+        assert policies() == [os.SCHED_BATCH, os.SCHED_OTHER]  # what is started meanwhile has the usual one
+        for _ in range(2 * CALM):
+            infer(message, timeout=10, metadata=METADATA)
+    assert policies() == [os.SCHED_OTHER, os.SCHED_OTHER]
 
 
 def test_reflection_has_the_protocols_own_service(served: Served) -> None:

@@ -6,8 +6,9 @@ import sys
 import time
 from typing import Final
 
-#: Bytes and seconds after which what was collected is written.
-_BLOCK: Final = 1 << 16
+#: Bytes after which what was collected is written, a page: requests wait meanwhile, 64 KiB took 2 ms of 32 callers.
+_BLOCK: Final = 1 << 12
+#: Seconds after which it is written anyway.
 _FLUSH_S: Final = 0.5
 
 

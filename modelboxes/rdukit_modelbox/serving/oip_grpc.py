@@ -27,6 +27,7 @@ from rdukit_modelbox.serving.grpc_codec import (
 )
 from rdukit_modelbox.serving.metadata import model_configuration, model_metadata, server_metadata
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
+from rdukit_modelbox.serving.turns import Turns
 
 #: The protocol's name; the generated code's package has another so that it never meets a client's.
 SERVICE_NAME: Final = "inference.GRPCInferenceService"
@@ -46,6 +47,7 @@ class OpenInferenceServicer:
         self._why_not_ready = why_not_ready
         #: By version.
         self._raw: dict[str, RawAnswers] = {}
+        self._turns = Turns()
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
         """The process answers."""
@@ -134,7 +136,8 @@ class OpenInferenceServicer:
         except RdukitError:
             found.statistics.count_failed(1)
             raise
-        answer = await found.submit(request)
+        with self._turns:
+            answer = await found.submit(request)
         if self._log.is_on:
             self._log.add("grpc", name, found.version, 0, answer.rows, answer.timing.queue, answer.timing.compute)
         load_us = int(found.load_seconds * 1e6)
