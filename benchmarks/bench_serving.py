@@ -32,6 +32,7 @@ from typing import Any
 import serving_model
 import torch
 from comparison import write_json
+from host_pace import host_tail
 from safetensors.torch import save_file
 from serving_load import Load, Target, put_under_load
 from serving_peers import GRPC_FLOOR, OURS, REST_FLOOR, SERVERS, TOKEN, Files, Server, Started, why_missing
@@ -196,7 +197,10 @@ def measure(
                 continue
             for concurrency in CONCURRENCIES:
                 put_under_load(target, concurrency, 1, client_core)
-                figures[f"{wire} {concurrency}"] = slot(process, target, concurrency, seconds, client_core)
+                found = slot(process, target, concurrency, seconds, client_core)
+                if server.name == OURS and concurrency == 32:
+                    found["host_tail"] = host_tail(server_core, found["p50_ms"] / 1e3, seconds)
+                figures[f"{wire} {concurrency}"] = found
         figures["rss_mb"], figures["pss_mb"] = process.memory_mb()
         return figures
 
@@ -260,6 +264,7 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
             floor = merged.get({"rest": REST_FLOOR, "grpc": GRPC_FLOOR}[wire], {}).get(f"{wire} 32")
             note = f"{ours[f'{wire} 32']['window_tail']:.2f} within half a second"
             note += f"; the floor {_tail(floor):.2f}" if floor else ""
+            note += f"; this machine alone {ours[f'{wire} 32']['host_tail']:.2f}"
             add(f"{wire} p99 over p50 at 32", ratio, TAIL_BAR, ratio <= TAIL_BAR, note)
     floor = merged.get(REST_FLOOR, {}).get("rest 32")
     if floor:
