@@ -221,6 +221,8 @@ def slot(
     used = process.cpu_seconds() - before
     return {
         "rate": load.rate, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms, "bad": load.bad,
+        # of this slot: the machine's pace differs between rounds
+        "tail": load.p99_ms / max(load.p50_ms, 1e-9),
         "window_tail": load.window_tail, "cpu_us": used / max(1, load.answered) * 1e6,
     }  # fmt: skip
 
@@ -260,10 +262,10 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
                 add(f"{wire} rate at {concurrency}, over the best peer", ratio, bar, ratio >= bar, best)
     for wire in RATE_BARS:
         if f"{wire} 32" in ours:
-            ratio = _tail(ours[f"{wire} 32"])
+            ratio = ours[f"{wire} 32"]["tail"]
             floor = merged.get({"rest": REST_FLOOR, "grpc": GRPC_FLOOR}[wire], {}).get(f"{wire} 32")
             note = f"{ours[f'{wire} 32']['window_tail']:.2f} within half a second"
-            note += f"; the floor {_tail(floor):.2f}" if floor else ""
+            note += f"; the floor {floor['tail']:.2f}" if floor else ""
             note += f"; this machine alone {ours[f'{wire} 32']['host_tail']:.2f}"
             add(f"{wire} p99 over p50 at 32", ratio, TAIL_BAR, ratio <= TAIL_BAR, note)
     floor = merged.get(REST_FLOOR, {}).get("rest 32")
@@ -275,11 +277,6 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
     )
     add("seconds from start to the first answer, one core", ours["start_s"], START_BAR_S, ours["start_s"] < START_BAR_S)
     return bars
-
-
-def _tail(cell: Mapping[str, float]) -> float:
-    """p99 over p50 of a slot."""
-    return cell["p99_ms"] / max(cell["p50_ms"], 1e-9)
 
 
 def print_table(merged: Mapping[str, Figures]) -> None:
