@@ -14,7 +14,7 @@ from typing import Final
 
 #: Callers from which on threads take turns.
 SEVERAL: Final = 4
-#: Times without a request under way, with fewer callers than that in between, after which they no longer do.
+#: Requests one after another that came while fewer than that were under way, after which they no longer do.
 CALM: Final = 16
 
 
@@ -29,21 +29,18 @@ class Turns:
 
     def __enter__(self) -> None:
         self._under_way += 1
-        if self._under_way == SEVERAL:
-            self._calm = 0
-            if not self._is_on:
-                self._is_on = True
-                self._take_turns(True)
+        self._calm = 0 if self._under_way >= SEVERAL else self._calm + 1
+        if not self._calm and not self._is_on:
+            self._is_on = True
+            self._take_turns(True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._under_way -= 1
-        if self._is_on and not self._under_way:
-            self._calm += 1
-            if self._calm > CALM:
-                self._is_on = False
-                self._take_turns(False)
+        if self._is_on and self._calm > CALM:
+            self._is_on = False
+            self._take_turns(False)
 
 
 def take_turns_in_this_process(is_on: bool) -> None:

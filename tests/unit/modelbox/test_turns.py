@@ -37,6 +37,16 @@ def test_several_callers_turn_it_on_once_and_few_turn_it_off_after_a_while() -> 
     assert switched == [True, False, True]
 
 
+def test_few_callers_who_never_pause_turn_it_off_too() -> None:
+    switched: list[bool] = []
+    turns = Turns(switched.append)
+    serve(turns, SEVERAL)
+    turns.__enter__()  # there is always one under way
+    for _ in range(CALM):
+        serve(turns, 1)
+    assert switched == [True, False]
+
+
 def test_a_request_that_fails_is_no_longer_under_way() -> None:
     switched: list[bool] = []
     turns = Turns(switched.append)
@@ -50,7 +60,7 @@ def test_a_request_that_fails_is_no_longer_under_way() -> None:
 
 
 CHILD = """
-import os, subprocess, sys, threading
+import os, threading
 from rdukit_modelbox.serving.turns import take_turns_in_this_process
 ready, done, tids = threading.Event(), threading.Event(), [0]
 def stay(policy):
