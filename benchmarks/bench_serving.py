@@ -222,7 +222,7 @@ def slot(
     return {
         "rate": load.rate, "p50_ms": load.p50_ms, "p99_ms": load.p99_ms, "bad": load.bad,
         # of this slot: the machine's pace differs between rounds
-        "tail": load.p99_ms / max(load.p50_ms, 1e-9),
+        "tail": load.tail,
         "window_tail": load.window_tail, "cpu_us": used / max(1, load.answered) * 1e6,
     }  # fmt: skip
 

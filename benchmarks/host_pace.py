@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+
+from serving_load import tail_of
 
 
 def host_tail(core: int | None, unit_s: float, seconds: float = 3.0) -> float:
@@ -17,12 +18,6 @@ def host_tail(core: int | None, unit_s: float, seconds: float = 3.0) -> float:
     where = "-" if core is None else str(core)
     command = [sys.executable, __file__, where, str(unit_s * 1e3), str(seconds)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=10 * seconds + 10).stdout)
-
-
-def tail(durations: Sequence[float]) -> float:
-    """The 99th percentile over the median. Pure."""
-    ordered = sorted(durations)
-    return ordered[int(0.99 * (len(ordered) - 1))] / ordered[len(ordered) // 2]
 
 
 def _unit(loops: int) -> None:
@@ -46,4 +41,4 @@ if __name__ == "__main__":
     if core != "-":
         os.sched_setaffinity(0, {int(core)})
     loops = max(1, int(10_000 * float(unit_ms) / 1e3 / min(_durations(10_000, 0.3))))
-    print(f"{tail(_durations(loops, float(seconds))):.3f}")
+    print(f"{tail_of(_durations(loops, float(seconds))):.3f}")

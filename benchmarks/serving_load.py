@@ -31,6 +31,11 @@ class Load:
     bad: int
     window_tail: float = 0.0
 
+    @property
+    def tail(self) -> float:
+        """p99 over p50."""
+        return self.p99_ms / max(self.p50_ms, 1e-9)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -84,9 +89,14 @@ def read_log(lines: Sequence[str], seconds: int) -> Load:
     windows: dict[int, list[int]] = {}
     for moment, micros in sent:
         windows.setdefault(moment // (WINDOW_MS * 1000), []).append(micros)
-    tail = statistics.median(_p99(window) / max(1, statistics.median(window)) for window in windows.values())
+    tail = statistics.median(tail_of(window) for window in windows.values())
     return Load(len(taken) / seconds, statistics.median(taken) / 1000, _p99(taken) / 1000, len(taken), bad, tail)
 
 
-def _p99(values: Sequence[int]) -> int:
+def tail_of(values: Sequence[float]) -> float:
+    """The 99th percentile over the median. Pure."""
+    return _p99(values) / max(statistics.median(values), 1e-9)
+
+
+def _p99(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
