@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rdukit.lifeline import die_with_parent
 from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
-from rdukit_modelbox.serving.turns import take_turns_in_this_process
 
 if TYPE_CHECKING:
     from rdukit_modelbox.serving.loaded_model import LoadedModel
@@ -30,7 +29,6 @@ def main(arguments: list[str]) -> int:
     """Load what the first message says and serve until the box closes its end."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(options["--parent"]))
-    take_turns_in_this_process(False)  # the box may while it starts this
     box = socket.socket(fileno=int(options["--socket"]))
     # After the lifeline: importing torch takes a second, and the box may end meanwhile.
     from rdukit.errors import RdukitError
