@@ -86,6 +86,7 @@ def test_a_request_that_fails_is_no_longer_under_way() -> None:
         (Waits(10, 1.0), False),
         (Waits(20, 1.0 + 9 * LONG_S), False),
         (Waits(20, 1.0 + 11 * LONG_S), True),
+        (Waits(5, 0.999), False),
         (None, False),
     ],
 )
