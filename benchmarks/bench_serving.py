@@ -228,13 +228,14 @@ def slot(
 
 
 def merge(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure over the rounds, and the sum of bad requests. Pure."""
+    """The median of each figure over the rounds, the sum of bad requests, and p99 over p50 of each slot. Pure."""
     merged: Figures = {}
     for key in {key: None for figures in rounds for key in figures}:
         values = [figures[key] for figures in rounds if key in figures]
         if isinstance(values[0], dict):
             merged[key] = {name: statistics.median(value[name] for value in values) for name in values[0]}
             merged[key]["bad"] = sum(value["bad"] for value in values)
+            merged[key]["tails"] = [value["tail"] for value in values]
         elif isinstance(values[0], float):
             merged[key] = statistics.median(values)
         else:
@@ -264,7 +265,8 @@ def judge(merged: Mapping[str, Figures], peers: Sequence[str]) -> list[dict[str,
         if f"{wire} 32" in ours:
             ratio = ours[f"{wire} 32"]["tail"]
             floor = merged.get({"rest": REST_FLOOR, "grpc": GRPC_FLOOR}[wire], {}).get(f"{wire} 32")
-            note = f"{ours[f'{wire} 32']['window_tail']:.2f} within half a second"
+            note = f"slots {', '.join(f'{tail:.2f}' for tail in ours[f'{wire} 32']['tails'])}"
+            note += f"; {ours[f'{wire} 32']['window_tail']:.2f} within half a second"
             note += f"; the floor {floor['tail']:.2f}" if floor else ""
             note += f"; this machine alone {ours[f'{wire} 32']['host_tail']:.2f}"
             add(f"{wire} p99 over p50 at 32", ratio, TAIL_BAR, ratio <= TAIL_BAR, note)
