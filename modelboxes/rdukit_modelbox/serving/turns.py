@@ -24,7 +24,7 @@ SEVERAL: Final = 2
 LONG_S: Final = 0.0008
 #: Seconds between two looks at that, and for which a lone caller is left alone after a bad one.
 LOOK_S: Final = 0.1
-REST_S: Final = 10.0
+PAUSE_S: Final = 10.0
 
 
 class Waits(NamedTuple):
@@ -75,7 +75,7 @@ class Turns:
         if not had_several:  # else nothing is known of a lone one
             is_long = self._is_on and before is not None and has_waited_long(before, self._seen)
             self._switch(self._seen is not None and not is_long)
-        self._look_at = self._clock() + (LOOK_S if self._is_on else REST_S)
+        self._look_at = self._clock() + (LOOK_S if self._is_on else PAUSE_S)
 
     def _switch(self, is_on: bool) -> None:
         if is_on != self._is_on:
@@ -85,8 +85,10 @@ class Turns:
 
 def has_waited_long(before: Waits, after: Waits | None) -> bool:
     """Whether threads waited for more than the event loop between the two; not where some have ended. Pure."""
-    runs = after.runs - before.runs if after is not None else 0
-    return after is not None and runs > 0 and after.seconds - before.seconds > LONG_S * runs
+    if after is None:
+        return False
+    runs = after.runs - before.runs
+    return runs > 0 and after.seconds - before.seconds > LONG_S * runs
 
 
 def take_turns_in_this_process(is_on: bool) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rdukit_modelbox.serving.turns import LONG_S, LOOK_S, REST_S, SEVERAL, Turns, Waits, has_waited_long
+from rdukit_modelbox.serving.turns import LONG_S, LOOK_S, PAUSE_S, SEVERAL, Turns, Waits, has_waited_long
 
 
 class Box:
@@ -37,7 +37,7 @@ class Box:
 
 def test_a_lone_caller_takes_turns_where_nobody_else_runs() -> None:
     box = Box(LONG_S / 10)
-    box.serve(1, 10 * REST_S)
+    box.serve(1, 10 * PAUSE_S)
     assert box.switched == [True]
 
 
@@ -45,19 +45,19 @@ def test_beside_a_busy_neighbour_a_lone_caller_does_not_but_for_a_moment_now_and
     box = Box(2 * LONG_S)
     box.serve(1, 3 * LOOK_S)
     assert box.switched == [True, False]
-    box.serve(1, REST_S - 3 * LOOK_S)
+    box.serve(1, PAUSE_S - 3 * LOOK_S)
     assert box.switched == [True, False]
     box.serve(1, 3 * LOOK_S)
     assert box.switched == [True, False, True, False]
     box.wait_s = LONG_S / 10  # it has gone
-    box.serve(1, 3 * REST_S)
+    box.serve(1, 3 * PAUSE_S)
     assert box.switched == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize("wait_s", [LONG_S / 10, 2 * LONG_S, None])
 def test_several_callers_do_whoever_else_runs(wait_s: float | None) -> None:
     box = Box(wait_s)
-    box.serve(SEVERAL, 3 * REST_S)
+    box.serve(SEVERAL, 3 * PAUSE_S)
     assert box.switched == [True]
     box.serve(1, LOOK_S / 2)  # what was waited until now was no lone caller's
     assert box.switched == [True]
@@ -65,7 +65,7 @@ def test_several_callers_do_whoever_else_runs(wait_s: float | None) -> None:
 
 def test_where_waits_are_not_counted_a_lone_caller_does_not() -> None:
     box = Box(None)
-    box.serve(1, 3 * REST_S)
+    box.serve(1, 3 * PAUSE_S)
     assert box.switched == []
     box.serve(SEVERAL, 1)
     box.serve(1, 1)
@@ -95,7 +95,7 @@ def test_waits_are_long_on_the_mean(after: Waits | None, is_long: bool) -> None:
 
 
 CHILD = """
-import os, threading, time
+import os, threading
 from rdukit_modelbox.serving.turns import take_turns_in_this_process, waits_in_this_process
 print(waits_in_this_process())
 ready, done, tids = threading.Event(), threading.Event(), [0]
