@@ -14,6 +14,7 @@ def graph_signature(graph: ModelGraph, optimizers: tuple[OptimizerGroup, ...]) -
     """The signature of a trace: inputs, parameters, buffers, outputs, operators, optimizers; plain JSON values."""
     return {
         "inputs": _table(graph, ValueKind.INPUT),
+        "differentiable": [value.name for value in graph.of_kind(ValueKind.INPUT) if value.requires_grad],
         "parameters": _table(graph, ValueKind.PARAMETER),
         "buffers": _table(graph, ValueKind.BUFFER),
         "outputs": {name: _describe(graph.values[name]) for name in graph.outputs},

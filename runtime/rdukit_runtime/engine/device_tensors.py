@@ -237,14 +237,19 @@ class DeviceTensors:
         self.symbol(name)
         return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
 
-    def gradient(self, name: str) -> torch.Tensor:
+    def gradient(self, name: str) -> torch.Tensor | None:
         """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
 
+        Returns:
+            None for an input, parameter or buffer of a training graph into which no gradient flows.
         Raises:
-            UnknownTensor: no gradient flows into it, or backward has not run.
+            UnknownTensor: backward has not run, or the PEF has none.
         """
         symbol = self.symbol(name)
         parts = next((g.gradients[name] for g in self.pef.graphs.values() if name in g.gradients), ())
+        trains = any(graph.seeds for graph in self.pef.graphs.values())
+        if not parts and trains and symbol.kind in {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER}:
+            return None
         tensors = [self._slots[self._slot_of[part]] for part in parts]
         if not tensors or any(tensor is None for tensor in tensors):
             raise UnknownTensor(f"tensor {name!r} has no gradient: it needs a training PEF and a run of 'bckwd'")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, UnknownTensor
 from rdukit_compiler.run_operator import as_index, promote_floats, quiet_refusals
 
 _anonymous = itertools.count()
@@ -69,6 +69,8 @@ class SambaTensor:
         self._empty = None if shape is None else (torch.Size(shape), dtype or torch.float32)
         #: Set on what a run returned: reads the device's value when the host first looks.
         self._pull: Callable[[], torch.Tensor] | None = None
+        #: Set on outputs of a graph, as a trace or a run returns them.
+        self._is_output = False
         self._name = name or None
         self._region = region_name
         self.batch_dim = batch_dim
@@ -190,9 +192,21 @@ class SambaTensor:
     # -- the device --------------------------------------------------------------------------------------------------
 
     @property
-    def sn_grad(self) -> torch.Tensor:
-        """The gradient that the device computed; for an output, setting it supplies the incoming gradient."""
-        gradient: torch.Tensor = _session().read_gradient(self.sn_name)
+    def sn_grad(self) -> torch.Tensor | None:
+        """The gradient that the device computed; for an output, setting it supplies the incoming gradient.
+
+        An input has one if it required a gradient when the graph was compiled; otherwise it is None, as in torch.
+
+        Raises:
+            UnknownTensor: backward has not run, or the input required no gradient when the graph was compiled, and
+                does now.
+        """
+        gradient: torch.Tensor | None = _session().read_gradient(self.sn_name)
+        if gradient is None and self.requires_grad and not _session().follows_gradient(self.sn_name):
+            raise UnknownTensor(
+                f"input {self.sn_name!r} requires a gradient, but did not when the PEF was compiled; call "
+                "requires_grad_() on the input before compile too, and compile again"
+            )
         return gradient
 
     @sn_grad.setter
@@ -296,6 +310,9 @@ class SambaTensor:
         return result
 
     def __getitem__(self, index: Any) -> Any:
+        if self._is_output and self.shape == () and type(index) is int and index in {0, -1}:
+            # On the device a scalar loss has shape [1], and published programs index it; ``shape`` stays torch's.
+            return self[()]
         if self._is_empty():
             return infer(torch.Tensor.__getitem__, (self, index), {})
         return wrap(self.torch_tensor()[unwrap(index)])

@@ -301,7 +301,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         symbol = program.symbol(name)
         device = program.device_tensor(name)
         handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
-        handle._pull = lambda: program.to_host(device, symbol)
+        handle._pull, handle._is_output = lambda: program.to_host(device, symbol), True
         return handle
 
     def _resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:

@@ -82,9 +82,19 @@ class SessionTransfers:
         """Copy a host tensor to the device."""
         self._loaded().program.write(name, value)
 
-    def read_gradient(self, name: str) -> torch.Tensor:
-        """A tensor's gradient of the last backward."""
-        return self._loaded().program.gradient(name)
+    def read_gradient(self, name: str) -> torch.Tensor | None:
+        """A tensor's gradient of the last backward; None where none flows into an input, parameter or buffer."""
+        gradient = self._loaded().program.gradient(name)
+        if gradient is not None and self._spatial is not None and name in self._spatial.axes:
+            raise InvalidArgument(
+                f"the gradient of input {name!r} is not kept with spatial mapping, which runs {self._spatial.count} "
+                "steps a call; trace with mapping='section' and run one batch at a time"
+            )
+        return gradient
+
+    def follows_gradient(self, name: str) -> bool:
+        """Whether the loaded PEF was compiled with a gradient for input ``name``. Ours, not the vendor's."""
+        return any(name in graph.get("differentiable", ()) for graph in self._loaded().pef.signature.values())
 
     def seed_output(self, name: str, value: torch.Tensor | None) -> None:
         """Supply an output's incoming gradient, until set again."""

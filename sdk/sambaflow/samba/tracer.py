@@ -246,7 +246,7 @@ def _list_values(
     prefix: str, model: nn.Module, named: Mapping[str, SambaTensor], parameters: Mapping[str, nn.Parameter],
     buffers: Mapping[str, torch.Tensor],
 ) -> tuple[list[Value], dict[str, torch.Tensor]]:  # fmt: skip
-    values = [Value(n, ValueKind.INPUT, _dtype(t), tuple(t.shape)) for n, t in named.items()]
+    values = [Value(n, ValueKind.INPUT, _dtype(t), tuple(t.shape), t.requires_grad) for n, t in named.items()]
     state: dict[str, torch.Tensor] = {}
     for path, parameter in parameters.items():
         symbol = getattr(parameter, "sn_name", "")
@@ -282,7 +282,9 @@ def _list_values(
 
 def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
     value = graph.values[name]
-    return SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
+    handle = SambaTensor(shape=value.shape, dtype=getattr(torch, value.dtype), name=name)
+    handle._is_output = True
+    return handle
 
 
 def _dtype(tensor: "torch.Tensor | SambaTensor") -> str:

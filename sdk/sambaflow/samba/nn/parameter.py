@@ -63,9 +63,9 @@ class SambaParameter(nn.Parameter):
         self._sn_region = name
 
     @property
-    def sn_grad(self) -> torch.Tensor:
-        """The gradient that the device computed in the last backward."""
-        gradient: torch.Tensor = _session().read_gradient(self.sn_name)
+    def sn_grad(self) -> torch.Tensor | None:
+        """The gradient that the device computed in the last backward; None for a frozen or unused parameter."""
+        gradient: torch.Tensor | None = _session().read_gradient(self.sn_name)
         return gradient
 
     @property
