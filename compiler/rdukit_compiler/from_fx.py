@@ -22,9 +22,11 @@ from rdukit_compiler.update_order import move_copies
 MODULE_META: Final = "rdukit_module"
 LABELS_META: Final = "rdukit_labels"
 
-#: Calls that only guard or switch modes while tracing.
+#: Calls that only guard, switch modes or mark a profile while tracing.
 _DROPPED: Final = frozenset({
     "aten._assert_tensor_metadata.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
+    "profiler._record_function_enter_new.default", "profiler._record_function_enter.default",
+    "profiler._record_function_exit.default", "profiler._record_function_exit._RecordFunction",
 })  # fmt: skip
 
 _BROADCAST: Final = "aten.broadcast_tensors.default"

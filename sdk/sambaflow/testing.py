@@ -3,6 +3,7 @@
 Source of the models: ModelBox and SDK slides, "Sample Code".
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from torch import nn
 
 from sambaflow import samba
 from sambaflow.samba import utils
-from sambaflow.samba.sambatensor import SambaTensor
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.samba.tracer import flatten_tensors
 
 
 class LogReg(nn.Module):
@@ -102,3 +104,51 @@ def load_model(
     pef = compile_model(model, inputs, made, folder, **config)
     outputs = utils.trace_graph(model, inputs, made, pef=pef, **(trace or {}))
     return Loaded(model, inputs, made, pef, outputs)
+
+
+def compare_step(
+    model: nn.Module, inputs: Any, folder: Path, *, reference: nn.Module | None = None, tolerance: float = 1e-5,
+    precision: str = "f32", **config: Any,
+) -> Loaded:  # fmt: skip
+    """Run a forward and backward on the device and in eager torch, and compare all that they leave behind.
+
+    Outputs, gradients of parameters and of inputs that require one (``None`` where torch has none), and buffers must
+    agree within ``tolerance``, absolute and relative. Floating outputs are seeded with ones.
+
+    Args:
+        inputs: forward's arguments, SambaTensors. reference: the same model for eager torch; a copy unless given.
+    """
+    reference = copy.deepcopy(model) if reference is None else reference
+    loaded = load_model(
+        model, inputs, folder, lambda p: samba.optim.SGD(p, lr=0.0), precision=precision,
+        trace={"loss_indices": range(64)}, **config,
+    )  # fmt: skip
+    found = [output.torch_tensor() for output in loaded.run()]
+    given = [t.torch_tensor().detach().clone().requires_grad_(t.requires_grad) for t in flatten_tensors(inputs)]
+    expected = [unwrap(t) for t in flatten_tensors(reference(*given))]
+    assert len(found) == len(expected), f"{len(found)} outputs, in torch {len(expected)}"
+    for position, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        _compare(f"output {position}", ours, theirs.detach(), tolerance)
+    differentiable = [t for t in expected if t.requires_grad]
+    if differentiable:
+        torch.autograd.backward(differentiable, [torch.ones_like(t) for t in differentiable])
+    parameters = dict(reference.named_parameters())
+    for name, parameter in model.named_parameters():
+        gradient = parameter.sn_grad  # type: ignore[attr-defined]
+        _compare(f"gradient of parameter {name}", gradient, parameters[name].grad, tolerance)
+    for sent, leaf in zip(flatten_tensors(inputs), given, strict=True):
+        if leaf.requires_grad:
+            _compare(f"gradient of input {sent.sn_name}", sent.sn_grad, leaf.grad, tolerance)
+    samba.session.to_cpu(model)
+    buffers = dict(reference.named_buffers())
+    for name, buffer in model.named_buffers():
+        _compare(f"buffer {name}", buffer, buffers[name], tolerance)
+    return loaded
+
+
+def _compare(what: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, tolerance: float) -> None:
+    assert (ours is None) == (theirs is None), f"{what}: {ours}, in torch {theirs}"
+    if ours is not None and theirs is not None:
+        torch.testing.assert_close(
+            ours, theirs, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
+        )

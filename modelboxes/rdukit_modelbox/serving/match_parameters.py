@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.model import Pef, SymbolKind
+from rdukit.pef.symbol_names import flatten_paths
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
@@ -18,7 +19,7 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
     wanted = {name for name, s in pef.symbols.items() if s.kind in (SymbolKind.PARAMETER, SymbolKind.BUFFER)}
     scales = {symbol.scale for symbol in pef.symbols.values() if symbol.scale}
     wanted -= scales
-    flat = {name: name.replace(".", "__") for name in names}
+    flat = flatten_paths(names)
     found: dict[str, str] = {}
     for name, tail in flat.items():
         symbol = tail if tail in wanted else _find(wanted, tail)

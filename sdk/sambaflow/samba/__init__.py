@@ -7,6 +7,8 @@ import importlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from torch.serialization import add_safe_globals
+
 from sambaflow.samba import conversion, creation, directives, env, nn, optim, sambaloader, sambatensor, utils
 from sambaflow.samba.conversion import (
     from_named_dict,
@@ -23,11 +25,16 @@ from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
 from sambaflow.samba.session import SambaSession
+from sambaflow.samba.session_extras import LegacyRun
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()
+
+# torch.load takes models and tensors of ours without weights_only=False; a program's own classes it must be told.
+for _own in (SambaTensor, SambaTensors, SambaParameter, sambatensor.DimInfo, LegacyRun, *optim.OPTIMIZERS):
+    add_safe_globals([_own])
 
 # Here, since programs say init_process_group('mpi') after this import and before anything else of samba.
 offer_mpi_backend()

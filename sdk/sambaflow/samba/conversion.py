@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rdukit.pef.symbol_names import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session
 from sambaflow.samba.sambatensor import from_torch_tensor as from_torch_tensor
@@ -27,9 +28,10 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     prefix = f"{parent_module_prefix.strip('_')}__{base}" if parent_module_prefix else base
     model.name = prefix  # type: ignore[assignment]
     model.sn_prefix = f"{prefix}__"  # type: ignore[assignment]
+    symbols = symbols_of(model)
     for path, parameter in model.named_parameters():
         if parent_module_prefix or not getattr(parameter, "sn_name", ""):
-            convert_parameter_(parameter, f"{prefix}__{path.replace('.', '__')}")
+            convert_parameter_(parameter, symbols[path])
     _session().adopt({**parameters_of(model), **buffers_of(model)})
     return model
 
@@ -65,5 +67,16 @@ def parameters_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """A converted model's buffers by symbol name."""
+    symbols = symbols_of(model)
+    return {symbols[path]: buffer for path, buffer in model.named_buffers()}
+
+
+def symbols_of(model: nn.Module) -> dict[str, str]:
+    """Path of each parameter and buffer of a converted model → its symbol, unless another conversion named it before.
+
+    Paths that would be called alike, such as ``a__weight`` and ``a.weight``, get different names.
+    """
     prefix = str(getattr(model, "sn_prefix", ""))
-    return {prefix + path.replace(".", "__"): buffer for path, buffer in model.named_buffers()}
+    tensors = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    flat = flatten_paths(path for found in tensors for path, _ in found)
+    return {path: prefix + name for path, name in flat.items()}

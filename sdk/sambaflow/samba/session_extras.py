@@ -6,7 +6,7 @@ import io
 import pstats
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +254,17 @@ class LegacyContext:
 def attach_legacy_run(model: nn.Module) -> None:
     """Give a traced model the ``run`` of old programs; its own ``run`` stays."""
     if not hasattr(model, "run"):
-        model.run = partial(_legacy_run, model)  # type: ignore[assignment]
+        model.run = LegacyRun(model)  # type: ignore[assignment]
+
+
+class LegacyRun:
+    """A traced model's ``run``; a type of its own, so that ``torch.load`` can be told that it is safe."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return _legacy_run(self.model, inputs, *args, **kwargs)
 
 
 def _legacy_run(model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,4 +275,4 @@ def _legacy_run(model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any
     return samba.session.run(inputs, kwargs.pop("output_tensors", model.output_tensors), **kwargs)
 
 
-__all__ = ["SessionExtras", "attach_legacy_run"]
+__all__ = ["LegacyRun", "SessionExtras", "attach_legacy_run"]

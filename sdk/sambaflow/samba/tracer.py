@@ -16,6 +16,7 @@ from torch import nn
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
+from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
@@ -63,7 +64,10 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
-        with _module_paths(model, running), _stand_ins(model, replaced), torch.compiler._compile_session_context():
+        with (
+            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model),
+            torch.compiler._compile_session_context(),
+        ):  # fmt: skip
             made = model(*args, **kwargs)
         return [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
 
@@ -163,6 +167,29 @@ def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterat
     finally:
         for table, key, tensor in saved:
             table[key] = tensor
+
+
+@contextlib.contextmanager
+def _unwrapped(model: nn.Module) -> Iterator[None]:
+    """While tracing, what wraps a computation without changing it does nothing.
+
+    ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` marks
+    nothing: torch's profiler would import half of torch.
+    """
+    from torch.autograd.profiler import record_function
+
+    parallel = [(module, module.device_ids) for module in model.modules() if isinstance(module, nn.DataParallel)]
+    former = record_function.__enter__, record_function.__exit__
+    try:
+        record_function.__enter__ = lambda self: self  # type: ignore[method-assign]
+        record_function.__exit__ = lambda self, *raised: None  # type: ignore[method-assign]
+        for module, _ in parallel:
+            module.device_ids = []
+        yield
+    finally:
+        record_function.__enter__, record_function.__exit__ = former  # type: ignore[method-assign]
+        for module, device_ids in parallel:
+            module.device_ids = device_ids
 
 
 def _stand_in(original: SambaTensor, value: torch.Tensor) -> SambaTensor:
@@ -267,9 +294,9 @@ def _list_values(
         values.append(
             Value(symbol, ValueKind.PARAMETER, _dtype(parameter), tuple(parameter.shape), parameter.requires_grad)
         )
-    base = str(getattr(model, "sn_prefix", prefix))
+    symbols = symbols_of(model)
     for path, buffer in buffers.items():
-        symbol = base + path.replace(".", "__")
+        symbol = symbols[path] if hasattr(model, "sn_prefix") else prefix + symbols[path]
         if symbol in state or symbol in named:
             raise CompileError(
                 f"two tensors are called {symbol!r}, one of them buffer {path!r}; give the input or the attribute "

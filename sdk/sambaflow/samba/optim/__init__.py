@@ -9,4 +9,7 @@ from sambaflow.samba.optim.adagrad import Adagrad
 from sambaflow.samba.optim.adam import Adam, AdamW, SparseAdamW
 from sambaflow.samba.optim.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "SparseAdamW", "adagrad", "adam", "sgd"]
+#: Every optimizer.
+OPTIMIZERS = (SGD, Adagrad, Adam, AdamW, SparseAdamW)
+
+__all__ = ["OPTIMIZERS", "SGD", "Adagrad", "Adam", "AdamW", "SparseAdamW", "adagrad", "adam", "sgd"]

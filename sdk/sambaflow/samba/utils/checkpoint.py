@@ -10,6 +10,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files import atomic_target
+from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.sambatensor import unwrap
 
 
@@ -43,6 +44,7 @@ def load_sharded_checkpoint(
 
     targets = _targets(model)
     loaded: set[int] = set()
+    symbols = symbols_of(model)
     for name, value in _read(Path(path)):
         target = targets.get(name)
         if target is None:
@@ -54,7 +56,7 @@ def load_sharded_checkpoint(
                 f"{path}: {name} is {value.dtype}, the model needs {target.dtype}; pass ignore_dtype_mismatch=True"
             )
         value = value.to(target.dtype)
-        symbol = getattr(target, "sn_name", "") or _buffer_symbol(model, name)
+        symbol = getattr(target, "sn_name", "") or symbols[name]
         if samba.session.knows(symbol):
             samba.session.write_tensor(symbol, value)
         if target.device.type != "meta":
@@ -75,10 +77,6 @@ def _plain(tensor: Any) -> torch.Tensor:
 
 def _targets(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
-
-
-def _buffer_symbol(model: nn.Module, name: str) -> str:
-    return str(getattr(model, "sn_prefix", "")) + name.replace(".", "__")
 
 
 def _read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
