@@ -34,7 +34,7 @@ _BATCH_OPERATORS: Final = 400
 _KERNEL_OPERATORS: Final = 5
 
 #: Counts up when kernels are built in another way, so that older libraries are not used.
-BUILD: Final = 6
+BUILD: Final = 7
 
 #: How the names of operators begin that can be compiled.
 _COMPILED = ("aten.", "prims.", INT8_LINEAR, LSTM_LAYER)

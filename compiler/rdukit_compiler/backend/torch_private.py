@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rdukit_compiler.backend.ordered_sums import ordered_sums
 from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.split_saving import split_saving
@@ -86,7 +87,7 @@ def write_code(
     compiler = codecache.AotCodeCompiler
     former = compiler.__dict__["compile"]
     # The processor's flags say what it can do; inductor would compile a program for each instruction set to see.
-    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}):
+    with torch.no_grad(), config.patch({"cpp.vec_isa_ok": True}), ordered_sums():
         compiler.compile = classmethod(intercept)  # type: ignore[assignment,arg-type,method-assign]
         try:
             aot_compile(
@@ -138,6 +139,10 @@ def compile_command(source: Path, target: Path) -> list[str]:
     return command
 
 
+#: Positions of rows, and the gradient of what was read there.
+_ROWS: Final = (torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99))
+
+
 def self_test() -> None:
     """Check that the private interfaces behave as this module says; raises AssertionError if not."""
 
@@ -159,4 +164,7 @@ def self_test() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, as it is imported
         code = write_code(fx.GraphModule(torch.nn.Module(), graph), [torch.zeros(64)] * 2, {}, threads=1)
+        adding = trace_aten(lambda i, g: [torch.ops.aten.embedding_dense_backward(g, i, 99, -1, False)], _ROWS)
+        added = write_code(adding, _ROWS, {}, threads=2)
     section_namespace("section", *code)
+    assert "+" in added[1] and "atomic_add" not in added[1]
