@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from rdukit.errors import CompileError
+from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
 from rdukit_compiler.convolutions import convolution_form
@@ -18,6 +19,7 @@ from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
 from rdukit_compiler.patterns.vocabulary import LOSSES
 from rdukit_compiler.recurrence import lstm
+from rdukit_compiler.supported import GROUPED_MM_OF_OTHERS
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -200,4 +202,5 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "aten.dropout.default": dropout,
     "aten.feature_dropout.default": feature_dropout,
     "aten.lstm.input": lstm,
+    **dict.fromkeys(("aten._grouped_mm.default", *GROUPED_MM_OF_OTHERS), grouped_mm),
 }

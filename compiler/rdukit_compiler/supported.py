@@ -16,6 +16,9 @@ from rdukit_compiler.ir import Operator
 #: Namespaces whose operators the device has.
 _NAMESPACES: Final = frozenset({"aten", "prims"})
 
+#: What libraries call in the place of ``torch.nn.functional.grouped_mm``, with its first three arguments.
+GROUPED_MM_OF_OTHERS: Final = frozenset({"transformers.grouped_mm_fallback.default"})
+
 #: Operators that the device does not have → the nearest that it has.
 _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -43,7 +46,7 @@ _NEAREST: Final[Mapping[str, str]] = {
         "matmul with a matrix of cosines and sines, or conv1d",
     ),
     **dict.fromkeys(
-        "bincount histc histogram histogramdd".split(), "one_hot and sum, which count into a fixed number of bins"
+        "bincount histogram histogramdd".split(), "one_hot and sum, which count into a fixed number of bins"
     ),
 }  # fmt: skip
 
@@ -64,6 +67,8 @@ def is_supported(operator: Operator) -> bool:
     namespace, _, name = operator.op.partition(".")
     if not name:
         return True  # Python's getitem, which takes one tensor out of several
+    if operator.op in GROUPED_MM_OF_OTHERS:
+        return True
     return namespace in _NAMESPACES and name.split(".")[0].rstrip("_") not in _NEAREST
 
 

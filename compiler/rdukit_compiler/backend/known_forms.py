@@ -23,7 +23,8 @@ def find_form(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     if rule is None or kwargs or torch.is_autocast_enabled("cpu"):
         return None
     tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
-    if not all(type(t) is FakeTensor and t.is_contiguous() and t.numel() for t in tensors):
+    may_have_gaps = func in _ANY_LAYOUT
+    if not all(type(t) is FakeTensor and (may_have_gaps or t.is_contiguous()) and t.numel() for t in tensors):
         return None
     floats = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     devices = {tensor.fake_device for tensor in tensors}  # type: ignore[attr-defined]
@@ -66,11 +67,22 @@ def _mean_squares(x: torch.Tensor, y: torch.Tensor, reduction: int = 1) -> Shape
     return () if x.shape == y.shape and x.dtype == y.dtype and reduction != _NO_REDUCTION else None
 
 
+def _grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor | None = None, *rest: object) -> Shape | None:
+    """Of rows by groups: x [S, K], w [G, K, N]; torch's own record takes bf16 only."""
+    fits = x.dim() == 2 and w.dim() == 3 and ends is not None and tuple(ends.shape) == tuple(w.shape[:1])
+    plain = x.is_floating_point() and not any(r is not None for r in rest)
+    return (x.shape[0], w.shape[2]) if fits and plain and x.shape[1] == w.shape[1] else None
+
+
+#: Operators of which operands may have gaps.
+_ANY_LAYOUT: Final = frozenset({aten._grouped_mm.default})
+
 _RULES: Final[dict[Any, Callable[..., Shape | None]]] = {
     aten.linear.default: _linear,
     aten.layer_norm.default: _layer_norm,
     aten.cross_entropy_loss.default: _cross_entropy,
     aten.mse_loss.default: _mean_squares,
+    aten._grouped_mm.default: _grouped,
     **dict.fromkeys(
         (aten.relu.default, aten.tanh.default, aten.sigmoid.default, aten.silu.default, aten.gelu.default), _same
     ),

@@ -140,6 +140,11 @@ def _lstm_layer_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> i
     return 8 * states * width + 30 * states
 
 
+def _grouped_outer_product(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """``[S, K]`` and ``[S, N]``: every row is in one group."""
+    return 2 * prod(inputs[0][0]) * inputs[1][0][-1]
+
+
 def _einsum(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """Without its equation: of two inputs, the axes of neither output nor each other are summed; a close bound."""
     total, made = prod(_elements(s) for s in inputs[:2]), sum(map(_elements, outputs)) or 1
@@ -161,6 +166,7 @@ GEMM_COUNTS: Final[Mapping[str, Count]] = {
     "_scaled_dot_product_flash_attention_backward": _attention_backward,
     "_scaled_dot_product_efficient_attention_backward": _attention_backward,
     "einsum": _einsum, "lstm_layer": _lstm_layer, "lstm_layer_backward": _lstm_layer_backward,
+    "grouped_product": _matrix_product(0, 1), "grouped_outer_product": _grouped_outer_product,
 }  # fmt: skip
 
 #: Tensor inputs without which a count is not possible; 2 when not listed.

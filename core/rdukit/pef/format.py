@@ -9,13 +9,13 @@ entry               content
 ==================  ==================================================================================================
 
 A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
-``rdukit.lstm_layer`` and its gradient.
+``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its.
 """
 
 from typing import Final
 
 #: Written into every PEF; readers refuse another major, or a newer minor.
-FORMAT_VERSION: Final = (1, 3)
+FORMAT_VERSION: Final = (1, 4)
 #: Zip archive comment, so that ``file`` and people can tell.
 COMMENT: Final = b"rdukit PEF"
 INDEX: Final = "pef.json"

@@ -14,6 +14,7 @@ from rdukit.errors import PefCorrupt, PefMismatch
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, references
 from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.device_operators import ELSEWHERE
+from rdukit_runtime.engine.grouped_operators import GROUPED_OPERATORS
 from rdukit_runtime.engine.lstm_operators import LSTM_OPERATORS
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
@@ -21,7 +22,7 @@ from rdukit_runtime.engine.wide_products import wide_form, widens
 from rdukit_runtime.settings import DEVICE
 
 #: Our own operators by name.
-OPERATORS: Final = {**LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS}
+OPERATORS: Final = {**GROUPED_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS}
 
 #: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
 #: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.

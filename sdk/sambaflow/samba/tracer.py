@@ -20,6 +20,7 @@ from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
+from sambaflow.samba.scans import traced_scans
 from sambaflow.samba.trace_failure import explain_failure
 
 
@@ -65,7 +66,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
-            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model),
+            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model), traced_scans(),
             torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
