@@ -78,7 +78,8 @@ class _Converter:
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
-                outputs = tuple(self._output(item) for item in node.args[0])
+                for item in node.args[0]:
+                    outputs = (*outputs, self._output(item, outputs))
             else:
                 raise UnsupportedOperator(f"the trace has a {node.op} node {node.name!r}, which cannot be compiled")
         for value in self._inputs:
@@ -306,12 +307,15 @@ class _Converter:
         self._rates[symbol] = rate
         return (x, Ref(symbol), *rest)
 
-    def _output(self, item: Any) -> str:
-        """An output must be a value of its own: an input that is returned as it is gets copied."""
+    def _output(self, item: Any, earlier: tuple[str, ...]) -> str:
+        """An output must be a value of its own: an input that is returned as it is gets copied, and so is a value that
+        is returned twice, as each output starts backward with a gradient of its own.
+        """
         if not isinstance(item, fx.Node):
             raise UnsupportedOperator(f"forward returns {item!r}; it may return tensors, and tuples or lists of them")
         name = self._aliases.name(item)
-        return name if self._values[name].kind is ValueKind.OPERATOR else self._copy(name)
+        is_own = self._values[name].kind is ValueKind.OPERATOR and name not in earlier
+        return name if is_own else self._copy(name)
 
     def _copy(self, name: str) -> str:
         copy = self._unique(f"{self._model}__{_label('clone')}")

@@ -8,7 +8,7 @@ in their kernels, native libraries and the optimizer's fused updates rely on tha
 may be permuted, but has no gaps: native libraries would close them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,17 @@ def updated_positions(graph: ModelGraph, inputs: Sequence[str], outputs: Sequenc
     }
 
 
+def is_overwritten(graph: ModelGraph, name: str, precision: Precision) -> bool:
+    """Whether a section's input has another value later, while what was made of this one may still be read.
+
+    Inputs have with the next run, parameters after the optimizer's step, buffers when forward updates them.
+    """
+    value = graph.values[name]
+    if value.kind is ValueKind.PARAMETER:
+        return precision.training and value.requires_grad
+    return value.kind is ValueKind.INPUT or name in graph.updates
+
+
 def build_kernels(
     graph: ModelGraph,
     operators: Sequence[Operator],
@@ -119,6 +130,7 @@ def build_kernels(
     """
     inputs, outputs = section_inputs(graph, operators), section_outputs(graph, operators, readers)
     function = _SectionFunction(graph, operators, inputs, outputs, precision)
+    overwritten = {n for n in inputs if is_overwritten(graph, n, precision)}
     tangents = tuple(n for n in outputs if graph.values[n].requires_grad and contributions.get(n, 0) > 0)
     wanted = tuple(n for n in inputs if graph.values[n].requires_grad)
     mode = FakeTensorMode()
@@ -126,14 +138,15 @@ def build_kernels(
         primals = [_example(graph.values[n]) for n in inputs]
         if not tangents or not wanted:
             with torch.no_grad():
-                traced = trace_aten(lambda *tensors: [made.contiguous() for made in function(tensors)], primals)
+                traced = trace_aten(lambda *tensors: _apart(function(tensors), tensors, inputs, overwritten), primals)
             update_in_place(_cleaned(traced.graph), updated_positions(graph, inputs, outputs))
             kernel = kernel_from_fx(traced.graph)
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
         incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
         present: list[bool] = []
         joint = trace_aten(
-            _joint_function(function, outputs, inputs, tangents, wanted, contributions, present), primals + incoming
+            _joint_function(function, outputs, inputs, tangents, wanted, contributions, present, overwritten),
+            primals + incoming,
         )
     _name_placeholders(joint, len(inputs))
     forward, backward = split_joint(joint, len(outputs))
@@ -190,7 +203,7 @@ def _looks_up(operator: Operator) -> bool:
 
 def _joint_function(
     function: _SectionFunction, outputs: Sequence[str], inputs: Sequence[str], tangents: Sequence[str],
-    wanted: Sequence[str], contributions: Mapping[str, int], present: list[bool],
+    wanted: Sequence[str], contributions: Mapping[str, int], present: list[bool], overwritten: Collection[str],
 ) -> Any:  # fmt: skip
     def joint(*flat: torch.Tensor) -> list[torch.Tensor]:
         primals, incoming = list(flat[: len(inputs)]), list(flat[len(inputs) :])
@@ -206,9 +219,19 @@ def _joint_function(
         sources = [primals[inputs.index(name)] for name in wanted]
         grads = torch.autograd.grad([by_name[n] for n in tangents], sources, summed, allow_unused=True)
         present[:] = [grad is not None for grad in grads]
-        return [tensor.contiguous() for tensor in (*made, *grads) if tensor is not None]
+        leaving = _apart(made, primals, inputs, overwritten)
+        return [*leaving, *(grad.contiguous() for grad in grads if grad is not None)]
 
     return joint
+
+
+def _apart(
+    made: Sequence[torch.Tensor], primals: Sequence[torch.Tensor], inputs: Sequence[str], overwritten: Collection[str]
+) -> list[torch.Tensor]:
+    """What a section hands over, contiguous; copied where it lies in memory that is overwritten before it is read."""
+    places = {p.untyped_storage()._cdata for p, n in zip(primals, inputs, strict=True) if n in overwritten}
+    packed = [tensor.contiguous() for tensor in made]
+    return [tensor.clone() if tensor.untyped_storage()._cdata in places else tensor for tensor in packed]
 
 
 def _bind(

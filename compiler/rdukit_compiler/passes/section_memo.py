@@ -15,6 +15,7 @@ from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.differentiate import (
     SectionKernels,
     build_kernels,
+    is_overwritten,
     section_inputs,
     section_outputs,
     updated_positions,
@@ -79,7 +80,8 @@ def describe_structure(
 ) -> str:  # fmt: skip
     """Everything that a section's kernels depend on, as text in which values are called by position.
 
-    That is: precision; kind, dtype, shape and differentiability of each input; each call with its literal arguments
+    That is: precision; kind, dtype, shape and differentiability of each input, and whether it
+    is overwritten; each call with its literal arguments
     (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, how many gradients flow in, and
     which of them are the new values of which inputs.
     """
@@ -88,7 +90,8 @@ def describe_structure(
     for name in inputs:
         value = graph.values[name]
         names[name] = f"i{len(names)}"
-        lines.append(f"{value.kind} {value.dtype} {value.shape} {value.requires_grad}")
+        changes = is_overwritten(graph, name, precision)
+        lines.append(f"{value.kind} {value.dtype} {value.shape} {value.requires_grad} {changes}")
     for operator in operators:
         args = [_renamed(argument, names) for argument in operator.args]
         kwargs = [(key, _renamed(argument, names)) for key, argument in sorted(operator.kwargs.items())]
