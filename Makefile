@@ -20,7 +20,7 @@ ARGS ?=
 PROGRAMS ?=
 PATHS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test conformance integration engine browser bench proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test conformance fuzz integration engine browser bench proto docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -62,6 +62,9 @@ conformance: setup ## The vendor's public surface, and numbers against PyTorch; 
 	$(BIN)/pytest -q tests/conformance $(ARGS)
 	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
 		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
+
+fuzz: setup ## Random modules against torch: make fuzz ARGS="--seed 1 --count 1000 --mode o3 --kernels native --precision bf16"
+	$(BIN)/python scripts/fuzz.py $(ARGS)
 
 integration: setup ## Real daemon, broker, database and boxes as processes.
 	$(BIN)/pytest -q tests/integration $(ARGS)
