@@ -19,7 +19,7 @@ def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) ->
         CompileError: the model cannot be compiled. InvalidArgument: an option is not legal.
     """
     options.check()
-    cut, assembly = load_choices(options), Assembly()
+    cut, assembly = load_choices(options, [traced.graph for traced in graphs]), Assembly()
     for traced in graphs:
         graph = skip_unread_rows(traced.graph)
         typed = assign_precision(graph, Precision(options.precision, not options.inference))

@@ -33,14 +33,14 @@ from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.light_tracing import without_dynamo
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
-from rdukit_compiler.choices import load_choices
+from rdukit_compiler.choices import load_choices, report_rules
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.choose_compute import choose_compute
 from rdukit_compiler.passes.choose_host_operators import choose_host_operators
-from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
+from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
 from rdukit_compiler.passes.host_sections import HOST
 from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.passes.quantize_weights import quantize_weights
@@ -86,9 +86,10 @@ def _compile(
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
     if options.weight_dtype == "int8":
         typed_graphs = quantize_weights(typed_graphs)
+    choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
         check_graph(typed, "join_regions")
-        plans = cut_sections(typed, _cut_options(options))
+        plans = cut_sections(typed, choices)
         for plan in plans:
             if plan.heuristic == HOST:
                 reporter.warning(f"section {plan.name}: {plan.why}")
@@ -97,6 +98,7 @@ def _compile(
         optimizers = () if options.inference else traced.optimizers
         assembly.memo.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
         tables[graph.name] = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+    report_rules(choices, typed_graphs, all_plans, reporter)
     if store is not None:
         store.trim()
     reporter.info(projection_line(assembly.sections))
@@ -144,10 +146,6 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
     check_graph(typed, "assign_precision")
     return graph, typed
-
-
-def _cut_options(options: CompileOptions) -> CutOptions:
-    return load_choices(options)
 
 
 def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:

@@ -36,7 +36,7 @@ _WHOLE_GRAPH = "the whole graph"
 
 @dataclass(frozen=True, slots=True)
 class CutOptions:
-    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults.
+    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's (``own_rules``) before the defaults.
 
     ``plugins`` are heuristics from outside, by name; ``decision`` is what the user cut, in o1 and o3.
     """
@@ -48,6 +48,7 @@ class CutOptions:
     inference: bool = False
     plugins: Mapping[str, Heuristic] = field(default_factory=dict)
     decision: HumanDecision | None = None
+    own_rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,13 @@ LOSSES: Final = frozenset({
 })  # fmt: skip
 
 
+#: Words of the vendor's rule files that no operator of torch has. Source: compiler reference 5.2, 6.2.
+VENDORS: Final = frozenset({
+    "triufill", "triu_fill", "upper_triangular_fill", "zipmapreduce", "getitem", "rsub", "type_", "sn_gather",
+    "sn_scatter", "sn_reduce", "sn_zipmapreduce", "triufill_air", "scatter_air", "gather_air",
+})  # fmt: skip
+
+
 def words_of(operator: Operator) -> frozenset[str]:
     """Every rule word that names ``operator``: its own, without the in-place underscore, and its aliases.
 
