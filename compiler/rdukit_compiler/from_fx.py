@@ -5,6 +5,7 @@ the words that fusion rules use.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -13,9 +14,12 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
+from rdukit_compiler.backend.custom_functions import ENTRY
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
+from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NO_GRAD_META
+from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
+from rdukit_compiler.overwrites import Aliases, functional_form
 from rdukit_compiler.update_order import move_copies
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
@@ -29,6 +33,7 @@ _DROPPED: Final = frozenset({
     "profiler._record_function_exit.default", "profiler._record_function_exit._RecordFunction",
 })  # fmt: skip
 
+_DETACH: Final = "aten.detach.default"
 _BROADCAST: Final = "aten.broadcast_tensors.default"
 
 #: (x, rate, train): operators whose rate a run may change.
@@ -66,6 +71,12 @@ class _Converter:
         self._used: dict[str, int] = {}
         #: Buffer of our own making → the dropout rate that forward asked for.
         self._rates: dict[str, float] = {}
+        #: Values through which a gradient may flow; it ends where the program switched gradients off.
+        self._carrying: set[str] = {value.name for value in inputs if value.requires_grad}
+        #: Value → the same without a gradient, for calls that were made while gradients were off.
+        self._detached: dict[str, str] = {}
+        #: Whether the call that is being converted was made while gradients were off.
+        self._is_untracked = False
 
     def convert(self, recorded: fx.Graph) -> ModelGraph:
         outputs: tuple[str, ...] = ()
@@ -96,18 +107,25 @@ class _Converter:
         self._aliases.define(node, name)
 
     def _define_constant(self, node: fx.Node) -> None:
-        """A tensor from outside, or, through ``.data``, a graph input whose gradient is not followed."""
+        """A tensor from outside, or one of the graph: as ``.data`` gives it, or as autograd keeps it for a gradient."""
         if (symbol := self._constants.get(str(node.target))) is not None:
             self._define_input(node, symbol)
             return
-        source = next((root for root in self._roots.values() if shares_memory(root, node)), None)
-        if source is None or source.meta["val"].shape != node.meta["val"].shape:
+        if BACKWARD_META in node.meta:
+            return
+        if (source := self._aliases.find_same(node)) is None:
             raise UnsupportedOperator(
                 "forward uses a tensor that was made from a parameter outside of the trace; compute it in forward"
             )
-        self._aliases.define(node, self._emit(node, "aten.detach.default", [Ref(self._aliases.name(source))]), source)
+        if node.meta.get(FOLLOWED_META):
+            self._aliases.identify(node, source)
+        else:
+            self._aliases.define(node, self._emit(node, _DETACH, [Ref(self._aliases.name(source))]), source)
 
     def _call(self, node: fx.Node) -> None:
+        if BACKWARD_META in node.meta:
+            return  # with the custom function that it belongs to: see ``_custom``
+        self._is_untracked = NO_GRAD_META in node.meta
         if node.target is torch._C._set_grad_enabled or str(node.target) in _DROPPED:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
                 self._aliases.identify(node, node.args[0])
@@ -125,6 +143,14 @@ class _Converter:
             )
         if op == _BROADCAST:
             return  # each of its results by itself: see ``_broadcast``
+        if op == ENTRY:
+            (source,) = node.args
+            assert isinstance(source, fx.Node)
+            self._aliases.define(node, self._aliases.name(source))
+            return
+        if op == CUSTOM_FUNCTION:
+            self._custom(node)
+            return
         if op == "getitem":
             source, index = node.args
             assert isinstance(source, fx.Node) and isinstance(index, int)
@@ -152,6 +178,26 @@ class _Converter:
             return
         name = self._emit(node, "aten.expand.default", [Ref(self._aliases.name(source)), shape])
         self._aliases.define(node, name, source)
+
+    def _custom(self, node: fx.Node) -> None:
+        """What a custom function's forward made, tied to the gradient that its backward gives: see ``_Backward``."""
+        outputs, entries, gradients, incoming, number, refusal = node.args
+        saved: list[Argument] = []
+        text = ""
+        if not refusal:
+            backward = _backward_of(node.graph, int(number), list(gradients), list(incoming), self._constants)  # type: ignore
+            saved = [Ref(self._aliases.name(value)) for value in backward.saved]
+            text = backward.text
+        tied: list[Argument] = [[Ref(self._aliases.name(n)) for n in nodes] for nodes in (outputs, entries)]  # type: ignore
+        self._add(node, CUSTOM_FUNCTION, (*tied, saved, text, str(refusal)), {})
+
+    def _keep_gradient(self, node: fx.Node, value: str, former: str) -> str:
+        """``value`` with the gradient of ``former``: what autograd makes of a tensor that was overwritten unseen."""
+        if former not in self._carrying:
+            return value
+        passed = pass_on_text(self._values[former])
+        made = self._emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
+        return made
 
     def _check_autocast(self, node: fx.Node) -> None:
         """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""
@@ -188,7 +234,10 @@ class _Converter:
     def _move(self, node: fx.Node, target: fx.Node, value: str, what: str) -> None:
         """``target`` stands for ``value`` from now on; a buffer, or what it is a view of, is updated."""
         root = self._aliases.root(target)
-        moved = self._aliases.overwrite(target, value, lambda op, args: self._emit(node, op, args), what)
+        moved = self._aliases.overwrite(
+            target, value, lambda op, args: self._emit(node, op, args), what,
+            lambda new, former: self._keep_gradient(node, new, former), self._is_untracked,
+        )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
         if buffer is None:
             return
@@ -214,7 +263,7 @@ class _Converter:
             return args
         assert isinstance(x, fx.Node) and isinstance(momentum, float)
         dims: list[Argument] = [d for d in range(x.meta["val"].dim()) if d != 1]
-        seen = self._emit(node, "aten.detach.default", [Ref(self._aliases.name(x))])
+        seen = self._emit(node, _DETACH, [Ref(self._aliases.name(x))])
         exact = self._emit(node, "aten.to.dtype", [Ref(seen), Special("dtype", dtype_name(mean.meta["val"].dtype))])
         for statistic, found in (
             (mean, self._emit(node, "aten.mean.dim", [Ref(exact), dims])),
@@ -231,10 +280,17 @@ class _Converter:
         name = self._unique("__".join(filter(None, (self._model, module.replace(".", "__"), _label(op_type)))))
         value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self._infer(op, args))
         self._values[value.name] = value
-        self._operators.append(
+        self._append(
             Operator(name, op, op_type, tuple(args), {}, (value.name,), module, dict(node.meta.get(LABELS_META, {})))
         )
         return value.name
+
+    def _append(self, operator: Operator) -> None:
+        self._operators.append(operator)
+        if operator.op != _DETACH and not self._carrying.isdisjoint(operator.inputs):
+            self._carrying.update(
+                n for n in operator.outputs if getattr(torch, self._values[n].dtype).is_floating_point
+            )
 
     def _infer(self, op: str, args: list[Argument]) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of what an operator makes, by running it on tensors without data."""
@@ -242,7 +298,10 @@ class _Converter:
             name: torch.empty(self._values[name].shape, dtype=getattr(torch, self._values[name].dtype), device="meta")
             for name in references(args)
         }
-        made = callable_of(op)(*(decode(a, tensors) for a in args))
+        if op == CUSTOM_FUNCTION:
+            ((made,), *_) = (decode(a, tensors) for a in args)
+        else:
+            made = callable_of(op)(*(decode(a, tensors) for a in args))
         return dtype_name(made.dtype), tuple(map(int, made.shape))
 
     def _op_of(self, node: fx.Node) -> str:
@@ -292,7 +351,7 @@ class _Converter:
         labels = dict(node.meta.get(LABELS_META, {}))
         if op in _DROPOUTS:
             args = self._with_rate(f"{name}__p", args)
-        self._operators.append(Operator(name, op, op_type, args, kwargs, names, module, labels))
+        self._append(Operator(name, op, op_type, args, kwargs, names, module, labels))
         if isinstance(made, list | tuple):
             self._tuples[node] = names
         else:
@@ -326,12 +385,60 @@ class _Converter:
         return value.name
 
     def _name_of_value(self, item: object) -> str | None:
-        return self._aliases.name(item) if isinstance(item, fx.Node) else None
+        if not isinstance(item, fx.Node):
+            return None
+        name = self._aliases.name(item)
+        return self._without_gradient(item, name) if self._is_untracked and name in self._carrying else name
+
+    def _without_gradient(self, node: fx.Node, name: str) -> str:
+        if (known := self._detached.get(name)) is None:
+            known = self._detached[name] = self._emit(node, _DETACH, [Ref(name)])
+        return known
 
     def _unique(self, name: str) -> str:
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """A custom function's backward as text, and the nodes outside of it whose values it reads."""
+
+    text: str
+    saved: tuple[fx.Node, ...]
+
+
+def _backward_of(
+    recorded: fx.Graph, number: int, gradients: Sequence[fx.Node | None], incoming: Sequence[fx.Node],
+    constants: Mapping[str, str],
+) -> _Backward:  # fmt: skip
+    """Take the backward of custom function ``number`` out of a record.
+
+    Args:
+        gradients: one for each of the function's differentiable arguments. incoming: one for each of its outputs.
+        constants: attributes of the record that are values of the graph.
+    """
+    inside = [n for n in recorded.nodes if n.meta.get(BACKWARD_META) == number and n not in incoming]
+    inside = [n for n in inside if n.op != "get_attr" or str(n.target) not in constants]
+    read = dict.fromkeys([n for node in inside for n in node.all_input_nodes] + [g for g in gradients if g is not None])
+    saved = tuple(n for n in read if n not in {*inside, *incoming})
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    values: list[Value] = []
+    for node in (*saved, *incoming):
+        copies[node] = graph.placeholder(f"i{len(values)}")
+        copies[node].meta = {"val": node.meta["val"]}
+        made = node.meta["val"]
+        values.append(Value(f"i{len(values)}", ValueKind.INPUT, dtype_name(made.dtype), tuple(map(int, made.shape))))
+    for node in inside:
+        copies[node] = graph.node_copy(node, lambda old: copies[old])
+        copies[node].meta = {k: v for k, v in node.meta.items() if k not in {BACKWARD_META, NO_GRAD_META}}
+    graph.output([copies[gradient] for gradient in gradients if gradient is not None])
+    converted = model_graph_from_fx("backward", graph, values, {})
+    found = iter(converted.outputs)
+    names = [None if gradient is None else next(found) for gradient in gradients]
+    return _Backward(backward_text(converted, [value.name for value in values], names), saved)
 
 
 def _label(op_type: str) -> str:

@@ -17,6 +17,8 @@ from rdukit.pef.kernel import Argument, Ref, Special
 
 #: Makes an operator: (ATen name, arguments) → name of its value.
 Emit = Callable[[str, list[Argument]], str]
+#: (new value, former value) → the new value with the gradient of the former.
+Keep = Callable[[str, str], str]
 
 _RESHAPES: Final = frozenset(
     {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "view_as", "detach",
@@ -69,6 +71,12 @@ class Aliases:
         """Whether ``node`` stands for a value."""
         return self._own(node) in self._names
 
+    def find_same(self, node: fx.Node) -> fx.Node | None:
+        """The first tensor that shows the same elements of the same memory as ``node``, if there is one."""
+        return next(
+            (other for other in self._names if shares_memory(other, node) and _form(other) == _form(node)), None
+        )
+
     def root(self, node: fx.Node) -> fx.Node:
         """The tensor that owns the memory of ``node``."""
         own = self._own(node)
@@ -76,13 +84,20 @@ class Aliases:
             own = self._base[own]
         return own
 
-    def overwrite(self, node: fx.Node, value: str, emit: Emit, what: str) -> Overwritten:
+    def overwrite(
+        self, node: fx.Node, value: str, emit: Emit, what: str, keep: Keep, is_untracked: bool
+    ) -> Overwritten:  # fmt: skip
         """``node`` was overwritten and now stands for ``value``; brings up to date what it is a view of.
 
+        Autograd sees nothing of a write that was made while gradients were off, nor a tensor of one that was made
+        through what ``detach`` or ``.data`` gave of it: such a tensor keeps the gradient that it had.
+
         Args:
-            what: names the operator in messages.
+            what: names the operator in messages. is_untracked: whether gradients were off.
         """
         current = self._own(node)
+        if is_untracked:
+            value = keep(value, self._names[current])
         self._names[current] = value
         fresh = {current}
         while current in self._base:
@@ -90,6 +105,9 @@ class Aliases:
             made = _written_back(current, base, value, self._names[base], emit)
             if made is None:
                 break
+            is_untracked = is_untracked or _leaves_gradient(current)
+            if is_untracked:
+                made = keep(made, self._names[base])
             self._names[base] = value = made
             fresh.add(base)
             current = base
@@ -105,6 +123,16 @@ class Aliases:
         while node in self._same:
             node = self._same[node]
         return node
+
+
+def _leaves_gradient(view: fx.Node) -> bool:
+    """Whether autograd does not follow ``view``: it comes from ``detach`` or, as an attribute, from ``.data``."""
+    return view.op == "get_attr" or str(view.target) == "aten.detach.default"
+
+
+def _form(node: fx.Node) -> tuple[object, ...]:
+    value: torch.Tensor = node.meta["val"]
+    return value.dtype, value.shape, value.stride(), value.storage_offset()
 
 
 def shares_memory(node: fx.Node, other: fx.Node) -> bool:
@@ -125,7 +153,7 @@ def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emi
     plain: list[Argument] = [a for a in args if isinstance(a, int) or a is None]
     if word in {"select", "slice"} and len(plain) == len(args):
         return emit(f"aten.{word}_scatter.default", [Ref(base_value), Ref(value), *plain])
-    if word in _RESHAPES:
+    if word in _RESHAPES or view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
     if word == "to":  # to the dtype that the base had when traced: the device may hold the two in different ones
         return emit("aten.to.dtype", [Ref(value), Special("dtype", str(base.meta["val"].dtype).removeprefix("torch."))])

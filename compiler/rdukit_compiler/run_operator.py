@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from rdukit.errors import CompileError
+from rdukit_compiler.as_written import custom_function
 from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
 from rdukit_compiler.convolutions import convolution_form
+from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.dropout import dropout, feature_dropout
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
@@ -168,7 +170,8 @@ def _on_host(op: str) -> Callable[..., Any]:
     def form(*args: Any, **kwargs: Any) -> Any:
         tensors = [*args, *kwargs.values()]
         kinds = {a.dtype for a in tensors if isinstance(a, torch.Tensor) and a.is_floating_point()}
-        made = callable_of(op)(*(_as_wide(a) for a in args), **{k: _as_wide(v) for k, v in kwargs.items()})
+        function = _FORMS.get(op) or callable_of(op)
+        made = function(*(_as_wide(a) for a in args), **{k: _as_wide(v) for k, v in kwargs.items()})
         if kinds != {torch.bfloat16}:
             return made
         return [_as_bf16(m) for m in made] if isinstance(made, list | tuple) else _as_bf16(made)
@@ -194,6 +197,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in LOSSES},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
+    CUSTOM_FUNCTION: custom_function,
     INT8_LINEAR: int8_linear,
     INT8_EMBEDDING: int8_embedding,
     "aten.layer_norm.default": _layer_norm,

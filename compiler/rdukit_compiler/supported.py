@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_operators
 from rdukit_compiler.ir import Operator
 
 #: Namespaces whose operators the device has.
@@ -69,6 +70,8 @@ def is_supported(operator: Operator) -> bool:
         return True  # Python's getitem, which takes one tensor out of several
     if operator.op in GROUPED_MM_OF_OTHERS:
         return True
+    if operator.op == CUSTOM_FUNCTION:
+        return all(map(is_supported, backward_operators(operator)))
     return namespace in _NAMESPACES and name.split(".")[0].rstrip("_") not in _NEAREST
 
 

@@ -108,9 +108,9 @@ def load_model(
 
 def compare_step(
     model: nn.Module, inputs: Any, folder: Path, *, reference: nn.Module | None = None, tolerance: float = 1e-5,
-    precision: str = "f32", **config: Any,
+    precision: str = "f32", steps: int = 1, **config: Any,
 ) -> Loaded:  # fmt: skip
-    """Run a forward and backward on the device and in eager torch, and compare all that they leave behind.
+    """Run forward and backward on the device and in eager torch, ``steps`` times, and compare what each step leaves.
 
     Outputs, gradients of parameters and of inputs that require one (``None`` where torch has none), and buffers must
     agree within ``tolerance``, absolute and relative. Floating outputs are seeded with ones.
@@ -123,6 +123,17 @@ def compare_step(
         model, inputs, folder, lambda p: samba.optim.SGD(p, lr=0.0), precision=precision,
         trace={"loss_indices": range(64)}, **config,
     )  # fmt: skip
+    for _ in range(steps):
+        _compare_step(loaded, model, reference, inputs, tolerance)
+    samba.session.to_cpu(model)
+    buffers = dict(reference.named_buffers())
+    for name, buffer in model.named_buffers():
+        _compare(f"buffer {name}", buffer, buffers[name], tolerance)
+    return loaded
+
+
+def _compare_step(loaded: Loaded, model: nn.Module, reference: nn.Module, inputs: Any, tolerance: float) -> None:
+    reference.zero_grad()
     found = [output.torch_tensor() for output in loaded.run()]
     given = [t.torch_tensor().detach().clone().requires_grad_(t.requires_grad) for t in flatten_tensors(inputs)]
     expected = [unwrap(t) for t in flatten_tensors(reference(*given))]
@@ -139,11 +150,6 @@ def compare_step(
     for sent, leaf in zip(flatten_tensors(inputs), given, strict=True):
         if leaf.requires_grad:
             _compare(f"gradient of input {sent.sn_name}", sent.sn_grad, leaf.grad, tolerance)
-    samba.session.to_cpu(model)
-    buffers = dict(reference.named_buffers())
-    for name, buffer in model.named_buffers():
-        _compare(f"buffer {name}", buffer, buffers[name], tolerance)
-    return loaded
 
 
 def _compare(what: str, ours: torch.Tensor | None, theirs: torch.Tensor | None, tolerance: float) -> None:

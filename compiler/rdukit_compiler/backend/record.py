@@ -20,8 +20,10 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, Pro
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
 from rdukit.pef.kernel import packed_stride
+from rdukit_compiler.backend.custom_functions import recording_functions
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import READS, FindOrigin, find_known_number
+from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, marked
 
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (
@@ -53,8 +55,13 @@ def record_forward(
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
     recorder.origin_of = origin_of
-    with _use_lazy_graph_module(True):  # nobody runs the record: its Python code is not generated
-        return recorder.trace(function, values)
+    # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
+    with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
+        recorded: fx.GraphModule = recorder.trace(function, values)
+    for node in recorded.graph.nodes:
+        if node.op == "get_attr":
+            node.meta[FOLLOWED_META] = getattr(recorded, str(node.target)).requires_grad
+    return recorded
 
 
 class _Recorder(proxy_tensor._MakefxTracer):
@@ -144,7 +151,12 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
-        kwargs = kwargs or {}
+        if torch.is_grad_enabled():
+            return self._record(func, types, args, kwargs or {})
+        with marked(self.tracer.graph, NO_GRAD_META, True):
+            return self._record(func, types, args, kwargs or {})
+
+    def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.ordered_sums import ordered_sums
 from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.section_code import section_namespace
@@ -42,6 +43,33 @@ def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> 
     from torch.fx.experimental.proxy_tensor import make_fx
 
     return make_fx(function, tracing_mode="fake")(*inputs)
+
+
+def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """Record as ``trace_aten`` does, without operators that overwrite a tensor: torch's own formulas have some.
+
+    What works on the record, the split into forward and backward first of all, looks at data alone, not at order.
+
+    Raises:
+        UnsupportedOperator: an operator overwrites one of ``inputs``, or has no form that overwrites nothing.
+    """
+    traced = trace_aten(function, inputs)
+    if find_overwriting(traced.graph) is None:
+        return traced
+    traced = trace_aten(torch.func.functionalize(traced, remove="mutations"), [tensor.detach() for tensor in inputs])
+    if (node := find_overwriting(traced.graph)) is not None:
+        raise UnsupportedOperator(
+            f"operator {node.target} overwrites a tensor and has no form that does not; use an operator without "
+            "underscore or out="
+        )
+    return traced
+
+
+def find_overwriting(graph: fx.Graph) -> fx.Node | None:
+    """The first call that overwrites one of its arguments, in place or as ``out``."""
+    return next(
+        (n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable), None
+    )
 
 
 def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import UnsupportedOperator
+from rdukit_compiler.custom_gradients import backward_operators
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.supported import is_supported, nearest_supported
 
@@ -28,7 +29,8 @@ def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
     if not found:
         return graph
     if not host_fallback:
-        raise UnsupportedOperator(_refusal(found), operators=[operator.name for operator in found])
+        lacking = [o for operator in found for o in (*backward_operators(operator), operator) if not is_supported(o)]
+        raise UnsupportedOperator(_refusal(lacking), operators=[operator.name for operator in found])
     names = {operator.name for operator in found}
     return replace(
         graph,

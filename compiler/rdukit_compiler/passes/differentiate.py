@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
-from rdukit_compiler.backend.torch_private import split_joint, trace_aten, without_onednn
+from rdukit_compiler.backend.torch_private import split_joint, trace_functional, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, read_exactly
 from rdukit_compiler.passes.convert_again import convert_again
@@ -138,13 +138,15 @@ def build_kernels(
         primals = [_example(graph.values[n]) for n in inputs]
         if not tangents or not wanted:
             with torch.no_grad():
-                traced = trace_aten(lambda *tensors: _apart(function(tensors), tensors, inputs, overwritten), primals)
+                traced = trace_functional(
+                    lambda *tensors: _apart(function(tensors), tensors, inputs, overwritten), primals
+                )
             update_in_place(_cleaned(traced.graph), updated_positions(graph, inputs, outputs))
             kernel = kernel_from_fx(traced.graph)
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
         incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
         present: list[bool] = []
-        joint = trace_aten(
+        joint = trace_functional(
             _joint_function(function, outputs, inputs, tangents, wanted, contributions, present, overwritten),
             primals + incoming,
         )

@@ -74,9 +74,13 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
 
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
-    def record() -> torch.fx.GraphModule:
+    def record(with_gradients: bool = False) -> torch.fx.GraphModule:
+        trackers.clear()
+        running.clear()
         with FakeMode(allow_non_fake_inputs=True):
             values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
+        if with_gradients:
+            values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
         return record_forward(forward, values, origin_of)
 
     try:
@@ -88,9 +92,12 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
             if not str(cause).startswith("module 'torch."):
                 raise
             importlib.import_module("torch._dynamo")
-            trackers.clear()
-            running.clear()
             recorded = record()
+        except RuntimeError as cause:
+            # Forward asks autograd for a gradient: now autograd follows what forward does, which takes longer.
+            if "does not require grad" not in str(cause):
+                raise
+            recorded = record(with_gradients=True)
     except RdukitError:
         raise
     # Whatever the program's forward raises is the trace's failure.
