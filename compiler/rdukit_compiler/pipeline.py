@@ -17,7 +17,7 @@ step  what                   leaves true
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -53,10 +53,14 @@ from rdukit_compiler.signature import call_digests, graph_signature
 
 @dataclass(frozen=True, slots=True)
 class TracedGraph:
-    """A graph to compile, with the optimizers that train it; none for inference."""
+    """A graph to compile, with the optimizers that train it; none for inference.
+
+    ``evaluates``: of an evaluation graph, which comes after all others, the name of the training graph.
+    """
 
     graph: ModelGraph
     optimizers: tuple[OptimizerGroup, ...] = ()
+    evaluates: str = ""
 
 
 @without_dynamo()
@@ -97,11 +101,13 @@ def _compile(
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
         assembly.memo.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
-        tables[graph.name] = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+        table = assemble_graph(assembly, graph, typed, plans, optimizers, options)
+        tables[graph.name] = replace(table, evaluates=traced.evaluates)
     report_rules(choices, typed_graphs, all_plans, reporter)
     if store is not None:
         store.trim()
-    reporter.info(projection_line(assembly.sections))
+    step = {number for table in tables.values() if not table.evaluates for number in table.schedule}
+    reporter.info(projection_line([section for section in assembly.sections if section.id in step]))
     natives = _build_natives(assembly, options, reporter, builder)
     pef = Pef(
         name=options.name,

@@ -97,7 +97,7 @@ _Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
 def _schedule_of(app: Application, request: ProfileRequest) -> list[_Scheduled]:
     """Each graph with the sections up to the last one that was asked for: an earlier one may leave what it reads."""
     program = app.program
-    graphs = list(app.pef.graphs.values()) if request.graph is None else [program.find_graph(request.graph)]
+    graphs = list(app.pef.main_graphs()) if request.graph is None else [program.find_graph(request.graph)]
     found: list[_Scheduled] = []
     for graph in graphs:
         wanted = program.choose_sections(graph, request.types)

@@ -2,7 +2,7 @@
 
 A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
 in the widest: who reads it in bf16 rounds, who writes bf16 converts. So it is with a buffer that one graph updates,
-which is f32, and another only reads.
+which is f32, and another only reads. A tensor that two graphs call by one name is one tensor too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
     """
     graphs = _join_buffers(graphs)
-    if not regions:
+    if not regions and len(graphs) == 1:
         return graphs
     widest: dict[str, Value] = {}
     for graph in graphs:

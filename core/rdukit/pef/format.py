@@ -9,7 +9,8 @@ entry               content
 ==================  ==================================================================================================
 
 A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
-``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its.
+``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its. A graph of 1.4 may be the
+evaluation graph of another.
 """
 
 from typing import Final

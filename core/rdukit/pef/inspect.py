@@ -198,9 +198,9 @@ def total_flops(pef: Pef) -> int:
 
 
 def scheduled_sections(pef: Pef, types: Iterable[SectionType] = tuple(SectionType)) -> list[Section]:
-    """Sections in the order in which a step runs them."""
+    """Sections in the order in which a step runs them; a step runs no evaluation graph."""
     wanted = set(types)
-    ordered = [pef.sections[i] for graph in pef.graphs.values() for i in graph.schedule]
+    ordered = [pef.sections[i] for graph in pef.main_graphs() for i in graph.schedule]
     return [s for s in ordered if s.type in wanted]
 
 

@@ -133,6 +133,9 @@ class Graph:
     losses: tuple[str, ...]
     #: Differentiable symbol -> gradient symbols to add up.
     gradients: Mapping[str, tuple[str, ...]]
+    #: Of an evaluation graph: the training graph whose model it computes in evaluation mode, output for output, on the
+    #: same inputs, parameters and buffers. Empty for all others, and in PEFs before format 1.4.
+    evaluates: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,14 @@ class Pef:
     #: What a later trace must equal; compared field by field to say what differs.
     signature: Mapping[str, Any]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def evaluation_of(self, name: str) -> Graph | None:
+        """The evaluation graph of the graph ``name``; None if there is none."""
+        return next((graph for graph in self.graphs.values() if graph.evaluates == name), None)
+
+    def main_graphs(self) -> tuple[Graph, ...]:
+        """All graphs that are not the evaluation graph of another."""
+        return tuple(graph for graph in self.graphs.values() if not graph.evaluates)
 
     @property
     def region_bytes(self) -> int:
@@ -216,7 +227,7 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
             name: Graph(
                 name=g["name"], inputs=tuple(g["inputs"]), outputs=tuple(g["outputs"]),
                 schedule=tuple(map(int, g["schedule"])), seeds=dict(g["seeds"]), losses=tuple(g["losses"]),
-                gradients={k: tuple(v) for k, v in g["gradients"].items()},
+                gradients={k: tuple(v) for k, v in g["gradients"].items()}, evaluates=g.get("evaluates", ""),
             )
             for name, g in value["graphs"].items()
         }  # fmt: skip
@@ -281,5 +292,13 @@ def _check_names(pef: Pef) -> None:
         for name in graph.seeds.values():
             if pef.symbols[name].kind is not SymbolKind.SEED:
                 raise PefCorrupt(f"graph {graph.name!r} has seed {name!r}, which is of kind {pef.symbols[name].kind}")
+        if graph.evaluates:
+            _check_evaluation(pef, graph)
         if any(not 0 <= i < len(ids) for i in graph.schedule):
             raise PefCorrupt(f"graph {graph.name!r} schedules a section that the PEF does not have")
+
+
+def _check_evaluation(pef: Pef, graph: Graph) -> None:
+    trained = pef.graphs.get(graph.evaluates)
+    if trained is None or trained.evaluates or len(trained.outputs) != len(graph.outputs):
+        raise PefCorrupt(f"graph {graph.name!r} evaluates {graph.evaluates!r}, which is no graph of as many outputs")

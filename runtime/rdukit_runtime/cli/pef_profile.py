@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--runs", type=click.IntRange(min=1), default=10, show_default=True, help="Steps to measure.")
-@click.option("--graph", help="Only this graph; default: all, in the PEF's order.")
+@click.option("--graph", help="Only this graph; default: all but evaluation graphs, in the PEF's order.")
 @click.option("--sections", "types", help="Only these section types, such as fwd,bckwd,opt.")
 @click.option("--portable", "--o0", "is_portable", is_flag=True, help="Run generated ATen code, no native libraries.")
 @click.option("--operators", "shows_operators", is_flag=True, help="Also time the operators inside, as ATen code.")

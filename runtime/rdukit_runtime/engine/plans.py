@@ -106,14 +106,14 @@ def choose_sections(
 
 
 def find_graph(pef: Pef, name: str | None) -> Graph:
-    """The graph called ``name``; without a name, the only one.
+    """The graph called ``name``; without a name, the only one, evaluation graphs apart.
 
     Raises:
         InvalidArgument: no such graph, or several and no name.
     """
     graphs = pef.graphs
-    if name is None and len(graphs) == 1:
-        return next(iter(graphs.values()))
+    if name is None and len(main := pef.main_graphs()) == 1:
+        return main[0]
     if name is None or name not in graphs:
         asked = "no graph_name was given" if name is None else f"there is no graph {name!r}"
         raise InvalidArgument(f"{asked}; the PEF's graphs are {', '.join(graphs)}")

@@ -84,7 +84,7 @@ class Program(DeviceTensors):
         return choose_sections(self.pef, graph, types, ids)
 
     def find_graph(self, name: str | None) -> Graph:
-        """The graph called ``name``; without a name, the only one.
+        """The graph called ``name``; without a name, the only one, evaluation graphs apart.
 
         Raises:
             InvalidArgument: no such graph, or several and no name.

@@ -32,7 +32,7 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     for path, parameter in model.named_parameters():
         if parent_module_prefix or not getattr(parameter, "sn_name", ""):
             convert_parameter_(parameter, symbols[path])
-    _session().adopt({**parameters_of(model), **buffers_of(model)})
+    _session().adopt(model, {**parameters_of(model), **buffers_of(model)})
     return model
 
 

@@ -14,6 +14,7 @@ from rdukit.pef.model import Pef
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from sambaflow.samba.consumers import Consumer, consumer_of, rewired
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.modes import Watched, watching_modes
 from sambaflow.samba.multigraph_regions import fit_to_regions
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.samba.tracer import TracedModel, trace_model
@@ -42,6 +43,8 @@ class MultiGraph:
         self._consumers: dict[str, Consumer] = {}
         self._models: dict[str, nn.Module] = {}
         self._traces: set[str] = set()
+        #: Each trace, with what is needed to tell whether its model's mode is still the same.
+        self.traced: list[tuple[nn.Module, Any, TracedModel, Watched]] = []
 
     # -- tracing -----------------------------------------------------------------------------------------------------
 
@@ -56,8 +59,10 @@ class MultiGraph:
         if trace_prefix:
             name = f"{trace_prefix.strip('_')}__{name}"
         name = _free_name(name, self._traces)
-        traced = trace_model(model, inputs, name, exposed=self._values.keys())
+        with watching_modes(model) as watched:
+            traced = trace_model(model, inputs, name, exposed=self._values.keys())
         self._check_join(traced)
+        self.traced.append((model, inputs, traced, watched()))
         self._traces.add(name)
         self.state.update(traced.state)
         self.inputs.update({n: t for n, t in traced.inputs.items() if n not in self.outputs})

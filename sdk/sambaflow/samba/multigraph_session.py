@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef.model import Graph, Pef
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.modes import Modes
 from sambaflow.samba.multigraph import MultiGraph
 from sambaflow.samba.run_profile import profile_runs
 from sambaflow.samba.sambatensor import SambaTensor
@@ -47,6 +49,8 @@ class MultigraphSession:
     def __init__(self) -> None:
         #: What was traced and added for multigraph.
         self.multigraph = MultiGraph()
+        #: Graph of a loaded multigraph PEF → the models in it whose mode forward reads.
+        self._graph_modes: dict[str, list[Modes]] = {}
 
     def trace_multigraph(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
         """See ``samba.utils.trace_multigraph``."""
@@ -59,6 +63,25 @@ class MultigraphSession:
         self.output_dict.update({tensor.sn_name: tensor for tensor in traced.outputs})
         model.output_tensors = traced.outputs  # type: ignore[assignment]
         return traced.outputs
+
+    def _check_modes(self, graph: Graph) -> None:
+        """Refuse to run a graph one of whose models computes something else in the mode that it is in now.
+
+        Raises:
+            PefMismatch: it does.
+        """
+        for modes in self._graph_modes.get(graph.name, ()):
+            modes.evaluation_now()
+
+    def _modes_by_graph(self, pef: Pef, path: str) -> dict[str, list[Modes]]:
+        found: dict[str, list[Modes]] = {}
+        for model, inputs, traced, watched in self.multigraph.traced:
+            modes = Modes(model, inputs, traced, watched, pef, path, lambda _: None)
+            names = {operator.name for operator in traced.graph.operators}
+            for graph in pef.graphs.values() if watched else ():
+                if not names.isdisjoint(name for number in graph.schedule for name in pef.sections[number].operators):
+                    found.setdefault(graph.name, []).append(modes)
+        return found
 
     def add_graph(self, graph: FwdGraph) -> None:
         """Register a graph for ``compile_multigraph`` and ``init_multigraph_runtime``.
@@ -135,5 +158,6 @@ class MultigraphSession:
         for symbol, tensor in self.multigraph.inputs.items():
             if symbol in application.pef.symbols and tensor.has_data:
                 application.program.write(symbol, tensor.torch_tensor())
+        self._graph_modes = self._modes_by_graph(application.pef, path)
         profile_runs(self, application)
         atexit.register(self.close)

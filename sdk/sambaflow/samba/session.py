@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from rdukit.collector import paused_collector
-from rdukit.errors import InvalidArgument, PefMismatch, RuntimeFault, ShapeMismatch, UnknownTensor
+from rdukit.errors import InvalidArgument, PefMismatch, RdukitError, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import read_pef
+from rdukit.pef.model import Graph, Pef, SectionType
 from sambaflow.samba.data_parallel import Replicas
+from sambaflow.samba.modes import Modes, Watched, trace_evaluation, watching_modes
 from sambaflow.samba.multigraph_session import MultigraphSession
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
 from sambaflow.samba.run_profile import profile_runs
@@ -28,6 +30,7 @@ from sambaflow.samba.spatial import SpatialBatches, find_batches, first_batch, j
 from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
 
 if TYPE_CHECKING:
+    from rdukit_compiler.ir import ModelGraph
     from rdukit_runtime.application import Application
 
 logger = logging.getLogger(__name__)
@@ -66,7 +69,13 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         self._scalars: dict[str, float] = {}
         #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
         self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
-        self._sections: dict[tuple[Any, ...], tuple[int, ...]] = {}
+        #: What a run asks for → the sections, and whether forward and backward ones are among them.
+        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool]] = {}
+        #: Modules whose mode the last trace read; and, of a loaded PEF, which graph a run takes by them.
+        self._watched: Watched = ()
+        self._modes: Modes | None = None
+        #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
+        self._shown: Mapping[str, str] = {}
 
     # -- compile -----------------------------------------------------------------------------------------------------
 
@@ -80,7 +89,8 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         """Trace and compile ``model``; returns the PEF's path, ``<output-folder>/<pef-name>/<pef-name>.pef``.
 
         Options come from ``config_dict``, or else from what ``parse_app_args`` parsed. A model without an optimizer
-        is compiled for inference.
+        is compiled for inference. With one, a model that computes something else in evaluation mode gets an evaluation
+        graph as well, which runs while ``model.eval()`` is in force.
 
         Raises:
             CompileError: the model cannot be compiled; nothing is written then.
@@ -96,9 +106,10 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         traced = self._trace(model, inputs, name)
         groups = () if inference else compiler_groups(chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
-        path = compile_traced(
-            [TracedGraph(traced.graph, groups)], name or traced.graph.name, config, inference, embedded
-        )
+        graphs = [TracedGraph(traced.graph, groups)]
+        if not inference and (evaluation := self._trace_evaluation(model, inputs, traced)) is not None:
+            graphs.append(TracedGraph(evaluation, evaluates=traced.graph.name))
+        path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
         self.pef_path = path
         return path
 
@@ -106,7 +117,9 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
         self.tracing = True
         try:
-            traced = trace_model(model, inputs, graph_name)
+            with watching_modes(model) as watched:
+                traced = trace_model(model, inputs, graph_name)
+            self._watched = watched()
         finally:
             self.tracing = False
         self.traced[traced.graph.name] = traced
@@ -114,6 +127,19 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         model.output_tensors = traced.outputs  # type: ignore[assignment]
         attach_legacy_run(model)
         return traced
+
+    def _trace_evaluation(self, model: nn.Module, inputs: Any, traced: TracedModel) -> "ModelGraph | None":
+        """The evaluation graph to compile; None where there is no need, or with a warning no way."""
+        self.tracing = True
+        try:
+            return trace_evaluation(model, inputs, traced, self._watched)
+        except RdukitError as why:
+            logger.warning(
+                "the PEF gets no evaluation graph: %s; after model.eval() it will not run", why.message
+            )  # fmt: skip
+            return None
+        finally:
+            self.tracing = False
 
     # -- load --------------------------------------------------------------------------------------------------------
 
@@ -140,26 +166,40 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         path = pef or self.pef_path
         began = time.perf_counter()
         spatial = self._find_spatial(inputs, path) if str(mapping).lower() == "spatial" else None
-        traced = self._trace(model, inputs if spatial is None else first_batch(inputs, spatial), None)
+        inputs = inputs if spatial is None else first_batch(inputs, spatial)
+        traced = self._trace(model, inputs, None)
         application = open_application(path, Path(path).stem, self._wanted_arch(), launch_name())
         try:
             signature = application.pef.signature.get(traced.graph.name)
             if signature is None:
-                compiled = ", ".join(application.pef.signature)
+                compiled = ", ".join(g.name for g in application.pef.main_graphs())
                 raise PefMismatch(
                     f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program"
                 )
             chosen = optimizer_list(optim)
             traced_groups = compiler_groups(chosen)
-            check_signature(
-                signature, graph_signature(traced.graph, traced_groups), str(path), bool(traced_groups), traced.graph
-            )
+            try:
+                check_signature(
+                    signature,
+                    graph_signature(traced.graph, traced_groups),
+                    str(path),
+                    bool(traced_groups),
+                    traced.graph,
+                )
+            except PefMismatch as cause:
+                if application.pef.evaluation_of(traced.graph.name) and not any(mode for _, mode in self._watched):
+                    raise PefMismatch(
+                        f"{cause.message}. The model is in evaluation mode, and the PEF can train: call model.train() "
+                        "before trace_graph, and model.eval() after it"
+                    ) from cause
+                raise
         except BaseException:
             application.close()
             raise
         self._application, self._optimizers, self.pef_path = application, chosen, str(path)
         self._replicas = Replicas(application)
         self._spatial = spatial
+        self._modes = Modes(model, inputs, traced, self._watched, application.pef, str(path), self._upload_more)
         self._scalars = dict(application.pef.hyperparameters)
         self._state.update(traced.state)
         self.buffer_dict.update(
@@ -230,18 +270,24 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
     ) -> list[SambaTensor]:  # fmt: skip
         """Upload the inputs, run sections, and return a handle for each requested output.
 
-        Without ``section_types`` and ``section_ids`` all sections run: a whole training step. A handle's value is read
-        when the program first looks at it. With ``data_parallel`` gradients are averaged over the ranks before the
+        Without ``section_types`` and ``section_ids`` all sections run: a whole training step. After ``model.eval()``
+        the forward sections of the evaluation graph run, until ``model.train()``. A handle's value is read when the
+        program first looks at it. With ``data_parallel`` gradients are averaged over the ranks before the
         optimizer reads them; the first such run gives all ranks the parameters of rank 0.
 
         Raises:
             UnknownTensor, ShapeMismatch: an input that the PEF was not compiled for. InvalidArgument: an unknown
-            section or graph. PefMismatch: ``data_parallel`` with a PEF that was compiled without it, or ranks with
-            different PEFs. PeerLost: another rank died or does not answer.
+            section or graph, or a backward in evaluation mode. PefMismatch: the PEF has no graph for the mode that the
+            model is in; ``data_parallel`` with a PEF that was compiled without it, or ranks with different PEFs.
+            PeerLost: another rank died or does not answer.
         """
         application = self._loaded()
         program = application.program
         graph = program.find_graph(graph_name)
+        if self._modes is not None:
+            graph = self._modes.graph_now(graph)
+        elif self._graph_modes:
+            self._check_modes(graph)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         key = (
             graph.name,
@@ -250,12 +296,16 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             else tuple([section_types] if isinstance(section_types, str) else section_types),
             None if section_ids is None else tuple(section_ids),
         )
-        sections = self._sections.get(key)
-        if sections is None:
-            sections = self._sections[key] = program.choose_sections(graph, key[1], key[2])
+        chosen_before = self._sections.get(key)
+        if chosen_before is None:
+            chosen_before = self._sections[key] = self._choose_sections(graph, key[1], key[2])
+        sections, has_forward, has_backward = chosen_before
         scalars = self._resolve_scalars(hyperparam_dict)
+        shown = _outputs_of(program.pef, graph)
         for name in requested:
             program.symbol(name)
+        if self._modes is not None:
+            self._modes.note(graph, has_forward, has_backward)
         given = [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
         if grad_of_outputs is not None:
             self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
@@ -265,12 +315,30 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             chosen = sections
             if self._replicas is not None:
                 chosen = self._replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
+            self._shown = shown
             application.run(graph.name, chosen, scalars)
             if self._replicas is not None:
                 self._replicas.note(chosen)
             return [self._handle(name) for name in requested]
 
         return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+
+    def _choose_sections(
+        self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
+    ) -> tuple[tuple[int, ...], bool, bool]:
+        program = self._loaded().program
+        if self._modes is not None:
+            self._modes.check_sections(graph, types, ids)
+        sections = program.choose_sections(graph, types, ids)
+        found = {program.pef.sections[number].type for number in sections}
+        return sections, SectionType.FWD in found, SectionType.BCKWD in found
+
+    def _upload_more(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Tensors of the host that the evaluation graph alone reads."""
+        self._state.update(tensors)
+        for name, tensor in tensors.items():
+            if self.knows(name):
+                self.write_tensor(name, tensor)
 
     def _run_batches(
         self, spatial: SpatialBatches, given: Sequence[tuple[str, torch.Tensor]],
@@ -298,8 +366,9 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
     def _handle(self, name: str) -> SambaTensor:
         """A live handle: keeps the device's tensor of this run and converts it when read."""
         program = self._loaded().program
-        symbol = program.symbol(name)
-        device = program.device_tensor(name)
+        source = self._shown.get(name, name)
+        symbol = program.symbol(source)
+        device = program.device_tensor(source)
         handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
         handle._pull, handle._is_output = lambda: program.to_host(device, symbol), True
         return handle
@@ -330,8 +399,9 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
     def close(self) -> None:
         """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
         application, self._application = self._application, None
-        self._replicas = self._spatial = self._scalar_cache = None
+        self._replicas = self._spatial = self._scalar_cache = self._modes = None
         self._sections.clear()
+        self._shown, self._graph_modes = {}, {}
         atexit.unregister(self.close)
         if application is not None:
             application.close()
@@ -361,6 +431,13 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
                 "samba.session.init_multigraph_runtime(pef), first"
             )
         return self._application
+
+
+def _outputs_of(pef: Pef, graph: Graph) -> Mapping[str, str]:
+    """Outputs of the training graph → those of ``graph`` if it is the evaluation graph; empty for all others."""
+    if not graph.evaluates:
+        return {}
+    return dict(zip(pef.graphs[graph.evaluates].outputs, graph.outputs, strict=True))
 
 
 def _named(tensor: Any, argument: str) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
+from sambaflow.samba.modes import Modes
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
@@ -32,13 +33,17 @@ class SessionTransfers:
     _optimizers: tuple[DeviceOptimizer, ...]
     _application: "Application | None"
     _spatial: SpatialBatches | None
+    _shown: Mapping[str, str]
+    _modes: Modes | None
 
     if TYPE_CHECKING:  # SambaSession's own
 
         def _loaded(self) -> "Application": ...
 
-    def adopt(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take the tensors, by symbol name, of a model that was converted after tracing. Ours, not the vendor's."""
+    def adopt(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take a model that was converted after tracing, with its tensors by symbol name. Ours, not the vendor's."""
+        if self._modes is not None:
+            self._modes.follow(model)
         if self._application is not None:
             self._state.update(
                 {n: t for n, t in tensors.items() if n in self._state and self._state[n].shape == t.shape}
@@ -72,11 +77,11 @@ class SessionTransfers:
 
     def has_value(self, name: str) -> bool:
         """Whether the loaded PEF has a tensor of this name, and something has put a value there."""
-        return self.knows(name) and self._loaded().program.has_value(name)
+        return self.knows(name) and self._loaded().program.has_value(self._shown.get(name, name))
 
     def read_tensor(self, name: str) -> torch.Tensor:
         """A copy of a device tensor."""
-        return self._loaded().program.read(name)
+        return self._loaded().program.read(self._shown.get(name, name))
 
     def write_tensor(self, name: str, value: torch.Tensor) -> None:
         """Copy a host tensor to the device."""
@@ -109,7 +114,7 @@ class SessionTransfers:
     def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
         """SambaTensors with the device's values of regions, parameters or outputs."""
         program = self._loaded().program
-        return [SambaTensor(program.read(program.find_tensor(name)), name=name) for name in names]
+        return [SambaTensor(self.read_tensor(program.find_tensor(name)), name=name) for name in names]
 
     def to_cpu(self, *things: Any) -> None:
         """Device to host: models (parameters and buffers), optimizers (states), tensors.

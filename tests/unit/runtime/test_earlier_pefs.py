@@ -12,7 +12,7 @@ from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import Program
 
-FILES = sorted((Path(__file__).parents[2] / "data/pef").glob("*.pef"))
+FILES = sorted((Path(__file__).parents[2] / "data/pef").glob("mlp_*.pef"))
 
 
 def test_there_is_a_file_of_every_earlier_minor_version() -> None:

@@ -1,0 +1,265 @@
+"""Training and evaluation mode of a traced model: which graph of a PEF a run takes.
+
+A model is traced in the mode that it is in. What forward does may depend on ``module.training``: dropout, batch norms,
+a program's own branches. So it is watched which modules' modes forward reads; while those are as they were, a run takes
+the graph that was traced. Otherwise the model is traced again as it is now, and the run takes the graph of the PEF that
+computes that, or is refused. Source: ours; the vendor's documents do not say what ``model.eval()`` does on a device.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+
+from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
+from rdukit.pef.model import Graph, Pef
+from rdukit_compiler.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
+from rdukit_compiler.ir import ModelGraph
+from sambaflow.samba.tracer import TracedModel, trace_model
+
+logger = logging.getLogger(__name__)
+
+_OWN: Final = ("train", "eval")
+
+#: Modules whose mode decides what forward does, each with the mode in which it was traced.
+Watched = tuple[tuple[nn.Module, bool], ...]
+
+
+@contextlib.contextmanager
+def watching_modes(model: nn.Module) -> Iterator[Callable[[], Watched]]:
+    """While inside, note the modules whose ``training`` anything reads; gives a function that returns them.
+
+    Modules that have a ``train`` or ``eval`` of their own are among them: these may change anything.
+    """
+    read: dict[int, nn.Module] = {}
+
+    def get(module: nn.Module) -> bool:
+        try:
+            value: bool = module.__dict__["training"]
+        except KeyError:
+            raise AttributeError("training") from None
+        read[id(module)] = module
+        return value
+
+    def put(module: nn.Module, value: bool) -> None:
+        module.__dict__["training"] = value
+
+    def found() -> Watched:
+        inside = {id(m): m for m in model.modules()}
+        own = {number: m for number, m in inside.items() if _has_own_switch(m)}
+        # The tracer has modules of its own, which are no program's.
+        seen = {
+            number: m for number, m in read.items() if number in inside or type(m) not in (nn.Module, fx.GraphModule)
+        }
+        return tuple((m, m.__dict__["training"]) for m in {**seen, **own}.values() if "training" in m.__dict__)
+
+    nn.Module.training = property(get, put)  # type: ignore[assignment]
+    try:
+        yield found
+    finally:
+        del nn.Module.training
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put ``model`` into evaluation mode, and afterwards every module of it back into the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        if any(_has_own_switch(module) for module, _ in modes):
+            model.train(was)
+        for module, mode in modes:
+            module.training = mode
+
+
+def trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched) -> ModelGraph | None:
+    """The evaluation graph to compile beside a training graph; None where that one's forward does the same.
+
+    Raises:
+        RdukitError: the model cannot be traced in evaluation mode, or what that gives cannot stand for the training
+            graph; the message says why.
+    """
+    if not any(mode for _, mode in watched):
+        return None
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [(id(tensor), tensor._version) for tensor in tensors]
+    with evaluating(model):
+        now = [*model.parameters(), *model.buffers()]
+        if [(id(tensor), tensor._version) for tensor in now] != before:
+            raise CompileError("its train() or eval() changes parameters or buffers; the device's would not change")
+        evaluated = _trace_again(model, inputs, traced)
+    return evaluation_graph(traced.graph, evaluated.graph)
+
+
+def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedModel:
+    """``model`` traced in the mode that it is in, under the evaluation graph's name; what is equal is called alike."""
+    made = trace_model(model, inputs, evaluation_name(traced.graph.name))
+    own = {name: tensor for name, tensor in traced.state.items() if name not in made.state}
+    constants: dict[str, str] = {}
+    for name, tensor in made.state.items():
+        if name in traced.state:
+            continue
+        likely = traced.graph.name + name.removeprefix(made.graph.name)
+        first = {likely: own[likely]} if likely in own else {}
+        ours = next((n for n, t in {**first, **own}.items() if _is_equal(t, tensor)), None)
+        if ours is not None:
+            constants[name] = ours
+    made.graph = with_shared_names(traced.graph, made.graph, constants)
+    made.state = {constants.get(name, name): tensor for name, tensor in made.state.items()}
+    return made
+
+
+class Modes:
+    """The graphs of a loaded PEF by the mode of the model that a session has traced.
+
+    ``watched``: see ``watching_modes``. ``upload`` gets the host's tensors that only an evaluation graph reads.
+    """
+
+    def __init__(
+        self, model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched, pef: Pef, path: str,
+        upload: Callable[[Mapping[str, torch.Tensor]], None],
+    ) -> None:  # fmt: skip
+        self._model = model
+        self._inputs = inputs
+        self._traced = traced
+        self._watched = watched
+        self._pef = pef
+        self._path = path
+        self._upload = upload
+        #: Modes of the model's modules, in their order → the evaluation graph, or None for the graph as traced.
+        self._known: dict[tuple[bool, ...], Graph | None] = {}
+        #: Whether an evaluation has overwritten inputs, which the next backward would read, since the last forward.
+        self._is_interrupted = False
+
+    def graph_now(self, graph: Graph) -> Graph:
+        """The graph to run instead of ``graph``: itself, or its evaluation graph.
+
+        Raises:
+            PefMismatch: the PEF has no graph for the mode that the model is in.
+        """
+        if graph.name != self._traced.graph.name and graph.evaluates != self._traced.graph.name:
+            return graph
+        found = self.evaluation_now() or self._pef.graphs[self._traced.graph.name]
+        if graph.evaluates and found is not graph:
+            raise InvalidArgument(
+                f"graph {graph.name!r} computes in evaluation mode, in which the model is not; call model.eval() first"
+            )
+        return found
+
+    def evaluation_now(self) -> Graph | None:
+        """The evaluation graph if the model's mode asks for it; None if the model computes what was traced.
+
+        Raises:
+            PefMismatch: it computes something else, for which there is no graph.
+        """
+        if all(module.training is mode for module, mode in self._watched):
+            return None
+        modes = tuple(m.training for m in (*self._model.modules(), *(m for m, _ in self._watched)))
+        if modes not in self._known:
+            self._known[modes] = self._find()
+        return self._known[modes]
+
+    def follow(self, model: nn.Module) -> None:
+        """Look at the modes of ``model`` from now on, which was converted after tracing and takes the traced place.
+
+        Another model, which does not have the modules that are watched, is passed over.
+        """
+        places = {id(module): path for path, module in self._model.named_modules()}
+        new = dict(model.named_modules())
+        paths = {places[id(module)] for module, _ in self._watched if id(module) in places}
+        if type(model) is type(self._model) and paths <= new.keys():
+            moved = tuple((new[places[id(m)]] if id(m) in places else m, mode) for m, mode in self._watched)
+            self._model, self._watched, self._known = model, moved, {}
+
+    def _find(self) -> Graph | None:
+        from rdukit_compiler.signature import check_signature, graph_signature
+
+        name = self._traced.graph.name
+        now_training = {module.training for module, _ in self._watched}
+        mode = "a mixed" if len(now_training) > 1 else "training" if True in now_training else "evaluation"
+        try:
+            now = _trace_again(self._model, self._inputs, self._traced)
+        except RdukitError as cause:
+            raise PefMismatch(f"the model cannot run in {mode} mode: {cause.message}") from cause
+        if computes_the_same(self._traced.graph, now.graph):
+            return None
+        found = self._pef.evaluation_of(name)
+        if found is None:
+            raise PefMismatch(self._missing(mode))
+        signature = self._pef.signature.get(found.name, {})
+        try:
+            check_signature(signature, graph_signature(now.graph, ()), self._path, False, now.graph)
+        except PefMismatch as cause:
+            raise PefMismatch(
+                f"{self._path} has a graph for evaluation mode, but the model as it is now computes something else: "
+                f"{cause.message}; call model.eval(), which puts all of its modules into that mode, or model.train()"
+            ) from cause
+        self._upload({n: t for n, t in now.state.items() if n not in self._traced.state})
+        return found
+
+    def _missing(self, mode: str) -> str:
+        said = f"the model is in {mode} mode, and computes something else there than {self._path} was compiled for"
+        if self._pef.inference and not mode.startswith("a "):
+            return f"{said}; call model.{'eval' if mode == 'evaluation' else 'train'}() before compile and trace"
+        if mode == "evaluation" and self._traced_in_training:
+            return (
+                f"{said}, which has no evaluation graph; compile this program again, which adds one unless the "
+                f"compile says why it cannot, or call model.train()"
+            )
+        return f"{said}; put the model into the mode in which it was traced, or compile and trace it in this one"
+
+    @property
+    def _traced_in_training(self) -> bool:
+        return any(mode for _, mode in self._watched)
+
+    def check_sections(self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None) -> None:
+        """Refuse what the evaluation graph has no sections for.
+
+        Raises:
+            InvalidArgument: a whole step, or other sections than forward ones.
+        """
+        if not graph.evaluates or ids is not None:
+            return
+        if types is None or {word.lower().lstrip("$") for word in types} != {"fwd"}:
+            asked = "a whole step" if types is None else f"sections of type {', '.join(types)}"
+            raise InvalidArgument(
+                f"the model is in evaluation mode, in which {graph.evaluates!r} has forward sections only, and {asked} "
+                "cannot run; pass section_types=['fwd'] to evaluate, or call model.train() to train"
+            )
+
+    def note(self, graph: Graph, has_forward: bool, has_backward: bool) -> None:
+        """Keep account of what runs next.
+
+        Raises:
+            InvalidArgument: a backward whose forward an evaluation has come after.
+        """
+        if graph.evaluates:
+            self._is_interrupted = True
+        elif has_forward:
+            self._is_interrupted = False
+        elif has_backward and self._is_interrupted:
+            raise InvalidArgument(
+                "backward needs what a forward in training mode has left, and the model was evaluated since; run "
+                "'fwd' in training mode first, or evaluate after the step"
+            )
+
+
+def _has_own_switch(module: nn.Module) -> bool:
+    return any(getattr(type(module), name) is not getattr(nn.Module, name) for name in _OWN)
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, nn.Parameter) or one.is_meta or other.is_meta:
+        return False
+    return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
+
+
+__all__ = ["Modes", "Watched", "evaluating", "trace_evaluation", "watching_modes"]
