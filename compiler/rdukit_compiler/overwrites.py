@@ -179,4 +179,9 @@ def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tup
         return "aten.expand.default", [arguments["source"], shape]
     if op == "aten.zero_.default":
         return "aten.zeros_like.default", [target]
+    numbers: list[Argument] = [a for a in node.args[1:] if isinstance(a, int | float)]
+    if op == "aten.bernoulli_.float":
+        return "aten.bernoulli.p", [target, *(numbers or [0.5])]
+    if op == "aten.normal_.default":
+        return "aten.normal_functional.default", [target, *numbers]
     return None

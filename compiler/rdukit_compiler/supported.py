@@ -23,7 +23,7 @@ GROUPED_MM_OF_OTHERS: Final = frozenset({"transformers.grouped_mm_fallback.defau
 #: Operators that the device does not have → the nearest that it has.
 _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys(
-        "inverse linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex linalg_solve_triangular triangular_solve "
+        "inverse linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex "
         "cholesky cholesky_inverse cholesky_solve linalg_cholesky linalg_cholesky_ex linalg_pinv linalg_lstsq "
         "lu_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_ldl_factor "
         "linalg_ldl_solve linalg_tensorsolve linalg_tensorinv".split(),

@@ -18,6 +18,14 @@ READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_n
 MOST_OPERATORS: Final = 64
 MOST_ELEMENTS: Final = 1 << 24
 
+#: Operators that make numbers in [0, 1).
+_UNIFORM: Final = frozenset({torch.ops.aten.rand.default, torch.ops.aten.rand_like.default})
+#: Comparison with a number → whether it asks for less, and whether equal is enough.
+_COMPARISONS: Final = {
+    torch.ops.aten.lt.Scalar: (True, False), torch.ops.aten.le.Scalar: (True, True),
+    torch.ops.aten.gt.Scalar: (False, False), torch.ops.aten.ge.Scalar: (False, True),
+}  # fmt: skip
+
 #: Tensor of an earlier record that the program kept → the node that made it, if that is known.
 FindOrigin = Callable[[torch.Tensor], fx.Node | None]
 
@@ -28,6 +36,8 @@ def find_known_number(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigi
     Args:
         root: holds the constants of a graph that has no module yet.
     """
+    if (answer := _certain_comparison(node)) is not None:
+        return answer
     order = _operators_before(node, root, origin_of)
     if order is None:
         return None
@@ -44,6 +54,20 @@ def find_known_number(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigi
                 made[current] = current.target(*arguments[0], **arguments[1])
         number: bool | int | float = made[node].item()
         return number
+
+
+def _certain_comparison(node: fx.Node) -> bool | None:
+    """What comparing a uniform random number in [0, 1) with a limit outside of it gives, as with a drop rate of 0."""
+    if len(node.args) != 2 or not isinstance(node.args[0], fx.Node) or node.args[0].target not in _UNIFORM:
+        return None
+    limit = node.args[1]
+    if not isinstance(limit, int | float) or node.target not in _COMPARISONS:
+        return None
+    is_less, with_equal = _COMPARISONS[node.target]
+    if limit >= 1:
+        return is_less
+    is_below = limit < 0 or (limit == 0 and is_less != with_equal)
+    return not is_less if is_below else None
 
 
 def _operators_before(
