@@ -50,6 +50,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import record_forward
     from rdukit_compiler.from_fx import model_graph_from_fx
+    from sambaflow.samba.traced_modules import static_forms
 
     named = _named_inputs(inputs)
     parameters = dict(model.named_parameters())
@@ -66,8 +67,8 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
-            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model), traced_scans(),
-            torch.compiler._compile_session_context(),
+            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model), static_forms(model),
+            traced_scans(), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
         return [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)

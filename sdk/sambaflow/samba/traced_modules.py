@@ -1,0 +1,95 @@
+"""Modules of torch whose forward looks at values or writes in a way that a static graph cannot: other forms of theirs.
+
+They are in place while a model is traced and compute what torch's own forms compute. On the host nothing changes.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrizations import _Orthogonal
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from sambaflow.samba import orthogonal_maps
+
+_batch_norm = _BatchNorm.forward
+_normalize = F.normalize
+_orthogonal = _Orthogonal.forward
+
+
+@contextlib.contextmanager
+def static_forms(model: nn.Module) -> Iterator[None]:
+    """Put the forms of this file in place, and leave the weights that hooks of ``model`` compute as they were."""
+    computed = [
+        (module.__dict__, hook.name, module.__dict__[hook.name])
+        for module in model.modules()
+        for hook in module._forward_pre_hooks.values()
+        if isinstance(hook, SpectralNorm | WeightNorm) and hook.name in module.__dict__
+    ]
+    with (
+        contextlib.ExitStack() as stack,
+        _replaced(
+            (_BatchNorm, "forward", _forward_of_batch_norm),
+            (F, "normalize", _normalized),
+            (_Orthogonal, "forward", _forward_of_orthogonal),
+        ),
+    ):
+        for attributes, name, value in computed:
+            stack.callback(attributes.__setitem__, name, value)
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
+    former = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
+    try:
+        for owner, name, form in replacements:
+            setattr(owner, name, form)
+        yield
+    finally:
+        for owner, name, form in former:
+            setattr(owner, name, form)
+
+
+def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
+    """With ``momentum=None`` the statistics are means over all batches: the count is a tensor on the device."""
+    if module.momentum is not None or not (module.training and module.track_running_stats):
+        return _batch_norm(module, x)
+    module._check_input_dim(x)
+    with torch.no_grad():
+        module.num_batches_tracked.add_(1)
+        share = module.num_batches_tracked.to(torch.float32).reciprocal()
+        values = x.detach().to(torch.float32)
+        dims = [d for d in range(values.dim()) if d != 1]
+        for statistic, found in (
+            (module.running_mean, values.mean(dims)),
+            (module.running_var, values.var(dims)),
+        ):
+            statistic.copy_(torch.lerp(statistic, found.to(statistic.dtype), share.to(statistic.dtype)))
+    return F.batch_norm(x, None, None, module.weight, module.bias, True, 0.0, module.eps)
+
+
+def _normalized(
+    input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: torch.Tensor | None = None
+) -> Any:  # fmt: skip
+    """``F.normalize``; with ``out``, as spectral norm calls it, it overwrites that tensor."""
+    if out is None:
+        return _normalize(input, p, dim, eps)
+    with torch.no_grad():
+        out.copy_(_normalize(input.detach(), p, dim, eps))
+    return out
+
+
+def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
+    """With torch's decompositions as products."""
+    with _replaced(
+        (torch, "matrix_exp", orthogonal_maps.matrix_exp),
+        (torch.linalg, "solve", orthogonal_maps.solve_near_identity),
+        (torch.linalg, "householder_product", orthogonal_maps.householder_product),
+    ):
+        return _orthogonal(module, x)
