@@ -29,7 +29,7 @@ def generate(seed: int) -> Program:
             propose(s)
             if opens and s.chance(0.5):
                 s.random.choices(proposals, weights)[0](s)
-        except Unfit:
+        except (Unfit, RuntimeError):  # torch forbids to look at some views
             pass
         s.block = ""
     return without_unused(s.program(_choose_outputs(s)))

@@ -174,4 +174,7 @@ def _is_tame(value: torch.Tensor) -> bool:
         return False
     if not value.is_floating_point():
         return True
-    return bool(torch.isfinite(value).all()) and bool(value.abs().max() < _MOST_MAGNITUDE)
+    try:
+        return bool(torch.isfinite(value).all()) and bool(value.abs().max() < _MOST_MAGNITUDE)
+    except RuntimeError:  # a view that another mode of gradients forbids to be read
+        return False

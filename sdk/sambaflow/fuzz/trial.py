@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnsupportedOperator
+from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnknownTensor, UnsupportedOperator
 from rdukit_compiler.pipeline import TracedGraph
 from sambaflow import samba
 from sambaflow.fuzz import judge
@@ -157,7 +157,8 @@ def _run(prepared: _Prepared, pef: str) -> Results:
     if optimizer is not None:
         for output, seed in zip(outputs, prepared.seeds, strict=True):
             if seed is not None:
-                output.sn_grad = seed
+                with contextlib.suppress(UnknownTensor):  # nothing that is trained leads to it: gradients say whether
+                    output.sn_grad = seed
     for step in range(judge.STEPS):
         made = samba.session.run(prepared.inputs, outputs, graph_name=graph)
         for position, output in enumerate(made):
