@@ -20,7 +20,7 @@ from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, N
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form
-from rdukit_compiler.update_order import move_copies
+from rdukit_compiler.update_order import move_copies, reads_after
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
@@ -41,16 +41,16 @@ _DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.defa
 
 
 def model_graph_from_fx(
-    name: str, recorded: fx.Graph, inputs: Sequence[Value], constants: Mapping[str, str]
+    name: str, recorded: fx.Graph, inputs: Sequence[Value], constants: Mapping[str, str], updated: Sequence[str] = ()
 ) -> ModelGraph:
     """Convert a record.
 
     Args:
         inputs: one value per placeholder, in order. constants: attribute of the record → name of the buffer value
             that stands for a tensor which the program made outside the trace; listed among ``inputs`` after the
-            placeholders' values.
+            placeholders' values. updated: buffers whose new values are the record's last outputs.
     """
-    return _Converter(name, inputs, constants).convert(recorded)
+    return _Converter(name, inputs, constants).convert(recorded, updated)
 
 
 class _Converter:
@@ -78,7 +78,7 @@ class _Converter:
         #: Whether the call that is being converted was made while gradients were off.
         self._is_untracked = False
 
-    def convert(self, recorded: fx.Graph) -> ModelGraph:
+    def convert(self, recorded: fx.Graph, updated: Sequence[str]) -> ModelGraph:
         outputs: tuple[str, ...] = ()
         placeholders = iter(self._inputs)
         for node in recorded.nodes:
@@ -89,8 +89,11 @@ class _Converter:
             elif node.op == "call_function":
                 self._call(node)
             elif node.op == "output":
-                for item in node.args[0]:
+                leaving: list[Any] = list(node.args[0])
+                returned, assigned = leaving[: len(leaving) - len(updated)], leaving[len(leaving) - len(updated) :]
+                for item in returned:
                     outputs = (*outputs, self._output(item, outputs))
+                self._assign_buffers(dict(zip(updated, assigned, strict=True)))
             else:
                 raise UnsupportedOperator(f"the trace has a {node.op} node {node.name!r}, which cannot be compiled")
         for value in self._inputs:
@@ -101,6 +104,14 @@ class _Converter:
         updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
         operators = move_copies(self._operators, updates)
         return ModelGraph(self._model, self._values, operators, outputs, updates, self._rates)
+
+    def _assign_buffers(self, assigned: Mapping[str, fx.Node]) -> None:
+        """Buffers that forward gave another tensor; one that it gave back its own stays as it is."""
+        for buffer, node in assigned.items():
+            value = self._aliases.name(node)
+            self._updates.pop(buffer, None)
+            if value != buffer:
+                self._updates[buffer] = value
 
     def _define_input(self, node: fx.Node, name: str) -> None:
         self._roots[name] = node
@@ -249,9 +260,11 @@ class _Converter:
         """What a section writes into a buffer is a value that nobody reads; one that is read gets copied."""
         read = {name for operator in self._operators for name in operator.inputs}
         shared = list(self._updates.values()).count(value) > 1
-        if self._values[value].kind is ValueKind.OPERATOR and value not in read and value not in outputs and not shared:
-            return value
-        return self._copy(value)
+        if value in read or value in outputs or shared or self._values[value].kind is not ValueKind.OPERATOR:
+            return self._copy(value)
+        maker = next(number for number, operator in enumerate(self._operators) if value in operator.outputs)
+        is_read_later = reads_after(self._operators[maker + 1 :], self._operators, buffer)
+        return self._copy(value) if is_read_later else value
 
     def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
         """Batch norm updates its running statistics without saying so: make that operators of its own.

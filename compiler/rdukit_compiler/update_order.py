@@ -25,7 +25,7 @@ def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tu
     for buffer, value in updates.items():
         copy = makers.get(value)
         maker = makers.get(copy.inputs[0]) if copy is not None and copy.op == "aten.clone.default" else None
-        if copy is None or maker is None or _reads_after(operators[position[maker.name] + 1 :], operators, buffer):
+        if copy is None or maker is None or reads_after(operators[position[maker.name] + 1 :], operators, buffer):
             continue
         behind.setdefault(maker.name, []).append(copy)
         moved.add(copy.name)
@@ -36,13 +36,19 @@ def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tu
     return tuple(made)
 
 
-def _reads_after(later: Sequence[Operator], operators: Sequence[Operator], buffer: str) -> bool:
+def reads_after(later: Sequence[Operator], operators: Sequence[Operator], buffer: str) -> bool:
     """Whether one of ``later`` reads the buffer as it was, or through a view."""
-    old = {buffer}
-    for operator in operators:
-        if operator.op_type in VIEW_OPS and operator.inputs and operator.inputs[0] in old:
-            old.update(operator.outputs)
+    old = views_of(buffer, operators)
     return any(old.intersection(operator.inputs) for operator in later)
 
 
-__all__ = ["move_copies"]
+def views_of(value: str, operators: Sequence[Operator]) -> set[str]:
+    """``value``, and what ``operators``, in graph order, make of it that may show the same memory."""
+    found = {value}
+    for operator in operators:
+        if operator.op_type in VIEW_OPS and operator.inputs and operator.inputs[0] in found:
+            found.update(operator.outputs)
+    return found
+
+
+__all__ = ["move_copies", "reads_after", "views_of"]

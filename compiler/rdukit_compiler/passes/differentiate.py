@@ -155,7 +155,8 @@ def build_kernels(
     masters = [graph.values[n].kind is ValueKind.PARAMETER and n not in graph.updates for n in inputs]
     convert_again(forward, backward, masters)
     gradients = tuple(name for name, there in zip(wanted, present, strict=True) if there)
-    return _bind(inputs, outputs, tangents, gradients, forward, backward)
+    updated = {n for n in inputs if n in graph.updates}
+    return _bind(inputs, outputs, tangents, gradients, forward, backward, updated)
 
 
 class _SectionFunction:
@@ -238,9 +239,13 @@ def _apart(
 
 def _bind(
     inputs: tuple[str, ...], outputs: tuple[str, ...], tangents: tuple[str, ...], gradients: tuple[str, ...],
-    forward: fx.GraphModule, backward: fx.GraphModule,
+    forward: fx.GraphModule, backward: fx.GraphModule, updated: Collection[str],
 ) -> SectionKernels:  # fmt: skip
-    """Find what each saved value is, and drop from the forward's outputs those that exist already."""
+    """Find what each saved value is, and drop from the forward's outputs those that exist already.
+
+    Args:
+        updated: buffers that hold another value when backward runs: it gets copies of them.
+    """
     (result,) = [node for node in forward.graph.nodes if node.op == "output"]
     leaving: list[Any] = list(result.args[0])
     known = dict(zip(leaving[: len(outputs)], outputs, strict=True))
@@ -253,10 +258,10 @@ def _bind(
     for node in backward.graph.nodes:
         if node.op != "placeholder" or node.name.startswith("tangents_"):
             continue
-        if node.name in by_placeholder:
+        if node.name in by_placeholder and by_placeholder[node.name] not in updated:
             saved.append(SavedValue(by_placeholder[node.name], -1))
             continue
-        source = produced[node.name]
+        source = _copied(node.name, result) if node.name in by_placeholder else produced[node.name]
         if source in known:
             saved.append(SavedValue(known[source], -1))
             continue
@@ -274,6 +279,15 @@ def _bind(
         inputs, outputs, kernel_from_fx(_cleaned(forward.graph)), tuple(saved), tangents, gradients,
         kernel_from_fx(_cleaned(backward.graph)), _work(forward.graph), _work(backward.graph),
     )  # fmt: skip
+
+
+def _copied(placeholder: str, result: fx.Node) -> fx.Node:
+    """A copy of a forward's input, made before anything else overwrites it."""
+    (node,) = (n for n in result.graph.nodes if n.op == "placeholder" and n.name == placeholder)
+    with result.graph.inserting_after(node):
+        copy = result.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def _dense_node(node: fx.Node, result: fx.Node) -> fx.Node:

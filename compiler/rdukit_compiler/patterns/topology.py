@@ -5,9 +5,10 @@ no circle.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.update_order import views_of
 
 
 class Topology:
@@ -16,10 +17,12 @@ class Topology:
     def __init__(self, graph: ModelGraph) -> None:
         self.position = {operator.name: index for index, operator in enumerate(graph.operators)}
         made_by = {output: index for index, o in enumerate(graph.operators) for output in o.outputs}
-        #: Positions of the operators that feed each one; each once, nearest (latest) first.
+        earlier = _readers_of_old_values(graph, made_by)
+        #: Positions of the operators that feed each one, or that read a buffer before it overwrites that; each once,
+        #: nearest (latest) first.
         self.producers: list[tuple[int, ...]] = [
-            tuple(sorted({made_by[name] for name in o.inputs if name in made_by}, reverse=True))
-            for o in graph.operators
+            tuple(sorted({made_by[n] for n in o.inputs if n in made_by} | earlier.get(index, set()), reverse=True))
+            for index, o in enumerate(graph.operators)
         ]
         readers: list[list[int]] = [[] for _ in graph.operators]
         for index, producers in enumerate(self.producers):
@@ -30,6 +33,17 @@ class Topology:
 
     def __len__(self) -> int:
         return len(self.producers)
+
+
+def _readers_of_old_values(graph: ModelGraph, made_by: Mapping[str, int]) -> dict[int, set[int]]:
+    """Operator that makes a buffer's new value → the other operators before it that read the old one."""
+    found: dict[int, set[int]] = {}
+    for buffer, value in graph.updates.items():
+        maker = made_by[value]
+        earlier = graph.operators[:maker]
+        old = views_of(buffer, earlier)
+        found.setdefault(maker, set()).update(i for i, o in enumerate(earlier) if not old.isdisjoint(o.inputs))
+    return found
 
 
 class Groups:

@@ -19,6 +19,15 @@ from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
+from sambaflow.samba.module_state import (
+    ModuleState,
+    Replaced,
+    assignable_buffers,
+    assigned_buffers,
+    check_repeats,
+    memory_of,
+    state_refusal,
+)
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.samba.scans import traced_scans
 from sambaflow.samba.trace_failure import explain_failure
@@ -44,6 +53,22 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         TraceError: an input has no name or two share one, or forward does what a static graph cannot.
         UnsupportedOperator: forward uses something that cannot be compiled.
     """
+    before = ModuleState(model)
+    traced = _trace(model, inputs, name, exposed)
+    if changed := before.changed():
+        after = ModuleState(model)
+        try:
+            again = _trace(model, inputs, name, exposed)
+        except RdukitError as cause:
+            raise TraceError(state_refusal(changed, f"cannot be traced again with that ({cause.message})")) from cause
+        finally:
+            after.restore()
+        check_repeats((traced.graph, traced.state), (again.graph, again.state), changed)
+    return traced
+
+
+def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -> TracedModel:
+    """Trace one call of forward."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     from rdukit_compiler.backend.fake_mode import FakeMode
@@ -58,6 +83,8 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
     positions = {id(tensor): i for i, tensor in enumerate(named.values())}
     trackers: list[Mapping[Any, Any]] = []
     running: list[str] = []
+    #: Buffers that forward assigned, and their new values.
+    assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
         trackers.append(tracker_of_trace())
@@ -67,11 +94,13 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
-            _module_paths(model, running), _stand_ins(model, replaced), _unwrapped(model), static_forms(model),
-            traced_scans(), torch.compiler._compile_session_context(),
+            _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
+            static_forms(model), assignable_buffers(), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
-        return [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
+            assigned[:] = assigned_buffers(places)
+        returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
+        return [*returned, *(new for _, new in assigned)]
 
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
@@ -121,7 +150,9 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
             state[symbol] = tensor
             listed.append(Value(symbol, ValueKind.BUFFER, _dtype(tensor), tuple(tensor.shape)))
             sources[node] = Source(listed[-1], tensor)
-    graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants))
+    symbols = {id(tensor): symbol for symbol, tensor in state.items()}
+    updated = [symbols[id(buffer)] for buffer, _ in assigned]
+    graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants, updated))
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
@@ -158,24 +189,26 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
 
 
 @contextlib.contextmanager
-def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterator[None]:
+def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterator[list[Replaced]]:
     """Put stand-ins in the places of parameters and buffers, wherever they are used: weights may be shared.
 
     ``torch.func.functional_call`` does not restore a module that is reachable by two paths.
     """
-    saved: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    places: list[Replaced] = []
     try:
-        for module in model.modules():
+        for path, module in model.named_modules():
             tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for table in tables:
                 for key, tensor in table.items():
                     if tensor is not None and id(tensor) in replaced:
-                        saved.append((table, key, tensor))
-                        table[key] = replaced[id(tensor)]
-        yield
+                        stand_in = replaced[id(tensor)]
+                        full_path = f"{path}.{key}".lstrip(".")
+                        places.append(Replaced(table, key, tensor, stand_in, memory_of(stand_in), full_path))
+                        table[key] = stand_in
+        yield places
     finally:
-        for table, key, tensor in saved:
-            table[key] = tensor
+        for place in places:
+            place.table[place.key] = place.original
 
 
 @contextlib.contextmanager

@@ -1,0 +1,246 @@
+"""State that forward changes in a module: buffers by assignment are carried, other state must not change the graph.
+
+A graph is traced once and run many times, so what one call of forward leaves for the next has to be in the graph. A
+buffer that forward assigns becomes a buffer that the graph updates. Anything else that changes, such as a Python
+number, is found by comparing the module before and after: then forward is traced a second time, and must give the same
+graph.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from rdukit.errors import TraceError
+from rdukit.pef.kernel import Argument, Ref
+from rdukit_compiler.ir import ModelGraph, ValueKind
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
+
+#: Attributes of a module that are torch's bookkeeping, and change while it is traced.
+_TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+#: Objects that are no state, or that are looked at elsewhere.
+_OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, logging.Logger)
+#: How far lists, dicts and objects are followed.
+_DEPTH: Final = 4
+_LARGEST_CONSTANT_BYTES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A parameter's or buffer's place in a module while stand-ins are there."""
+
+    table: MutableMapping[str, torch.Tensor | None]
+    key: str
+    original: torch.Tensor
+    stand_in: torch.Tensor
+    #: Of the stand-in's memory, before forward runs.
+    memory: int
+    path: str
+
+
+@contextlib.contextmanager
+def assignable_buffers() -> Iterator[None]:
+    """While it lasts, a module takes a SambaTensor for a buffer: the torch tensor in it."""
+    former = nn.Module.__setattr__
+
+    def assign(self: nn.Module, name: str, value: Any) -> None:
+        if isinstance(value, SambaTensor) and name in self.__dict__.get("_buffers", ()):
+            value = unwrap(value)
+        former(self, name, value)
+
+    nn.Module.__setattr__ = assign  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = former  # type: ignore[method-assign]
+
+
+def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Buffers that forward assigned, as (the program's buffer, its new value in the trace).
+
+    Raises:
+        TraceError: forward assigned a parameter, or gave a buffer another shape or dtype, or only one of two names.
+    """
+    found: dict[int, tuple[Replaced, torch.Tensor]] = {}
+    kept: set[int] = set()
+    for place in places:
+        if memory_of(place.stand_in) != place.memory:
+            raise TraceError(
+                f"forward gives {place.path!r} other data (.data = …), which cannot be traced; assign a buffer itself, "
+                "or write into it in place"
+            )
+        new = place.table.get(place.key)
+        if new is place.stand_in:
+            kept.add(id(place.original))
+            continue
+        if isinstance(place.original, nn.Parameter):
+            raise TraceError(
+                f"forward assigns parameter {place.path!r}; parameters change by the optimizer only: compute with "
+                "another tensor, or keep the value in a buffer"
+            )
+        if new is None or (new.shape, new.dtype) != (place.original.shape, place.original.dtype):
+            now = "None" if new is None else f"{new.dtype} {list(new.shape)}"
+            raise TraceError(
+                f"forward makes buffer {place.path!r} {now}, which was {place.original.dtype} "
+                f"{list(place.original.shape)}; a buffer keeps its shape and dtype"
+            )
+        found[id(place.original)] = place, new
+    for key, (place, _) in found.items():
+        if key in kept:
+            raise TraceError(f"forward assigns buffer {place.path!r}, which other names share; write into it in place")
+    return [(place.original, new) for place, new in found.values()]
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What tells a tensor's memory from others'."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+class ModuleState:
+    """What the modules hold besides tensors at one moment: attributes, and what is in their containers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        #: Path, container, and a shallow copy of what was in it.
+        self._kept: list[tuple[str, Any, Any]] = []
+        seen: set[int] = set()
+        for path, module in model.named_modules():
+            self._keep(path or type(model).__name__, module, seen, _DEPTH)
+
+    def changed(self) -> list[str]:
+        """Paths of what is another value now, in the order of the modules."""
+        found: list[str] = []
+        for path, container, former in self._kept:
+            found.extend(f"{path}{key}" for key in _differences(_contents(container), former))
+        return found
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for _, container, former in self._kept:
+            match container:
+                case list():
+                    container[:] = former
+                case set() | deque():
+                    container.clear()
+                    container.update(former) if isinstance(container, set) else container.extend(former)
+                case dict():
+                    container.clear()
+                    container.update(former)
+                case _:
+                    attributes = vars(container)
+                    for name in _contents(container).keys() - former.keys():
+                        del attributes[name]
+                    attributes.update(former)
+
+    def _keep(self, path: str, container: Any, seen: set[int], depth: int) -> None:
+        if id(container) in seen or depth == 0:
+            return
+        seen.add(id(container))
+        former = _contents(container)
+        self._kept.append((path, container, former))
+        items = former.items() if isinstance(former, dict) else enumerate(former)
+        for key, value in list(items):
+            if _is_container(value):
+                self._keep(f"{path}{_step(container, key)}", value, seen, depth - 1)
+
+
+def check_repeats(first: "Traced", second: "Traced", changed: Sequence[str]) -> None:
+    """Check that forward gives the same graph when it is called again.
+
+    Raises:
+        TraceError: it does not; names what forward changed.
+    """
+    if _describe(*first) != _describe(*second):
+        raise TraceError(state_refusal(changed, "the graph changes with it"))
+
+
+def state_refusal(changed: Sequence[str], why: str) -> str:
+    """The message for state that a graph cannot carry."""
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return (
+        f"forward changes {', '.join(changed[:3])}{more}, and {why}: a graph is traced once and run many times; keep "
+        "such state in a buffer (register_buffer) and assign that, or make it an input and an output"
+    )
+
+
+#: A graph, and the program's tensors behind its parameters, buffers and constants.
+Traced = tuple[ModelGraph, Mapping[str, torch.Tensor]]
+
+
+def _contents(container: Any) -> Any:
+    if isinstance(container, list | set | deque | dict):
+        return container.copy()
+    return {k: v for k, v in vars(container).items() if not k.startswith(_TORCHS)}
+
+
+def _is_container(value: Any) -> bool:
+    if isinstance(value, list | set | deque | dict):
+        return True
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, nn.Module | torch.Tensor | SambaTensor | type)
+        and not callable(value)
+    )
+
+
+def _step(container: Any, key: Any) -> str:
+    return f"[{key!r}]" if isinstance(container, list | set | deque | dict) else f".{key}"
+
+
+def _differences(now: Any, former: Any) -> list[str]:
+    if isinstance(former, set):
+        return [] if now == former else ["{…}"]
+    if isinstance(former, list | deque):
+        same = len(now) == len(former) and all(map(_is_same, now, former))
+        return [] if same else ["[…]"]
+    keys = [k for k in {**former, **now} if k not in now or k not in former or not _is_same(now[k], former[k])]
+    return [f".{key}" if isinstance(key, str) else f"[{key!r}]" for key in keys]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return type(one) is type(other) and isinstance(one, _PLAIN) and one == other
+
+
+def _describe(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> object:
+    """What a graph computes, whatever its values are called and in which order they are made."""
+    digests: dict[str, str] = {}
+    for value in graph.values.values():
+        if value.kind is not ValueKind.OPERATOR:
+            digests[value.name] = _digest_of_input(value.name, graph, state)
+    for operator in graph.operators:
+        args = [_with_digests(argument, digests) for argument in operator.args]
+        kwargs = [(key, _with_digests(argument, digests)) for key, argument in sorted(operator.kwargs.items())]
+        call = hashlib.blake2b(repr((operator.op, args, kwargs)).encode(), digest_size=16).hexdigest()
+        digests.update({name: f"{call}.{place}" for place, name in enumerate(operator.outputs)})
+    return [digests[n] for n in graph.outputs], {b: digests[v] for b, v in sorted(graph.updates.items())}
+
+
+def _digest_of_input(name: str, graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> str:
+    if name in graph.rates:
+        return f"rate {graph.rates[name]}"
+    tensor = state.get(name)
+    if "__constant__" not in name or tensor is None or tensor.nbytes > _LARGEST_CONSTANT_BYTES:
+        return name
+    content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return hashlib.blake2b(content, digest_size=16).hexdigest() + f" {tensor.dtype} {list(tensor.shape)}"
+
+
+def _with_digests(argument: Argument, digests: Mapping[str, str]) -> Argument:
+    match argument:
+        case Ref(name):
+            return Ref(digests[name])
+        case list():
+            return [_with_digests(item, digests) for item in argument]
+        case _:
+            return argument
