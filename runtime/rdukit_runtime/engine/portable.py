@@ -24,6 +24,10 @@ from rdukit_runtime.settings import DEVICE
 #: Our own operators by name.
 OPERATORS: Final = {**GROUPED_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS}
 
+#: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
+#: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.
+_FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
+
 #: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
 #: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.
 Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
@@ -87,7 +91,7 @@ class _Writer:
         if node.op == "getitem":
             value, index = node.args
             return f"{self._text(value)}[{self._text(index)}]"
-        called = _callable_of(node.op)
+        called = _callable_of(_FORMS.get(node.op, node.op))
         keywords = dict(node.kwargs)
         if self._device.type != "cpu" and node.op not in OPERATORS:
             if _makes_from_nothing(called) and keywords.get("device") is None:

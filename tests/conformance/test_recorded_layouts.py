@@ -1,0 +1,21 @@
+"""Operators whose results lie otherwise in memory than torch's records say: kernels compute the same all the same."""
+
+import torch
+
+from rdukit_compiler.backend.kernel_graph import kernel_from_fx
+from rdukit_compiler.backend.torch_private import trace_aten
+from rdukit_runtime.engine.portable import build_portable
+
+
+def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:
+    """``softplus_backward`` of a transposed gradient is recorded without gaps and comes transposed."""
+
+    def function(gradient: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        made = torch.ops.aten.softplus_backward.default(gradient.transpose(1, 2), x, 1, 20)
+        return [made.view(6, 4)]
+
+    inputs = [torch.randn(2, 4, 3), torch.randn(2, 3, 4)]
+    traced = trace_aten(function, inputs)
+    (made,) = build_portable(kernel_from_fx(traced.graph))(tuple(inputs), {})
+    expected = inputs[0].transpose(1, 2) * torch.sigmoid(inputs[1])
+    assert torch.allclose(made, expected.reshape(6, 4))
