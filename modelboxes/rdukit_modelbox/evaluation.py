@@ -12,9 +12,10 @@ from rdukit_modelbox.program import Program
 
 
 def evaluate(program: Program, samples: Samples, context: VerbContext, stage: str = "evaluate") -> Evaluation:
-    """Run forward over all samples; the last batch is padded.
+    """Run forward over all samples, in evaluation mode; the last batch is padded, which changes no answer.
 
     Raises:
+        InvalidArgument: padding would change answers, because the rows of a batch depend on each other.
         Cancelled: between two batches.
     """
     batch, count = program.shape.batch_size, len(samples)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.shape import SERVE, TRAIN, Shape, read_shape
+from rdukit_modelbox.shape import IGNORED, SERVE, TRAIN, Shape, read_shape
 from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.modes import evaluating
 
 #: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
 COMPILED_LR: Final = 0.01
@@ -27,6 +28,8 @@ COMPILED_WEIGHT_DECAY: Final = 1e-4
 COMPILED_GRAD_NORM: Final = 1.0
 #: The graph for one row of a PEF that serves batches, and what its inputs' names begin with.
 ONE_ROW: Final = "one_row"
+#: By how much answers may differ that are equal: additions may come in another order, and bf16 rounds to 2**-8.
+TOLERANCES: Final = {"f32": 1e-4, "bf16": 2.0**-6}
 #: What a model of each task returns.
 OUTPUTS: Final = {
     ("classification", TRAIN): ("loss", "logits"),
@@ -59,6 +62,8 @@ class Program:
         self.shape = replace(shape, outputs=OUTPUTS[entry.task, shape.purpose], task=entry.task)
         self._entry = entry
         self._traced: Any = None
+        #: Whether it was seen that what fills a batch up changes no row's answer.
+        self._rows_are_alone = False
 
     def compile(self, name: str, folder: Path, mode: str, target: str, num_tiles: int) -> Path:
         """Compile to ``<folder>/<name>/<name>.pef`` and return that path.
@@ -104,6 +109,24 @@ class Program:
         else:
             self._traced = utils.trace_graph(self.model, self.inputs, self.optimizer, pef=str(pef))
 
+    def check_evaluation(self, batch: Sequence[NDArray[Any]], samples: int) -> None:
+        """Refuse what could not be evaluated, before anything is trained.
+
+        Args:
+            batch: any whole one. samples: how many an evaluation has.
+        Raises:
+            PefMismatch: the model computes something else in evaluation mode, and the PEF has no graph for that.
+            InvalidArgument: the samples leave a batch that is not full, and what fills it up changes its answers.
+        """
+        with evaluating(self.model):
+            samba.session.check_mode(str(self.model.name))
+        count = samples % self.shape.batch_size
+        values, labels = batch[0], batch[1].copy()
+        if self.shape.task == "language-modelling":
+            labels[count:] = IGNORED
+        if count and (labels[:count] != IGNORED).any():
+            self.forward_filled([values, labels], count)
+
     def train_step(self, batch: Sequence[NDArray[Any]], rates: Mapping[str, float]) -> float:
         """One whole step on one batch, an array per input; returns its loss before the update.
 
@@ -115,24 +138,53 @@ class Program:
         return float(samba.to_torch(outputs[0]).float().mean())
 
     def forward(self, batch: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
-        """Forward only, on one batch, nothing dropped out; the outputs as f32, in the order of ``shape.outputs``."""
-        outputs = samba.session.run(
-            input_tensors=self._named(batch), output_tensors=self._traced, section_types=["fwd"],
-            hyperparam_dict={"p": 0.0}, graph_name=str(self.model.name),
-        )  # fmt: skip
+        """Forward only, on one batch, in evaluation mode; the outputs as f32, in the order of ``shape.outputs``.
+
+        Nothing is dropped out, batch norms take their running statistics and leave them as they are.
+        """
+        with evaluating(self.model):
+            outputs = samba.session.run(
+                input_tensors=self._named(batch), output_tensors=self._traced, section_types=["fwd"],
+                graph_name=str(self.model.name),
+            )  # fmt: skip
         return tuple(samba.to_torch(output).float() for output in outputs)
+
+    def forward_filled(self, batch: Sequence[NDArray[Any]], count: int) -> tuple[torch.Tensor, ...]:
+        """``forward`` of a batch of which only the first ``count`` rows are asked for; the others fill it up.
+
+        The first time it is tried whether other rows in their place would change the answers, or the loss.
+
+        Raises:
+            InvalidArgument: they would, so the rows of a batch depend on each other.
+        """
+        outputs = self.forward(batch)
+        if count == self.shape.batch_size or self._rows_are_alone:
+            return outputs
+        found, other = (made[-1] for made in (outputs, self.forward([_filled_anew(batch[0], count), *batch[1:]])))
+        found, other = (made[:count] if made.dim() else made for made in (found, other))
+        tolerance = TOLERANCES[self.shape.precision] * max(1.0, float(found.abs().max()))
+        if not bool(((found - other).abs() <= tolerance).all()):
+            raise InvalidArgument(
+                f"{count} samples fill no batch of {self.shape.batch_size}, and what fills it up changes the answers: "
+                "the rows of a batch depend on each other in this model, or on chance; use a number of samples that "
+                "the batch size divides, or compile with another batch size"
+            )
+        self._rows_are_alone = True
+        return outputs
 
     def logits_of(self, features_NF: NDArray[np.float32]) -> NDArray[np.float32]:
         """Forward of a classifier for at most one batch of rows; the rest of the batch is zeros and cut off again.
 
         Returns:
             [N, C] float32.
+        Raises:
+            InvalidArgument: that rest would change the answers.
         """
         count, batch = len(features_NF), self.shape.batch_size
         padded = np.zeros((batch, self.shape.features), np.float32)
         padded[:count] = features_NF
         labels = [np.zeros(batch, np.int64)] if self.shape.purpose == TRAIN else []
-        logits = self.forward([padded, *labels])[-1]
+        logits = self.forward_filled([padded, *labels], count)[-1]
         found: NDArray[np.float32] = logits.reshape(batch, -1)[:count].numpy()
         return found
 
@@ -196,6 +248,18 @@ def _build_optimizer(model: nn.Module, shape: Shape) -> Any:
         model.parameters(), lr=COMPILED_LR, momentum=COMPILED_MOMENTUM, weight_decay=COMPILED_WEIGHT_DECAY,
         max_grad_norm=clip,
     )  # fmt: skip
+
+
+def _filled_anew(values: NDArray[Any], count: int) -> NDArray[Any]:
+    """``values`` with other numbers behind the first ``count`` rows: noise, or integers that occur before them."""
+    chance = np.random.default_rng(count)
+    filled = values.copy()
+    shape = values[count:].shape
+    if np.issubdtype(values.dtype, np.floating):
+        filled[count:] = chance.standard_normal(shape) * max(1.0, float(np.abs(values[:count]).max(initial=0.0)))
+    else:
+        filled[count:] = chance.choice(values[:count].ravel(), shape)
+    return filled
 
 
 def plain_tensor(value: Any) -> torch.Tensor:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 METADATA_KEY: Final = "modelbox"
 TRAIN: Final = "train"
 SERVE: Final = "serve"
+#: A label that counts in no loss, as torch's cross entropy has it by default.
+IGNORED: Final = -100
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ ITEM_BYTES: Mapping[str, int] = {
 _MOST_BYTES = 2**60
 
 
+#: Key of a training PEF's metadata that says why it has no evaluation graph, although it needs one.
+NO_EVALUATION = "no_evaluation_graph"
+
+
 class SymbolKind(StrEnum):
     """What a symbol is for, and who fills it."""
 

@@ -1,16 +1,19 @@
 """Which symbols of a PEF are served, under which names: from the box's ``serving`` block, else from the PEF. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.model import Graph, Pef, SectionType, Symbol
+from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType, Symbol, SymbolKind
 from rdukit_modelbox.serving.classification import class_count
 from rdukit_modelbox.serving.datatypes import BY_TORCH_NAME
 from rdukit_modelbox.serving.indices import find_tables
 from rdukit_modelbox.serving.signature import Signature, TensorSpec
 from rdukit_modelbox.shape import METADATA_KEY, TRAIN, shape_of
+
+#: Format from which on a training PEF has an evaluation graph, where it needs one.
+EVALUATES_SINCE: Final = (1, 4)
 
 
 def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
@@ -28,6 +31,35 @@ def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str
         return serving.get("graph"), None
     graphs = shape_of(pef, pef.name).graphs
     return (graphs[max(graphs)], graphs.get(1)) if graphs else (None, None)
+
+
+def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int, int]]) -> Graph:
+    """The graph that answers for ``graph``: its evaluation graph, where it has one.
+
+    Args:
+        format_of: gives the version of the PEF's format.
+    Raises:
+        PefMismatch: ``graph`` computes something else when it is not trained, and the PEF has no graph for that.
+    """
+    if (found := pef.evaluation_of(graph.name)) is not None:
+        return found
+    if not pef.inference:
+        why = str(pef.metadata.get(NO_EVALUATION, ""))
+        if why or (_keeps_account(pef, graph) and format_of() < EVALUATES_SINCE):
+            raise PefMismatch(
+                f"{pef.name} was compiled to train, and has no evaluation graph{f', because {why}' if why else ''}; "
+                "to serve it, compile it again, or with purpose=serve"
+            )
+    return graph
+
+
+def _keeps_account(pef: Pef, graph: Graph) -> bool:
+    """Whether forward drops something out, or updates buffers, as batch norms do with their statistics."""
+    bound = {n for number in graph.schedule for n in (*pef.sections[number].inputs, *pef.sections[number].outputs)}
+    if not bound.isdisjoint(pef.hyperparameters):
+        return True
+    made = (name for number in forward_sections(pef, graph) for name in pef.sections[number].outputs)
+    return any(pef.symbols[name].kind is SymbolKind.BUFFER for name in made)
 
 
 def choose_signature(

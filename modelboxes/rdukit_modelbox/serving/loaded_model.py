@@ -15,7 +15,12 @@ from rdukit.errors import InvalidArgument
 from rdukit.pef import read_pef
 from rdukit.pef.model import Graph, SymbolKind
 from rdukit_modelbox.checkpoints import open_parameters
-from rdukit_modelbox.serving.choose_tensors import choose_graphs, choose_signature, forward_sections
+from rdukit_modelbox.serving.choose_tensors import (
+    choose_evaluation,
+    choose_graphs,
+    choose_signature,
+    forward_sections,
+)
 from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.serving.signature import TensorSpec
 from rdukit_runtime.application import Application, open_application
@@ -36,7 +41,8 @@ class LoadedModel:
             checkpoint: a safetensors file, or a folder that train made; None leaves the parameters zero and is legal
                 for a PEF without any.
         Raises:
-            PefError, NoResources: the PEF cannot be used here. InvalidArgument: the checkpoint is of another model.
+            PefError, NoResources: the PEF cannot be used here; PefMismatch: it can train and not evaluate.
+                InvalidArgument: the checkpoint is of another model.
         """
         began = time.perf_counter()
         self._application: Application = open_application(pef, name)
@@ -44,7 +50,9 @@ class LoadedModel:
             found = self._application.pef
             self._program = self._application.program
             batches, row = choose_graphs(found, serving)
-            self._graph = self._program.find_graph(batches)
+            self._graph = choose_evaluation(
+                found, self._program.find_graph(batches), lambda: read_pef(pef).format_version
+            )
             self._row_graph = None if row is None else self._program.find_graph(row)
             self._upload(checkpoint)
             self.signature = choose_signature(

@@ -70,9 +70,10 @@ class Task(Protocol):
         ...
 
     def evaluate(self, program: Program, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
-        """Run forward over a whole split that is not empty.
+        """Run forward over a whole split that is not empty, in evaluation mode: state stays as it is.
 
         Raises:
+            InvalidArgument: the last batch is not full, and what fills it up changes its answers.
             Cancelled: between two batches.
         """
         ...

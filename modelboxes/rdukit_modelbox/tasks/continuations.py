@@ -17,8 +17,9 @@ from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.serving.text.generation import generate
 from rdukit_modelbox.serving.text.program import TextProgram
 from rdukit_modelbox.serving.text.sampling import Sampler, SamplingOptions
+from rdukit_modelbox.shape import IGNORED
 from rdukit_modelbox.tasks.base import measured
-from rdukit_modelbox.tasks.texts import IGNORED, Texts
+from rdukit_modelbox.tasks.texts import Texts
 
 #: Tokens of a text without a prompt of its own that are taken as the prompt.
 PROMPT_TOKENS: Final = 16

@@ -15,9 +15,9 @@ from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
 from rdukit_modelbox.serving.text.program import TextProgram
 from rdukit_modelbox.serving.text.sampling import log_probabilities
-from rdukit_modelbox.shape import TRAIN, Shape
+from rdukit_modelbox.shape import IGNORED, TRAIN, Shape
 from rdukit_modelbox.tasks.base import Scores, measured
-from rdukit_modelbox.tasks.texts import IGNORED, Texts
+from rdukit_modelbox.tasks.texts import Texts
 
 
 def write_perplexity(
@@ -42,21 +42,23 @@ def write_perplexity(
 
 
 def judge_program(program: Program, data: Texts, split: str, context: VerbContext, stage: str) -> Scores:
-    """Mean loss of the predicted tokens of a split, and its exponential.
+    """Mean loss of the predicted tokens of a split, and its exponential, in evaluation mode.
 
     Raises:
+        InvalidArgument: what fills up the last batch changes its loss, because sequences depend on each other.
         Cancelled: between two batches.
     """
-    total, sums, tokens = -(-data.count(split) // program.shape.batch_size), 0.0, 0
-    for step, batch in enumerate(data.held_out(split, program.shape.batch_size), 1):
+    size, count = program.shape.batch_size, data.count(split)
+    total, sums, tokens = -(-count // size), 0.0, 0
+    for step, batch in enumerate(data.held_out(split, size), 1):
         context.check_cancelled()
         counted = int((batch[1] != IGNORED).sum())
         if counted:
-            (loss,) = program.forward(batch)
+            (loss,) = program.forward_filled(batch, min(size, count - (step - 1) * size))
             sums += float(loss.mean()) * counted
             tokens += counted
         context.progress(Progress(stage, step, total))
-    return text_scores(sums, tokens, data.count(split))
+    return text_scores(sums, tokens, count)
 
 
 def text_scores(loss_sum: float, tokens: int, samples: int) -> Scores:

@@ -11,11 +11,9 @@ from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic, write_json_atomic
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
 from rdukit_modelbox.serving.text.program import GENERATION_FILE, TOKENIZER_FILE
-from rdukit_modelbox.shape import Shape
+from rdukit_modelbox.shape import IGNORED, Shape
 from rdukit_modelbox.tasks.base import Batch
 
-#: A label that counts in no loss, as torch's cross entropy has it by default.
-IGNORED: Final = -100
 #: Kinds of tokens that are predicted: those of a completion, and the separator that ends an article.
 PREDICTED: Final = (1, 3)
 

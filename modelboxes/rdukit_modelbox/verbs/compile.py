@@ -68,9 +68,10 @@ def shape_to_compile(box: Box, entry: ModelEntry, parameters: Mapping[str, Param
 
 def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]:
     """What compile answers about a PEF. ``projected_step_seconds`` is the cost model's, for the target chip; of a PEF
-    with graphs for several numbers of rows it is that of the most.
+    with graphs for several numbers of rows it is that of the most, and evaluation is not part of a step.
     """
-    step = pef.graphs[shape.graphs[max(shape.graphs)]].schedule if shape.graphs else None
+    stepping = (pef.graphs[shape.graphs[max(shape.graphs)]],) if shape.graphs else pef.main_graphs()
+    step = {number for graph in stepping for number in graph.schedule}
     return {
         "sections": len(pef.sections),
         "section_types": {str(kind): n for kind in SectionType if (n := sum(s.type is kind for s in pef.sections))},
@@ -79,6 +80,6 @@ def figures_of(pef: Pef, native_kernels: int, shape: Shape) -> dict[str, object]
         "precision": pef.precision,
         "purpose": shape.purpose,
         "batch_size": shape.batch_size,
-        "projected_step_seconds": sum(s.cost.seconds for s in pef.sections if step is None or s.id in step),
+        "projected_step_seconds": sum(s.cost.seconds for s in pef.sections if s.id in step),
         "native_kernels": native_kernels,
     }

@@ -33,8 +33,10 @@ def run_train(
 
     Raises:
         Conflict: ``<output>/checkpoint`` belongs to another training.
-        InvalidArgument: the data set does not fit the PEF, is smaller than a batch, or the input checkpoint cannot be
-            resumed with these parameters; the PEF was compiled to serve.
+        InvalidArgument: the data set does not fit the PEF, is smaller than a batch, or cannot be evaluated because the
+            rows of a batch depend on each other; the input checkpoint cannot be resumed with these parameters; the PEF
+            was compiled to serve.
+        PefMismatch: the PEF cannot evaluate the model.
         RuntimeFault: the loss is not a number any more.
         Cancelled: between two steps.
     """
@@ -55,6 +57,8 @@ def run_train(
     program = Program(shape, options.seed, entry_of(context.box))
     program.load(inputs["pef"])
     try:
+        if split is not None:
+            program.check_evaluation(next(data.batches(shape.batch_size, options.seed, 0, 0)), data.count(split))
         start = _starting_point(context, program, folder, inputs.get("checkpoint"), identity, options)
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
-from rdukit.pef.model import Graph, Pef
+from rdukit.pef.model import NO_EVALUATION, Graph, Pef
 from rdukit_compiler.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
 from rdukit_compiler.ir import ModelGraph
 from sambaflow.samba.tracer import TracedModel, trace_model
@@ -208,10 +208,9 @@ class Modes:
         if self._pef.inference and not mode.startswith("a "):
             return f"{said}; call model.{'eval' if mode == 'evaluation' else 'train'}() before compile and trace"
         if mode == "evaluation" and self._traced_in_training:
-            return (
-                f"{said}, which has no evaluation graph; compile this program again, which adds one unless the "
-                f"compile says why it cannot, or call model.train()"
-            )
+            if why := self._pef.metadata.get(NO_EVALUATION):
+                return f"{said}, which has no evaluation graph, because {why}; call model.train()"
+            return f"{said}, which has no evaluation graph; compile this program again, or call model.train()"
         return f"{said}; put the model into the mode in which it was traced, or compile and trace it in this one"
 
     @property

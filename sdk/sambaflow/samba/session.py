@@ -17,7 +17,7 @@ from torch import nn
 from rdukit.collector import paused_collector
 from rdukit.errors import InvalidArgument, PefMismatch, RdukitError, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import read_pef
-from rdukit.pef.model import Graph, Pef, SectionType
+from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType
 from sambaflow.samba.data_parallel import Replicas
 from sambaflow.samba.modes import Modes, Watched, trace_evaluation, watching_modes
 from sambaflow.samba.multigraph_session import MultigraphSession
@@ -107,8 +107,10 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         groups = () if inference else compiler_groups(chosen)
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
         graphs = [TracedGraph(traced.graph, groups)]
-        if not inference and (evaluation := self._trace_evaluation(model, inputs, traced)) is not None:
-            graphs.append(TracedGraph(evaluation, evaluates=traced.graph.name))
+        if not inference:
+            evaluation, why = self._trace_evaluation(model, inputs, traced)
+            graphs += [TracedGraph(evaluation, evaluates=traced.graph.name)] if evaluation is not None else []
+            embedded = {**embedded, NO_EVALUATION: why} if why else embedded
         path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
         self.pef_path = path
         return path
@@ -128,16 +130,16 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         attach_legacy_run(model)
         return traced
 
-    def _trace_evaluation(self, model: nn.Module, inputs: Any, traced: TracedModel) -> "ModelGraph | None":
-        """The evaluation graph to compile; None where there is no need, or with a warning no way."""
+    def _trace_evaluation(self, model: nn.Module, inputs: Any, traced: TracedModel) -> "tuple[ModelGraph | None, str]":
+        """The evaluation graph to compile; None where there is no need, or no way: then why, also as a warning."""
         self.tracing = True
         try:
-            return trace_evaluation(model, inputs, traced, self._watched)
+            return trace_evaluation(model, inputs, traced, self._watched), ""
         except RdukitError as why:
             logger.warning(
                 "the PEF gets no evaluation graph: %s; after model.eval() it will not run", why.message
             )  # fmt: skip
-            return None
+            return None, why.message
         finally:
             self.tracing = False
 
@@ -283,11 +285,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         """
         application = self._loaded()
         program = application.program
-        graph = program.find_graph(graph_name)
-        if self._modes is not None:
-            graph = self._modes.graph_now(graph)
-        elif self._graph_modes:
-            self._check_modes(graph)
+        graph = self._graph_now(graph_name)
         requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
         key = (
             graph.name,
@@ -322,6 +320,23 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             return [self._handle(name) for name in requested]
 
         return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+
+    def check_mode(self, graph_name: str | None = None) -> None:
+        """Refuse now what a run of the graph would refuse of the mode that its model is in. Ours, not the vendor's.
+
+        Raises:
+            PefMismatch: the PEF has no graph for that mode.
+        """
+        self._graph_now(graph_name)
+
+    def _graph_now(self, name: str | None) -> Graph:
+        """The graph to run for the one called ``name``, by the mode that its model is in."""
+        graph = self._loaded().program.find_graph(name)
+        if self._modes is not None:
+            return self._modes.graph_now(graph)
+        if self._graph_modes:
+            self._check_modes(graph)
+        return graph
 
     def _choose_sections(
         self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
