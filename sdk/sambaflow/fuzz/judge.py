@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from sambaflow.fuzz.programs import Program, build_module, draw_inputs, draw_seeds
+from sambaflow.fuzz.programs import REFUSALS, Program, build_module, draw_inputs, draw_seeds
 
 #: Learning rate of the steps that are compared, and how many there are.
 LEARNING_RATE: Final = 0.05
@@ -78,22 +78,14 @@ def run_torch(program: Program, move: float = 0.0, number: int = 0) -> Results:
     Raises:
         IllegalProgram: torch refuses the program.
     """
-    module, inputs = build_module(program), draw_inputs(program)
     try:
+        module, inputs = build_module(program), draw_inputs(program)
         if not move:
             return _train(program, module, inputs)
         generator = torch.Generator().manual_seed(number)
         with _Rounding(move, generator):
             return _train(program, module, inputs)
-    except (
-        RuntimeError,
-        ValueError,
-        IndexError,
-        TypeError,
-        AttributeError,
-        NotImplementedError,
-        UnboundLocalError,
-    ) as cause:
+    except (*REFUSALS, UnboundLocalError) as cause:
         raise IllegalProgram(str(cause)) from cause
 
 

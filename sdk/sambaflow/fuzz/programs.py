@@ -14,6 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+#: What torch raises of a program that it refuses.
+REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError, AttributeError, AssertionError)
+
 _NAME: Final = re.compile(r"\b(?:self\.[pbm]\d+|[xv]\d+)\b")
 
 #: Functions with gradients of their own that programs may use, by the word that a step calls them by.

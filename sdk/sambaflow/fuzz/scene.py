@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sambaflow.fuzz.programs import FUNCTIONS, Declared, Program, Step, scope
+from sambaflow.fuzz.programs import FUNCTIONS, REFUSALS, Declared, Program, Step, scope
 
 #: Elements of a result, and its magnitude, beyond which a step is not taken.
 _MOST_ELEMENTS: Final = 6000
@@ -150,7 +150,7 @@ class Scene:
         before = {name: value._version for name, value in self.values.items()}
         try:
             exec(line, self._held)
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, AssertionError) as cause:
+        except REFUSALS as cause:
             raise Unfit from cause
         results = {name: self._held.get(name) for name in step.made}
         changed = [v for n, v in self.values.items() if v._version != before[n]]

@@ -1,5 +1,7 @@
 """What a step may be, continued: layers, attention, losses; writes in place, state, regions, functions of one's own."""
 
+import torch
+
 from sambaflow.fuzz.proposals import proposal
 from sambaflow.fuzz.scene import Scene, Unfit
 
@@ -234,7 +236,7 @@ _WRITES = (
     "{a}[..., None, 0] = 2.0", "{a}[:, 0], {a}[:, -1] = {b}[:, -1], {b}[:, 0]", "{a}.T[0] = 1.5",
     "{a}.as_strided((1,), (1,)).fill_(1.0)", "{a}.masked_scatter_({b} > 0, {b})",
     "{a}.movedim(0, -1)[..., 0].sub_({b}[0])", "{a}.cumsum_(0)", "{a}.pow_(2)",
-    "{a}.scatter_add_(0, torch.zeros_like({a}, dtype=torch.long), {b})", "{a}.detach().mul_(2)", "{a}.data.mul_(2)",
+    "{a}.scatter_add_(0, torch.zeros_like({a}, dtype=torch.long), {b})", "{a}.detach().mul_(2)",
     "{a}.swapaxes(0, -1)[-1] = 0.1", "{a}.unfold(0, 1, 1)[0] += 1", "{a}.tril_()", "{a}.round_()", "{a}.abs_()",
 )  # fmt: skip
 
@@ -271,7 +273,12 @@ def write(s: Scene) -> None:
     shape = s.shape(a)
     if not a.startswith("v") and s.chance(0.9):
         raise Unfit
-    b = s.floating(where=lambda t: list(t.shape) == shape) if s.chance(0.6) else s.parameter(shape)
+    memory = s.values[a].untyped_storage().data_ptr()  # what overlaps is read while it is written
+
+    def fits(value: torch.Tensor) -> bool:
+        return list(value.shape) == shape and value.untyped_storage().data_ptr() != memory
+
+    b = s.floating(where=fits) if s.chance(0.6) else s.parameter(shape)
     for _ in range(s.one_of([1, 1, 2])):
         s.add(s.one_of(_WRITES).format(a=a, b=b), 0)
     if s.chance(0.5):
