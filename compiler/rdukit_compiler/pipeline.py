@@ -24,7 +24,7 @@ import torch
 
 from rdukit import __version__
 from rdukit.cpu import cpu_signature
-from rdukit.errors import CompileError
+from rdukit.errors import CompileError, RdukitError
 from rdukit.files import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
 from rdukit.pef.memory_view import memory_line
@@ -74,7 +74,16 @@ def compile_graphs(graphs: Sequence[TracedGraph], options: CompileOptions, repor
     """
     options.check()
     with NativeBuilder() as builder:
-        return _compile(graphs, options, reporter, builder)
+        try:
+            return _compile(graphs, options, reporter, builder)
+        except (RdukitError, OSError, MemoryError):
+            raise
+        except Exception as cause:
+            names = ", ".join(traced.graph.name for traced in graphs)
+            raise CompileError(
+                f"internal: compiling {names} failed: {type(cause).__name__}: {cause}; this is a fault of the "
+                "compiler, not of the model: another mode (--o0) may do"
+            ) from cause
 
 
 def _compile(

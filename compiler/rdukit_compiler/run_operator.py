@@ -17,6 +17,7 @@ from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.dropout import dropout, feature_dropout
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.lookups import embedding, index
+from rdukit_compiler.masked_writes import index_fill, index_put
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
 from rdukit_compiler.patterns.vocabulary import LOSSES
@@ -45,6 +46,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         CompileError: torch refuses the operator all the same.
     """
     function = _FORMS.get(operator.op) or callable_of(operator.op)
+    if operator.op_type.startswith("special_"):  # few of them have a bf16 form
+        function = _wide(operator.op)
     if runs_on_host(operator):
         function = _on_host(operator.op)
     args = [decode(a, tensors) for a in operator.args]
@@ -61,6 +64,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
             made = function(*args, **kwargs)
     except RuntimeError:
         made = _attempt(function, promote_floats(args) or args, kwargs, operator)
+    except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
+        raise _refusal(operator, cause) from cause
     if results:
         made = _rounded(made, results)
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
@@ -83,9 +88,13 @@ def _is_wide(value: Any) -> bool:
 def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
     try:
         return function(*args, **kwargs)
-    except RuntimeError as cause:
-        where = operator.module or "forward"
-        raise CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}") from cause
+    except Exception as cause:
+        raise _refusal(operator, cause) from cause
+
+
+def _refusal(operator: Operator, cause: Exception) -> CompileError:
+    where = operator.module or "forward"
+    return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}")
 
 
 @contextlib.contextmanager
@@ -150,7 +159,7 @@ def _wide(op: str) -> Callable[..., Any]:
     def form(*args: Any, **kwargs: Any) -> torch.Tensor:
         kinds = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
         made: torch.Tensor = callable_of(op)(*(_as_wide(a) for a in args), **kwargs)
-        return made.to(torch.bfloat16) if kinds == {torch.bfloat16} else made
+        return made.to(torch.bfloat16) if kinds == {torch.bfloat16} and made.is_floating_point() else made
 
     return form
 
@@ -192,6 +201,15 @@ _CONVOLUTIONS = (
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
 )  # fmt: skip
+#: Operators of which torch has no bf16 form on the processor.
+_WITHOUT_BF16 = (
+    "aten.cdist.default", "aten._cdist_forward.default", "aten.complex.default", "aten.polar.default",
+    "aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default", "aten.pdist.default",
+    "aten.avg_pool3d.default", "aten.multi_margin_loss.default", "aten.multilabel_margin_loss.default",
+    "aten.stft.default", "aten.stft.center", "aten.istft.default",
+    *(f"aten.fft_{word}{axes}.default" for word in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+      for axes in ("", "2", "n")),
+)  # fmt: skip
 _FORMS: dict[str, Callable[..., Any]] = {
     **{op: convolution_form(op) for op in _CONVOLUTIONS},
     **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in LOSSES},
@@ -202,6 +220,9 @@ _FORMS: dict[str, Callable[..., Any]] = {
     INT8_EMBEDDING: int8_embedding,
     "aten.layer_norm.default": _layer_norm,
     "aten.index.Tensor": index,
+    "aten.index_put.default": index_put,
+    "aten.index_fill.int_Tensor": index_fill,
+    **{op: _wide(op) for op in _WITHOUT_BF16},
     "aten.batch_norm.default": _batch_norm,
     "aten.dropout.default": dropout,
     "aten.feature_dropout.default": feature_dropout,

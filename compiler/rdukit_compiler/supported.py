@@ -1,7 +1,7 @@
 """Which operators the device has, and what to write instead of one that it has not.
 
-The device runs ATen operators on static tensors. Left out are those that no tiled dataflow chip runs (matrix
-decompositions, Fourier transforms, counting into bins) and operators of other libraries, which no kernel is known for.
+The device runs ATen operators on static tensors. Left out are matrix decompositions, which no tiled dataflow chip
+runs, and operators of other libraries, which no kernel is known for.
 
 Source: compiler reference 6 and SDK reference 23 (unsupported operators fail at compile, naming operator and module);
 the families and the nearest operators are ours, as the vendor's full list is not public.
@@ -25,8 +25,8 @@ _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         "inverse linalg_inv linalg_inv_ex linalg_solve linalg_solve_ex "
         "cholesky cholesky_inverse cholesky_solve linalg_cholesky linalg_cholesky_ex linalg_pinv linalg_lstsq "
-        "lu_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_ldl_factor "
-        "linalg_ldl_solve linalg_tensorsolve linalg_tensorinv".split(),
+        "lu_solve _lu_with_info linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_ldl_factor "
+        "linalg_ldl_factor_ex linalg_ldl_solve linalg_tensorsolve linalg_tensorinv".split(),
         "matmul with an inverse that the host has computed and that is passed as an input",
     ),
     **dict.fromkeys(
@@ -38,18 +38,10 @@ _NEAREST: Final[Mapping[str, str]] = {
         "det logdet slogdet linalg_det linalg_slogdet _linalg_det _linalg_slogdet".split(),
         "mul and sum over elements that are computed in forward, or a value that the host passes as an input",
     ),
-    **dict.fromkeys(
-        "matrix_exp linalg_matrix_exp linalg_matrix_power matrix_power".split(), "repeated matmul"
-    ),
-    **dict.fromkeys(
-        "fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn "
-        "fft_irfftn fft_hfft fft_ihfft stft istft _fft_r2c _fft_c2r _fft_c2c".split(),
-        "matmul with a matrix of cosines and sines, or conv1d",
-    ),
-    **dict.fromkeys(
-        "bincount histogram histogramdd".split(), "one_hot and sum, which count into a fixed number of bins"
-    ),
+    **dict.fromkeys("matrix_exp linalg_matrix_exp linalg_matrix_power matrix_power".split(), "repeated matmul"),
 }  # fmt: skip
+
+_POWERS: Final = frozenset({"linalg_matrix_power", "matrix_power"})
 
 #: Names to look for the nearest of an operator from another library. Source: compiler reference 6.2.
 _KNOWN: Final = (
@@ -72,6 +64,8 @@ def is_supported(operator: Operator) -> bool:
         return True
     if operator.op == CUSTOM_FUNCTION:
         return all(map(is_supported, backward_operators(operator)))
+    if operator.op_type in _POWERS:
+        return isinstance(operator.args[1], int) and operator.args[1] >= 0  # repeated products; below, of an inverse
     return namespace in _NAMESPACES and name.split(".")[0].rstrip("_") not in _NEAREST
 
 

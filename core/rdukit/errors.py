@@ -241,6 +241,12 @@ class RuntimeFault(RdukitError):
     code, exit_status, http_status, grpc_status = "runtime-error", 8, 409, "FAILED_PRECONDITION"
 
 
+class SectionFailed(RuntimeFault):
+    """A section stopped at the values that it was given, such as an index beyond its table; the message names it."""
+
+    code = "section-failed"
+
+
 class NoResources(RuntimeFault):
     """Not enough free tiles, memory or application places on the node; the message says what would fit."""
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from rdukit.cpu import has_avx512_bf16
+from rdukit.errors import SectionFailed
 from rdukit.pef import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.products import interface_functions
@@ -413,7 +414,7 @@ def test_a_repeated_run_that_fails_says_where_and_the_next_one_works(kernels: di
     program.write("t", _numbers(5, 4))
     at, rows = torch.tensor([1, 99]), torch.empty(2, 4)
     call = program.repeated(program.find_graph(None), (0,), {}, [("i", at)], [("y", rows)])
-    with pytest.raises(RuntimeError, match=r"section 'fwd' failed: .*index out of bounds"):
+    with pytest.raises(SectionFailed, match=r"section 'fwd' failed: .*index out of bounds"):
         call()
     assert program.page.read().phase == HOST
     at.fill_(3)

@@ -4,7 +4,7 @@ A recorded tensor holds no data. Programs look at some all the same, such as whe
 all zeros; what they made from nothing can be made for real, from the record.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,6 +14,8 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
+#: Operators that a boolean index makes depend on data.
+INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::_unsafe_index"})
 #: More would be no constant but a computation that belongs on the device.
 MOST_OPERATORS: Final = 64
 MOST_ELEMENTS: Final = 1 << 24
@@ -30,8 +32,8 @@ _COMPARISONS: Final = {
 FindOrigin = Callable[[torch.Tensor], fx.Node | None]
 
 
-def find_known_number(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> bool | int | float | None:
-    """The number in the one-element tensor of ``node``; None if it is not known before the program runs.
+def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> torch.Tensor | None:
+    """The tensor of ``node`` with its values; None if they are not known before the program runs.
 
     Args:
         root: holds the constants of a graph that has no module yet.
@@ -52,8 +54,30 @@ def find_known_number(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigi
                 arguments = fx.node.map_arg((current.args, current.kwargs), lambda n: made[n])
                 assert callable(current.target)
                 made[current] = current.target(*arguments[0], **arguments[1])
-        number: bool | int | float = made[node].item()
-        return number
+        found: torch.Tensor = made[node]
+        return found
+
+
+def with_known_positions(
+    indices: Sequence[torch.Tensor | None], find: Callable[[torch.Tensor], torch.Tensor | None]
+) -> list[torch.Tensor | None] | None:
+    """``indices`` with positions in the place of boolean masks; None where there is no mask, or one is not known.
+
+    Args:
+        find: the values of a mask, if they are known.
+    """
+    found: list[torch.Tensor | None] = []
+    has_mask = False
+    for index in indices:
+        if index is None or index.dtype not in {torch.bool, torch.uint8}:
+            found.append(index)
+            continue
+        has_mask = True
+        if (known := find(index)) is None:
+            return None
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            found.extend(known.nonzero().unbind(1))
+    return found if has_mask else None
 
 
 def _certain_comparison(node: fx.Node) -> bool | None:

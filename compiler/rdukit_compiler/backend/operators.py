@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -11,6 +11,17 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special
 
 GETITEM = "getitem"
+
+#: What Python's operators on integers are called by torch → the same operator under its own name, which a PEF may hold.
+_PYTHON_WORDS: Final[Mapping[str, str]] = {
+    f"aten.__{mark}{python}__.{kind}": f"aten.{own}{'_' if mark else ''}.{kind if kind == 'Tensor' else scalar}"
+    for python, own, scalar in (
+        ("and", "bitwise_and", "Scalar"), ("or", "bitwise_or", "Scalar"), ("xor", "bitwise_xor", "Scalar"),
+        ("lshift", "bitwise_left_shift", "Tensor_Scalar"), ("rshift", "bitwise_right_shift", "Tensor_Scalar"),
+    )
+    for mark in ("", "i")
+    for kind in ("Tensor", "Scalar")
+}  # fmt: skip
 
 
 def callable_of(op: str) -> Callable[..., Any]:
@@ -48,7 +59,7 @@ def name_of(target: object) -> str:
     if target is operator.getitem:
         return GETITEM
     if isinstance(target, torch._ops.OpOverload):
-        return str(target)
+        return _PYTHON_WORDS.get(name := str(target), name)
     raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
 
 

@@ -22,8 +22,9 @@ from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend.custom_functions import recording_functions
 from rdukit_compiler.backend.known_forms import find_form
-from rdukit_compiler.backend.known_values import READS, FindOrigin, find_known_number
+from rdukit_compiler.backend.known_values import INDEXED, READS, FindOrigin, find_known, with_known_positions
 from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, marked
+from rdukit_compiler.backend.unchecked import UNCHECKED
 
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (
@@ -99,7 +100,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _INDEXED and (override := _find_override(args[1])) is not None:
             # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
-        return func(*args, **(kwargs or {}))
+        return UNCHECKED.get(func, func)(*args, **(kwargs or {}))
 
 
 def _find_override(index: object) -> Any:
@@ -161,8 +162,15 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
         if not plain or torch._C._functorch.peek_interpreter_stack() is not None:
-            if func._schema.name in READS and (known := self._known(args[0])) is not None:
-                return bool(known) if func._schema.name == "aten::is_nonzero" else known
+            name = func._schema.name
+            if name in READS and (known := self._known(args[0])) is not None:
+                return bool(known) if name == "aten::is_nonzero" else known.item()
+            if name == "aten::equal":
+                sides = [self._known(side) for side in args]
+                if None not in sides:
+                    return torch.equal(*sides)  # type: ignore[arg-type]
+            if name in INDEXED and (positions := with_known_positions(args[1], self._known)) is not None:  # type: ignore[arg-type]
+                args = (args[0], positions, *args[2:])
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
             call = _Call(self.tracer.tensor_tracker)
@@ -205,11 +213,14 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             self._results[key] = _remember(made, tensors)
         return made
 
-    def _known(self, tensor: Any) -> bool | int | float | None:
+    def _known(self, tensor: Any) -> torch.Tensor | None:
+        """The tensor with its values, if they depend on no input, parameter or buffer."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor if isinstance(tensor, torch.Tensor) else None
         entry = self.tracer.tensor_tracker.get(tensor)
         node = entry.proxy.node if entry is not None else self.origin_of(tensor)
         root: torch.nn.Module = self.tracer.root  # type: ignore[union-attr]
-        return None if node is None else find_known_number(node, root, self.origin_of)
+        return None if node is None else find_known(node, root, self.origin_of)
 
     def _repeat(
         self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]

@@ -39,10 +39,25 @@ def without_onednn() -> Iterator[None]:
 
 
 def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:
-    """Record the ATen calls of ``function(list of tensors)``, autograd's included, on fake tensors."""
+    """Record the ATen calls of ``function(list of tensors)``, autograd's included, on fake tensors.
+
+    Every value of the record has memory that holds it: what torch marks as conjugated, negated or zero is computed.
+    """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    return make_fx(function, tracing_mode="fake")(*inputs)
+    return make_fx(function, tracing_mode="fake", decomposition_table=_MATERIALISED)(*inputs)
+
+
+def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
+    return torch.zeros(size, **options)
+
+
+#: Operators that only mark a tensor → what computes it.
+_MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
+    torch.ops.aten._conj.default: torch.conj_physical,
+    torch.ops.aten._neg_view.default: torch.neg,
+    torch.ops.aten._efficientzerotensor.default: _zeros,
+}
 
 
 def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> fx.GraphModule:

@@ -42,16 +42,20 @@ def shapes_of(graph: ModelGraph, operator: Operator) -> tuple[list[Shape], list[
 
 
 def gemm_of(graph: ModelGraph, operator: Operator) -> Gemm:
-    """The operator, which ``is_gemm`` or attention, as one GEMM."""
+    """The operator, which ``is_gemm`` or attention, as one GEMM; of size 1 where a tensor has no elements."""
     inputs, outputs = shapes_of(graph, operator)
     out = outputs[0][0] or (1,)
     word = operator.op_type
     if "conv" in word and len(out) > 1 and len(inputs) > 1:
-        return Gemm(prod(out) // out[1], prod(inputs[1][0][1:]), out[1])
+        return _at_least_one(prod(out) // max(1, out[1]), prod(inputs[1][0][1:]), out[1])
     if "attention" in word and len(inputs) > 1:
-        return Gemm(prod(inputs[0][0][:-1]), inputs[0][0][-1], inputs[1][0][-2])
+        return _at_least_one(prod(inputs[0][0][:-1]), inputs[0][0][-1], inputs[1][0][-2])
     left = inputs[1 if word in {"addmm", "baddbmm", "addbmm"} and len(inputs) > 1 else 0][0] or (1,)
-    return Gemm(prod(out[:-1]), left[-1], out[-1])
+    return _at_least_one(prod(out[:-1]), left[-1], out[-1])
+
+
+def _at_least_one(m: int, k: int, n: int) -> Gemm:
+    return Gemm(max(1, m), max(1, k), max(1, n))
 
 
 def utilisation(gemm: Gemm, m: int, n: int, k: int) -> float:

@@ -60,17 +60,21 @@ def selected_rows(operator: Operator, values: Values) -> Rows | None:
     """What ``select``, ``slice`` or ``index_select`` reads of its first argument; None for others."""
     if operator.op not in {"aten.select.int", "aten.slice.Tensor", "aten.index_select.default"}:
         return None
-    source, axis, *rest = operator.args
-    assert isinstance(source, Ref) and isinstance(axis, int)
+    source, axis, *rest = (*operator.args, 0)[: max(2, len(operator.args))]  # slice's axis is 0 unless given
+    if operator.kwargs or not isinstance(source, Ref) or not isinstance(axis, int):
+        return None
     shape = values[source.name].shape
+    if not shape:
+        return None
     axis %= len(shape)
     match operator.op_type, rest:
         case "select", [int(first)]:
             return Rows(axis, 1, first % shape[axis])
         case "index_select", [Ref(index)] if len(values[index].shape) == 1:
             return Rows(axis, values[operator.outputs[0]].shape[axis], 0, index)
-        case "slice", [None | int() as first, *others] if others[1:] in ([], [1]):
-            return Rows(axis, values[operator.outputs[0]].shape[axis], slice(first, None).indices(shape[axis])[0])
+        case "slice", [] | [None | int(), *_] if rest[2:] in ([], [1]):
+            begin = next(iter(rest), None)
+            return Rows(axis, values[operator.outputs[0]].shape[axis], slice(begin, None).indices(shape[axis])[0])
     return None
 
 

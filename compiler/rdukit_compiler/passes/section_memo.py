@@ -21,6 +21,7 @@ from rdukit_compiler.passes.differentiate import (
     updated_positions,
 )
 from rdukit_compiler.passes.section_store import SectionStore
+from rdukit_compiler.refusals import refusing
 
 
 class SectionMemo:
@@ -51,7 +52,7 @@ class SectionMemo:
         """What ``build_kernels`` gives for the same arguments.
 
         Raises:
-            CompileError: torch refuses one of the operators.
+            CompileError: torch refuses one of the operators, or its gradient.
         """
         if graph is not self._graph:
             self._graph, self._readers = graph, graph.consumers()
@@ -66,7 +67,13 @@ class SectionMemo:
         if known is None:
             self.on_new()
             self.on_new = lambda: None
-            known = build_kernels(graph, operators, precision, contributions, self._readers)
+
+            def compile_alone(operator: Operator) -> object:
+                flowing = {name: 1 for name in operator.outputs if graph.values[name].requires_grad}
+                return build_kernels(graph, [operator], precision, flowing, self._readers)
+
+            with refusing(operators, compile_alone):
+                known = build_kernels(graph, operators, precision, contributions, self._readers)
             if store is not None:
                 store.keep(structure, known)
         self._known[structure] = known

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from rdukit.errors import SectionFailed
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, take_handles
-from rdukit_runtime.engine.plans import Step
+from rdukit_runtime.engine.plans import Step, section_failed
 
 
 class NativeRun:
@@ -46,7 +47,7 @@ class NativeRun:
             handles: an array of a handle for each slot, those of persistent slots filled.
             seconds: gets the host seconds of each section; None does not measure.
         Raises:
-            RuntimeError: a section failed; which, and why. What the steps made is lost.
+            SectionFailed: which one, and why. What the steps made is lost.
         """
         if self._external:
             fill_handles(handles, self._external, [slots[slot] for slot in self._external])  # type: ignore[misc]
@@ -81,10 +82,9 @@ class NativeRun:
 
         return run
 
-    def _failure(self, handles: Any, reason: str) -> RuntimeError:
+    def _failure(self, handles: Any, reason: str) -> SectionFailed:
         take_handles(handles, [slot for slot in self._passing if handles[slot]])
-        name = self.steps[self._native.failed_step].section.name
-        return RuntimeError(f"section {name!r} failed: {reason}")
+        return section_failed(self.steps[self._native.failed_step].section, reason)
 
 
 class HandleTable:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, SectionFailed
 from rdukit.pef.memory_rules import PERSISTENT, freed_after, replaced_by
 from rdukit.pef.model import Graph, Pef, Section, SectionType
 from rdukit_runtime.engine.portable import Kernel
@@ -71,6 +71,19 @@ class Step(NamedTuple):
     written: tuple[tuple[int, int], ...]
     freed: tuple[int, ...]
     taken: tuple[int, ...] = ()
+
+
+def section_failed(section: Section, reason: object) -> SectionFailed:
+    """The error for a section whose kernel stopped, with what torch says of it."""
+    words = str(reason).strip().splitlines()
+    text = (words[0] if words else "") or type(reason).__name__
+    if "not implemented for 'BFloat16'" in text:
+        text += "; torch has no bf16 form of it: compile with --precision f32"
+    called = ", ".join(dict.fromkeys(section.operators[:8])) + (", …" if len(section.operators) > 8 else "")
+    return SectionFailed(
+        f"section {section.name!r} failed: {text}. It computes {called}: indices must lie within their tables, and "
+        "values where these operators take them", section=section.name,
+    )  # fmt: skip
 
 
 def choose_sections(

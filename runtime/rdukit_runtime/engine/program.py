@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef
 from rdukit.settings import CHECK, resolve
@@ -25,6 +25,7 @@ from rdukit_runtime.engine.plans import (
     count_plans,
     find_graph,
     make_plan,
+    section_failed,
 )
 from rdukit_runtime.engine.portable import Kernel
 from rdukit_runtime.engine.threads import LeasedThreads, gains_from_threads
@@ -267,7 +268,12 @@ class Program(DeviceTensors):
         inputs = [slots[i] for i in step.inputs]
         for slot in step.taken:
             slots[slot] = None
-        made = step.kernel(inputs, scalars)  # type: ignore[arg-type]
+        try:
+            made = step.kernel(inputs, scalars)  # type: ignore[arg-type]
+        except (RdukitError, torch.OutOfMemoryError):
+            raise
+        except Exception as cause:
+            raise section_failed(step.section, cause) from cause
         if step.written:
             made = self._write_back(step, made)
         for slot, tensor in zip(step.outputs, made, strict=True):

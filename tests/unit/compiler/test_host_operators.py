@@ -25,7 +25,7 @@ def named(op: str) -> ModelGraph:
 @pytest.mark.parametrize(
     ("op", "nearest"),
     [
-        ("aten.linalg_inv.default", "matmul"), ("aten.fft_fft.default", "conv1d"), ("aten.histogram.bin_ct", "one_hot"),
+        ("aten.linalg_inv.default", "matmul"), ("aten.linalg_svd.default", "factors"), ("aten.linalg_det.default", "sum"),
         ("mine.fused_softmax.default", "softmax"), ("mine.rotary.default", ""), ("xformers.geglu.default", "gelu"),
     ],
 )  # fmt: skip

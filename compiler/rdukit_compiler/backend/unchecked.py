@@ -1,0 +1,85 @@
+"""Functions of torch that look at values only to refuse some: the same without the look, which a trace cannot take.
+
+What torch refuses, these make NaN: a wrong argument is not answered with a number.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+
+def gaussian_nll_loss(
+    input: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:  # fmt: skip
+    """``torch.nn.functional.gaussian_nll_loss``; a negative variance makes NaN."""
+    if isinstance(var, float):
+        return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    if var.shape != input.shape:
+        if input.shape[:-1] == var.shape:
+            var = var.unsqueeze(-1)
+        elif input.dim() != var.dim() or sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b) != 1:
+            raise ValueError("var is of incorrect size")
+    if reduction not in {"none", "mean", "sum"}:
+        raise ValueError(f"{reduction} is not valid")
+    # clamped for the value only: the gradient passes as if it were not, as torch's does
+    clamped = var + (var.detach().clamp(min=eps) - var.detach())
+    loss = 0.5 * (torch.log(clamped) + (input - target) ** 2 / clamped) + _nan_where(var.detach() < 0)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def cov(
+    input: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """``torch.cov``: input [V, N] or [N], weights [N] → [V, V] or []; negative weights make NaN."""
+    if input.dim() > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {input.dim()}")
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
+    if not rows.is_floating_point() and not rows.is_complex():
+        rows = rows.to(torch.get_default_dtype())
+    count = rows.shape[1]
+    given = [weights.to(rows.real.dtype) for weights in (fweights, aweights) if weights is not None]
+    if not given:
+        centred = rows - rows.sum(1, keepdim=True) / count if count else rows
+        scale: Any = max(count - correction, 0)
+        made: torch.Tensor = centred @ centred.t().conj()
+        return made.div(scale).squeeze()
+    weights = given[0] * given[1] if len(given) == 2 else given[0]
+    total = weights.sum()
+    centred = rows - (rows * weights).sum(1, keepdim=True) / total
+    taken = correction * (weights * given[-1]).sum() / total if aweights is not None else correction
+    scale = (total - taken).clamp(min=0) + sum(_nan_where(each < 0).sum() for each in given)
+    product: torch.Tensor = centred @ (centred * weights).t().conj()
+    return product.div(scale).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """``torch.corrcoef``: input [V, N] or [N] → [V, V] or []."""
+    if input.dim() > 2:
+        raise RuntimeError(f"corrcoef(): expected input to have two or fewer dimensions but got {input.dim()}")
+    made = cov(input)
+    if made.dim() == 0:
+        return made / made
+    deviation = made.diag().real.sqrt() if made.is_complex() else made.diag().sqrt()
+    made = made / deviation.unsqueeze(1) / deviation.unsqueeze(0)
+    if made.is_complex():
+        return torch.complex(made.real.clamp(-1, 1), made.imag.clamp(-1, 1))
+    return made.clamp(-1, 1)
+
+
+def _nan_where(refused: torch.Tensor) -> torch.Tensor:
+    return torch.where(refused, torch.nan, 0.0)
+
+
+#: torch's function → ours.
+UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
+    functional.gaussian_nll_loss: gaussian_nll_loss,
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
+}
