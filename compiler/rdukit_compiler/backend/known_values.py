@@ -39,7 +39,8 @@ def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> t
         root: holds the constants of a graph that has no module yet.
     """
     if (answer := _certain_comparison(node)) is not None:
-        return answer
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            return torch.tensor(answer)
     order = _operators_before(node, root, origin_of)
     if order is None:
         return None
@@ -56,6 +57,19 @@ def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> t
                 made[current] = current.target(*arguments[0], **arguments[1])
         found: torch.Tensor = made[node]
         return found
+
+
+def number_in(tensor: torch.Tensor) -> bool | int | float:
+    """The number in a known tensor of one element."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        number: bool | int | float = tensor.item()
+        return number
+
+
+def are_equal(tensors: Sequence[torch.Tensor]) -> bool:
+    """``torch.equal`` of two known tensors."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        return torch.equal(*tensors)
 
 
 def with_known_positions(

@@ -22,7 +22,15 @@ from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend.custom_functions import recording_functions
 from rdukit_compiler.backend.known_forms import find_form
-from rdukit_compiler.backend.known_values import INDEXED, READS, FindOrigin, find_known, with_known_positions
+from rdukit_compiler.backend.known_values import (
+    INDEXED,
+    READS,
+    FindOrigin,
+    are_equal,
+    find_known,
+    number_in,
+    with_known_positions,
+)
 from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, marked
 from rdukit_compiler.backend.unchecked import UNCHECKED
 
@@ -164,11 +172,12 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if not plain or torch._C._functorch.peek_interpreter_stack() is not None:
             name = func._schema.name
             if name in READS and (known := self._known(args[0])) is not None:
-                return bool(known) if name == "aten::is_nonzero" else known.item()
+                number = number_in(known)
+                return bool(number) if name == "aten::is_nonzero" else number
             if name == "aten::equal":
-                sides = [self._known(side) for side in args]
-                if None not in sides:
-                    return torch.equal(*sides)  # type: ignore[arg-type]
+                sides = [side for side in map(self._known, args) if side is not None]
+                if len(sides) == len(args):
+                    return are_equal(sides)
             if name in INDEXED and (positions := with_known_positions(args[1], self._known)) is not None:  # type: ignore[arg-type]
                 args = (args[0], positions, *args[2:])
             return super().__torch_dispatch__(func, types, args, kwargs)

@@ -50,8 +50,8 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
-            "Python numbers cannot depend on data: use torch.where, masks, topk or nonzero_static, or pass the value in "
-            "as an argument"
+            "Python numbers cannot depend on data: use torch.where, masks, topk or nonzero_static, or pass the "
+            "value in as an argument"
         )
     return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
 

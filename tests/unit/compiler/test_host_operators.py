@@ -25,7 +25,7 @@ def named(op: str) -> ModelGraph:
 @pytest.mark.parametrize(
     ("op", "nearest"),
     [
-        ("aten.linalg_inv.default", "matmul"), ("aten.linalg_svd.default", "factors"), ("aten.linalg_det.default", "sum"),
+        ("aten.linalg_inv.default", "matmul"), ("aten.linalg_svd.default", "factors"), ("aten.logdet.default", "sum"),
         ("mine.fused_softmax.default", "softmax"), ("mine.rotary.default", ""), ("xformers.geglu.default", "gelu"),
     ],
 )  # fmt: skip
