@@ -19,7 +19,7 @@ from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, e
 from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NO_GRAD_META
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form
+from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
 from rdukit_compiler.update_order import move_copies, reads_after
 
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
@@ -228,7 +228,9 @@ class _Converter:
         owner = self._aliases.name(root)
         base = op.split(".")[1]
         what = f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {base}"
-        if self._values[owner].kind in {ValueKind.INPUT, ValueKind.PARAMETER}:
+        hooked = next((name for name, n in self._roots.items() if n is not root and shares_memory(n, root)), None)
+        if self._values[owner].kind in {ValueKind.INPUT, ValueKind.PARAMETER} or hooked is not None:
+            owner = hooked or owner
             raise UnsupportedOperator(
                 f"{what} overwrites {owner!r}; a graph's inputs and parameters cannot be overwritten in forward: use "
                 "the operator without the underscore"

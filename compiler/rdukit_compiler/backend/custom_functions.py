@@ -19,6 +19,7 @@ from typing import Any, Final
 import torch
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils.checkpoint import CheckpointFunction
 
 from rdukit.errors import RdukitError, UnsupportedOperator
 from rdukit_compiler.backend.operators import define_operators
@@ -69,6 +70,8 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
             return apply_function(function, plain, named)
 
         return override.__torch_function__(apply, (override,), args, kwargs)
+    if function is CheckpointFunction:
+        return args[0](*args[2:])  # what it saves to compute again is for the compiler to decide
     context, made = _run_forward(function, args, kwargs)
     entries = [position for position, value in enumerate(args) if _is_differentiable(value)]
     outputs = list(made) if isinstance(made, list | tuple) else [made]
@@ -113,7 +116,9 @@ def _run_forward(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         bound = inspect.signature(function.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in args):
+    with torch._C.DisableTorchFunction():  # what autograd follows now, not what it would follow on the host
+        is_followed = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+    if is_followed:
         raise UnsupportedOperator(
             f"forward differentiates custom autograd function {function.__name__!r} itself, with torch.autograd.grad; "
             "that cannot be compiled: write the gradient out in forward, or use torch's own operators there"

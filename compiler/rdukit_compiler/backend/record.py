@@ -31,7 +31,7 @@ from rdukit_compiler.backend.known_values import (
     number_in,
     with_known_positions,
 )
-from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, marked
+from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, carries_gradient, marked
 from rdukit_compiler.backend.unchecked import UNCHECKED
 
 #: Literals that a plain call may have, and that are told apart by type and value.
@@ -47,11 +47,13 @@ _NEVER: Final = frozenset({
 #: Functions that are no operators and are recorded all the same.
 _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 _INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+_REQUIRES_GRAD: Final = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
 
 def record_forward(
-    function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None
-) -> fx.GraphModule:
+    function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None,
+    followed: Sequence[bool] = (),
+) -> fx.GraphModule:  # fmt: skip
     """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
 
     Results are tensors without data, fake ones or on the meta device; those over one memory share a storage.
@@ -59,11 +61,12 @@ def record_forward(
     Args:
         values: fake tensors.
         origin_of: tensor that ``function`` kept from an earlier record → its node there.
+        followed: which of ``values`` stand for tensors that require a gradient.
     Raises:
         Whatever ``function`` raises.
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
-    recorder.origin_of = origin_of
+    recorder.origin_of, recorder.followed = origin_of, followed
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
     with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
         recorded: fx.GraphModule = recorder.trace(function, values)
@@ -77,10 +80,12 @@ class _Recorder(proxy_tensor._MakefxTracer):
     """torch's recorder with faster modes."""
 
     origin_of: FindOrigin
+    followed: Sequence[bool]
 
     def _construct_modes_with_fx_tracer(self, fx_tracer: Any) -> None:
         super()._construct_modes_with_fx_tracer(fx_tracer)
         self.proxy_function_mode = _FunctionMode(fx_tracer)
+        self.proxy_function_mode.followed = self.followed
         self.proxy_mode = _RememberingMode(
             fx_tracer,
             self.tracing_mode,
@@ -100,6 +105,8 @@ class _Recorder(proxy_tensor._MakefxTracer):
 class _FunctionMode(PreDispatchTorchFunctionMode):
     """Looks at the few functions that must be recorded although they are no operators, and lets the rest pass."""
 
+    followed: Sequence[bool] = ()
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
@@ -108,7 +115,15 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _INDEXED and (override := _find_override(args[1])) is not None:
             # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
-        return UNCHECKED.get(func, func)(*args, **(kwargs or {}))
+        made = UNCHECKED.get(func, func)(*args, **(kwargs or {}))
+        if made is False and func == _REQUIRES_GRAD:
+            return self._requires_grad(args[0])
+        return made
+
+    def _requires_grad(self, tensor: Any) -> bool:
+        """Whether autograd would follow a tensor that it does not follow here: a record needs no gradients."""
+        entry = self.tracer.tensor_tracker.get(tensor)
+        return entry is not None and carries_gradient(entry.proxy.node, self.followed)
 
 
 def _find_override(index: object) -> Any:

@@ -75,6 +75,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import record_forward
     from rdukit_compiler.from_fx import model_graph_from_fx
+    from sambaflow.samba.traced_hooks import recorded_hooks
     from sambaflow.samba.traced_modules import static_forms
 
     named = _named_inputs(inputs)
@@ -95,7 +96,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
             _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
-            static_forms(model), assignable_buffers(), torch.compiler._compile_session_context(),
+            static_forms(model), recorded_hooks(model, parameters, replaced), assignable_buffers(),
+            torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
             assigned[:] = assigned_buffers(places)
@@ -111,7 +113,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
         if with_gradients:
             values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
-        return record_forward(forward, values, origin_of)
+        return record_forward(forward, values, origin_of, [t.requires_grad for t in originals])
 
     try:
         try:

@@ -1,0 +1,113 @@
+"""Hooks of a model while it is traced: those on gradients are recorded, those that cannot be are refused.
+
+Forward hooks and forward pre-hooks run in the trace as on the host, and need nothing.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from rdukit.errors import UnsupportedOperator
+from rdukit_compiler.backend.gradient_hooks import ModuleHooks, RecordedHook, hook_tensor
+from sambaflow.samba.sambatensor import unwrap
+
+_register_hook = torch.Tensor.register_hook
+_retain_grad = torch.Tensor.retain_grad
+_register_post_accumulate = torch.Tensor.register_post_accumulate_grad_hook
+
+
+@contextlib.contextmanager
+def recorded_hooks(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], stand_ins: Mapping[int, torch.Tensor]
+) -> Iterator[None]:
+    """Record hooks that forward registers, and those that the model has.
+
+    Args:
+        parameters: the model's own, by path. stand_ins: id of a parameter → the tensor that stands for it in the trace.
+    Raises:
+        UnsupportedOperator: a hook of a kind that no static graph has.
+    """
+    _check(model, parameters)
+    module_file: Any = torch.nn.modules.module
+    former = module_file.BackwardHook
+    torch.Tensor.register_hook = _hook  # type: ignore[method-assign]
+    torch.Tensor.retain_grad = _refuse_retaining  # type: ignore[method-assign,assignment]
+    torch.Tensor.register_post_accumulate_grad_hook = _refuse_accumulating  # type: ignore[method-assign]
+    module_file.BackwardHook = _ModuleHooks
+    try:
+        for parameter in parameters.values():
+            for hook in (parameter._backward_hooks or {}).values():
+                hook_tensor(stand_ins[id(parameter)], _plain(hook))
+        with warnings.catch_warnings():
+            # Said of results that are no torch tensors; those of a trace are hooked all the same.
+            warnings.filterwarnings("ignore", message="For backward hooks to be called")
+            yield
+    finally:
+        torch.Tensor.register_hook = _register_hook  # type: ignore[method-assign]
+        torch.Tensor.retain_grad = _retain_grad  # type: ignore[method-assign]
+        torch.Tensor.register_post_accumulate_grad_hook = _register_post_accumulate  # type: ignore[method-assign]
+        module_file.BackwardHook = former
+
+
+def _check(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+    for path, module in model.named_modules():
+        if module._backward_hooks and not module._is_full_backward_hook:
+            raise UnsupportedOperator(
+                f"module {path or 'forward'!r} has a hook of register_backward_hook, which depends on how torch "
+                "splits the module; use register_full_backward_hook or register_full_backward_pre_hook"
+            )
+    for path, parameter in parameters.items():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UnsupportedOperator(
+                f"parameter {path!r} has a hook of register_post_accumulate_grad_hook, which runs on the host after "
+                "each backward; use register_hook, which is compiled, or work on sn_grad after session.run"
+            )
+
+
+class _ModuleHooks(ModuleHooks):
+    def __init__(self, module: Any, hooks: Sequence[Any], pre_hooks: Sequence[Any]) -> None:
+        super().__init__(module, [_plain(hook) for hook in hooks], [_plain(hook) for hook in pre_hooks])
+
+
+def _plain(hook: Any) -> Any:
+    """``hook``, with torch tensors for the SambaTensors that it may return."""
+
+    @functools.wraps(hook)
+    def call(*args: Any) -> Any:
+        return unwrap(hook(*args))
+
+    return call
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor) and get_proxy_mode() is not None
+
+
+def _hook(self: torch.Tensor, hook: Any) -> "RecordedHook | Any":
+    return hook_tensor(self, _plain(hook)) if _is_traced(self) else _register_hook(self, hook)  # type: ignore[no-untyped-call]
+
+
+def _refuse_retaining(self: torch.Tensor) -> None:
+    if not _is_traced(self):
+        _retain_grad(self)
+        return
+    _refuse("retain_grad() keeps a gradient that is on the device only; return the tensor from forward and read its "
+            "sn_grad")  # fmt: skip
+
+
+def _refuse_accumulating(self: torch.Tensor, hook: Any) -> Any:
+    if not _is_traced(self):
+        return _register_post_accumulate(self, hook)  # type: ignore[no-untyped-call]
+    _refuse("register_post_accumulate_grad_hook in forward cannot be compiled; use register_hook, or work on sn_grad "
+            "after session.run")  # fmt: skip
+
+
+def _refuse(text: str) -> NoReturn:
+    raise UnsupportedOperator(text)
