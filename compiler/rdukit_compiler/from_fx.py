@@ -34,6 +34,8 @@ _DROPPED: Final = frozenset({
 })  # fmt: skip
 
 _DETACH: Final = "aten.detach.default"
+#: Operators beside dropouts that may give the tensor itself, with its gradient, also while gradients are off.
+_IDENTITIES: Final = frozenset({"to", "contiguous", "positive"})
 _BROADCAST: Final = "aten.broadcast_tensors.default"
 
 #: (x, rate, train): operators whose rate a run may change.
@@ -136,7 +138,7 @@ class _Converter:
     def _call(self, node: fx.Node) -> None:
         if BACKWARD_META in node.meta:
             return  # with the custom function that it belongs to: see ``_custom``
-        self._is_untracked = NO_GRAD_META in node.meta
+        self._is_untracked = NO_GRAD_META in node.meta and not _gives_itself(node)
         if node.target is torch._C._set_grad_enabled or str(node.target) in _DROPPED:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
                 self._aliases.identify(node, node.args[0])
@@ -414,6 +416,19 @@ class _Converter:
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
+
+
+def _gives_itself(node: fx.Node) -> bool:
+    """Whether torch gives the call's operand back, such as ``x.float()`` of what is float32."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    made, given, name = node.meta.get("val"), node.args[0].meta.get("val"), node.target._schema.name
+    if name.endswith("dropout") and len(node.args) == 3:
+        return node.args[1] == 0 or node.args[2] is False
+    if name.removeprefix("aten::") not in _IDENTITIES or not isinstance(made, torch.Tensor):
+        return False
+    is_alike = made.dtype == given.dtype and made.shape == given.shape and made.stride() == given.stride()
+    return is_alike and shares_memory(node, node.args[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,14 @@ def enabled_again_inside(model: Any, y: Any) -> Any:
     return y * z + u
 
 
+def given_back_inside_no_grad(model: Any, y: Any) -> Any:
+    """torch gives the tensor itself, gradient included, where there is nothing to convert, copy or drop."""
+    with torch.no_grad():
+        a, b, c = y.float(), model.w.contiguous(), torch.nn.functional.dropout(y, 0.5, training=False)
+        d, e = y.view(12), y.double()
+    return a * b + c + d.view(3, 4) * e.float()
+
+
 @torch.no_grad()
 def _doubled(y: Any) -> Any:
     return y * 2
@@ -120,7 +128,7 @@ def moving_average_through_data(model: Any, y: Any) -> Any:
 
 
 REGIONS = [
-    inside_no_grad, inside_inference_mode, switched_off_and_on, enabled_again_inside, decorated,
+    inside_no_grad, inside_inference_mode, given_back_inside_no_grad, switched_off_and_on, enabled_again_inside, decorated,
     parameter_read_without_gradient, overwritten_without_gradient, part_overwritten_without_gradient,
     overwritten_through_data, overwritten_through_detach, straight_through_by_detach, moving_average,
     moving_average_through_data,
