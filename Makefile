@@ -20,7 +20,7 @@ ARGS ?=
 PROGRAMS ?=
 PATHS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test conformance fuzz integration engine browser bench proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test conformance sanitize fuzz integration engine browser bench proto docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -60,8 +60,12 @@ test: setup ## All tests, in two processes side by side.
 
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)
+	$(BIN)/python scripts/sanitize.py --short
 	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
 		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
+
+sanitize: setup ## Native kernels under AddressSanitizer and UBSan: tests that use them, then random modules.
+	$(BIN)/python scripts/sanitize.py $(ARGS)
 
 fuzz: setup ## Random modules against torch: make fuzz ARGS="--seed 1 --count 1000 --mode o3 --kernels native --precision bf16"
 	$(BIN)/python scripts/fuzz.py $(ARGS)

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from rdukit import __version__
-from rdukit.cpu import cpu_signature
+from rdukit.cpu import native_signature
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
@@ -127,7 +127,7 @@ def _compile(
         inference=options.inference,
         compiler_version=__version__,
         torch_version=torch.__version__,
-        cpu_capability=cpu_signature() if natives else "",
+        cpu_capability=native_signature() if natives else "",
         graphs=tables,
         symbols=assembly.symbols,
         sections=tuple(assembly.sections),

@@ -4,8 +4,14 @@ import os
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from rdukit.files import sha256_of
+from rdukit.settings import SANITIZE, resolve
+
+#: Counts up when native kernels are built in another way, so that older libraries, in PEFs and in the cache, are not
+#: used. 7: sums into memory go to the right address, in order.
+NATIVE_BUILD: Final = 7
 
 
 @cache
@@ -15,6 +21,16 @@ def cpu_signature() -> str:
     if flags is None:
         return f"{platform.machine()}-unknown"
     return f"{platform.machine()}-{sha256_of(' '.join(sorted(flags)).encode())[:12]}"
+
+
+def native_signature() -> str:
+    """What a native kernel must have been built for to be used here: processor, way of building, sanitizers."""
+    return f"{cpu_signature()}-build{NATIVE_BUILD}{sanitized_suffix()}"
+
+
+def sanitized_suffix() -> str:
+    """What the names of sanitized kernels have and others have not: the two never mix."""
+    return "-sanitized" if resolve(SANITIZE) else ""
 
 
 @cache

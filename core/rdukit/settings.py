@@ -47,7 +47,12 @@ LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr."
 DEBUG: Final = Setting("debug", 0, "1..5: print graph, fusions, choices, kernels, addresses.", int)
 CHECK: Final = Setting("check", False, "Check the graph after each compiler pass.", parse_bool)
 
-CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, DEBUG, CHECK)
+SANITIZE: Final = Setting(
+    "sanitize", False, "Build native kernels under AddressSanitizer and UBSan; their library must be loaded before the "
+    "program: see `make sanitize`.", parse_bool,
+)  # fmt: skip
+
+CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, DEBUG, CHECK, SANITIZE)
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:

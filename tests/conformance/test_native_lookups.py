@@ -155,3 +155,13 @@ def test_what_is_read_and_the_gradient_are_torchs(kernels: dict[str, NativeKerne
     for ours, theirs in zip(made, gold, strict=True):
         assert ours.shape == theirs.shape
         assert (ours - theirs).abs().max() <= TOLERANCE * theirs.abs().max()
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_bits_are_those_of_one_thread(kernels: dict[str, NativeKernel], name: str) -> None:
+    """What several threads add up in whatever order they come by has other last bits in each run."""
+    made = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        made.append(kernels[name](LOOKUPS[name].tensors(), {}))
+    assert all(torch.equal(one, two) for one, two in zip(*made, strict=True))

@@ -6,7 +6,6 @@ The cache is ``kernel_cache.py``'s: one process builds a kernel, others that wan
 import contextlib
 import json
 import logging
-import os
 import queue
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
-from rdukit.cpu import splittable_threads, usable_cores
+from rdukit.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
@@ -24,7 +23,7 @@ from rdukit_compiler.backend.lstm_layer import LSTM_LAYER
 from rdukit_compiler.backend.machine_routes import load_routes
 from rdukit_compiler.backend.operators import GETITEM
 from rdukit_compiler.backend.quantized import INT8_LINEAR
-from rdukit_compiler.backend.section_library import sources_digest
+from rdukit_compiler.backend.section_library import compiler_environment, sources_digest
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)
@@ -33,21 +32,18 @@ logger = logging.getLogger(__name__)
 _BATCH_OPERATORS: Final = 400
 _KERNEL_OPERATORS: Final = 5
 
-#: Counts up when kernels are built in another way, so that older libraries are not used.
-BUILD: Final = 7
-
 #: How the names of operators begin that can be compiled.
 _COMPILED = ("aten.", "prims.", INT8_LINEAR, LSTM_LAYER)
 
 
 def build_variant() -> str:
     """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
-    return f"{build_word()}-{load_routes().word()}-{splittable_threads()}t"
+    return f"{build_word()}-{load_routes().word()}-{splittable_threads()}t{sanitized_suffix()}"
 
 
 def build_word() -> str:
     """With what every ``build_variant`` of this version begins, whatever the machine."""
-    return f"build-{BUILD}-{sources_digest()}"
+    return f"build-{NATIVE_BUILD}-{sources_digest()}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
@@ -195,7 +191,7 @@ class _Worker:
 
     def __init__(self, place: BuildPlace, inductor: str) -> None:
         environ = {
-            **os.environ,
+            **compiler_environment(),
             "TORCHINDUCTOR_CACHE_DIR": inductor,
             "OMP_NUM_THREADS": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",

@@ -37,6 +37,8 @@ _OUR_CODE: Final[Mapping[str, str]] = {
 _EXTERNAL_KERNEL: Final = re.compile(r'extern "C"\s+void\s+(?=\w*\()')
 #: Inductor splits loops for as many threads as the machine has; a lease may have fewer.
 _THREADS: Final = re.compile(r"num_threads\((\d+)\)")
+#: Calls of torch's whose order of additions depends on the threads, and ours (``section.h``).
+_UNORDERED: Final = ("aoti_torch_index_put_out(", "rdukit::index_put_in_order(")
 #: Inductor's call that rounds floats to bf16, and ours (``section.h``).
 _NARROWING: Final = ("at::vec::convert<at::BFloat16,1,float,2>(", "rdukit::narrow_lanes(")
 
@@ -56,7 +58,7 @@ def section_namespace(name: str, wrapper: str, kernels: str) -> str:
     found = _BODY.search(wrapper)
     if found is None:
         raise UnusualCode("inductor's wrapper has no run_impl")
-    body = _DROPPED.sub("", found["body"]).replace("this->device_idx_", "0")
+    body = _DROPPED.sub("", found["body"]).replace("this->device_idx_", "0").replace(*_UNORDERED)
     foreign = next((word for word in _FOREIGN if word in body), None)
     if foreign is not None:
         raise UnusualCode(f"the wrapper uses {foreign!r}")

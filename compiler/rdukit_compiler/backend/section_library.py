@@ -4,6 +4,7 @@ Reading torch's headers takes the C++ compiler seconds, a section's own code a f
 shares one reading. The linker takes from the common object what one kernel needs.
 """
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from typing import Final
 from rdukit.errors import CompileError
 from rdukit.files import sha256_of
 from rdukit.pef.format import LIST_RUNNER, section_symbol
+from rdukit.settings import SANITIZE, resolve
 from rdukit_compiler.backend.section_code import library_source
 
 SOURCES: Final = Path(__file__).parent / "native_source"
@@ -24,11 +26,20 @@ _TORCH_LIBRARIES: Final = ("libtorch_cpu.so", "libc10.so")
 #: Each function may be left out by the linker; warnings are about code that inductor wrote.
 _OBJECT_FLAGS: Final = ("-ffunction-sections", "-fdata-sections", "-w", f"-I{SOURCES}")
 _NOT_WANTED: Final = ("-Wall", "-pedantic", "-fno-omit-frame-pointer")
+#: Reads and writes outside of tensors, and what C++ leaves undefined, end the program with the place. Vectors are read
+#: from wherever their first number lies.
+_SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize=alignment,vptr", "-fno-sanitize-recover=all")
+_SANITIZED_FLAGS: Final = (*_SANITIZERS, "-O1", "-g1", "-fno-omit-frame-pointer")
 
 
 def sources_digest() -> str:
     """Changes with our own C++: libraries built from other sources are not used."""
     return sha256_of(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())))[:12]
+
+
+def compiler_environment() -> dict[str, str]:
+    """The environment of processes that build: a sanitizer that watches this one is not to watch the C++ compiler."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" or not resolve(SANITIZE)}
 
 
 def compile_sections(
@@ -50,7 +61,7 @@ def compile_sections(
         codes = {section_symbol(digest): code for digest, code in sections.items()}
         source.write_text(library_source(codes, definitions))
         command = [word for word in compile_command(source, made) if word not in _NOT_WANTED]
-        _run([*command, *_OBJECT_FLAGS])
+        _run([*command, *_OBJECT_FLAGS, *(_SANITIZED_FLAGS if resolve(SANITIZE) else ())])
         _make_stubs(Path(folder), command[0])
         return {digest: _link(made, section_symbol(digest), command[0]) for digest in sections}
 
@@ -70,7 +81,8 @@ def _link(made: Path, symbol: str, compiler: str) -> bytes:
     _run(
         [
             compiler, "-shared", str(made), "-o", str(library), f"-Wl,--version-script={exported}",
-            "-Wl,--gc-sections", "-Wl,--strip-all", "-fopenmp", "-Wl,--no-as-needed",
+            *(_SANITIZERS if resolve(SANITIZE) else ("-Wl,--strip-all",)),
+            "-Wl,--gc-sections", "-fopenmp", "-Wl,--no-as-needed",
             *(str(made.parent / name) for name in _TORCH_LIBRARIES),
         ]
     )  # fmt: skip
@@ -80,7 +92,7 @@ def _link(made: Path, symbol: str, compiler: str) -> bytes:
 def _run(command: list[str]) -> None:
     if shutil.which(command[0]) is None:
         raise CompileError(f"the C++ compiler {command[0]!r} was not found")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=compiler_environment())
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
         raise CompileError(f"the C++ compiler failed with status {done.returncode}: {lines[0]}")

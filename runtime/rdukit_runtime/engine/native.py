@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import cpu_signature
-from rdukit.errors import PefCorrupt
+from rdukit.cpu import native_signature
+from rdukit.errors import InvalidArgument, PefCorrupt
 from rdukit.pef.format import LIST_RUNNER, section_symbol
 from rdukit.pef.model import Pef
+from rdukit.settings import SANITIZE, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +156,8 @@ def why_not_native(pef: Pef, trusted: bool) -> str | None:
     """The reason why the PEF's libraries cannot be used here; None if they can."""
     if pef.torch_version != torch.__version__:
         return f"they were built for torch {pef.torch_version}, this is {torch.__version__}"
-    if pef.cpu_capability != cpu_signature():
-        return f"they were built for processor {pef.cpu_capability}, this is {cpu_signature()}"
+    if pef.cpu_capability != (here := native_signature()):
+        return f"they were built for processor {pef.cpu_capability}, this is {here}; compile again to have them"
     if not trusted:
         return "they were not built by this installation, and a library is code"
     return None
@@ -168,10 +169,11 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
     Args:
         digest: of the kernel that the library was built from. inputs, outputs: how many the kernel has.
     Raises:
-        PefCorrupt: the library is not one of ours.
+        PefCorrupt: the library is not one of ours. InvalidArgument: kernels are to be sanitized, and cannot be here.
     """
     kernel = _KERNELS.get(digest)
     if kernel is None:
+        _check_sanitizer()
         # The descriptor stays open: the system's loader takes a path that it has seen for the library it knows.
         descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
         with os.fdopen(os.dup(descriptor), "wb") as stream:
@@ -188,3 +190,12 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
         assert address is not None
         kernel = _KERNELS[digest] = NativeKernel(address, run_list, inputs, outputs)
     return kernel
+
+
+def _check_sanitizer() -> None:
+    """A sanitized library ends a process that has not loaded the sanitizer's own library first, without a traceback."""
+    if resolve(SANITIZE) and not hasattr(ctypes.CDLL(None), "__asan_init"):
+        raise InvalidArgument(
+            f"{SANITIZE.variable} is set, but AddressSanitizer's library was not loaded before this program; start it "
+            "with `scripts/sanitize.py -- <command>`, or unset the variable"
+        )

@@ -17,6 +17,7 @@ from rdukit_runtime.engine.device_operators import ELSEWHERE
 from rdukit_runtime.engine.grouped_operators import GROUPED_OPERATORS
 from rdukit_runtime.engine.lstm_operators import LSTM_OPERATORS
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
+from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
 from rdukit_runtime.engine.wide_products import wide_form, widens
 from rdukit_runtime.settings import DEVICE
@@ -27,6 +28,15 @@ OPERATORS: Final = {**GROUPED_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
 #: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.
 _FORMS: Final = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
+#: Of torch's operators those that add f32 numbers by atomic operations where there are several threads, in whatever
+#: order these come by: other last bits in each run, and several times slower than one thread.
+_ADD_UNORDERED: Final = frozenset(
+    {
+        "aten.index_put.default", "aten.index_put_.default", "aten._unsafe_index_put.default",
+        "aten._index_put_impl_.default", "aten.put.default", "aten.put_.default",
+        "aten._unsafe_masked_index_put_accumulate.default",
+    }
+)  # fmt: skip
 
 #: Takes the input tensors in order and the run-time scalars; returns the outputs in order. A list of inputs is the
 #: kernel's to empty: what the caller does not hold elsewhere is freed after its last use inside.
@@ -97,6 +107,8 @@ class _Writer:
             if _makes_from_nothing(called) and keywords.get("device") is None:
                 keywords["device"] = Special("device", str(self._device))
             called = _on_device(node.op, called, self._device)
+        elif node.op in _ADD_UNORDERED:
+            called = in_one_thread(called)
         elif self._widens:
             called = wide_form(node.op, called)
         function = self._bind("f", called)

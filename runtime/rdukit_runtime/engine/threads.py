@@ -5,8 +5,8 @@ runs is not touched. Source: ours; that an application has the cores of its tile
 """
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import torch
 
@@ -111,3 +111,19 @@ class LeasedThreads:
             found = most_threads(current, self._leased, self._setting, self._usable, is_chosen=is_chosen)
             self._most[current] = found
         return found
+
+
+def in_one_thread(called: Callable[..., Any]) -> Callable[..., Any]:
+    """``called``, which computes in one thread whatever the run has."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        threads = torch.get_num_threads()
+        if threads == 1:
+            return called(*args, **kwargs)
+        torch.set_num_threads(1)
+        try:
+            return called(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return run

@@ -20,6 +20,18 @@ static inline int threads_up_to(int most) {
   return allowed < most ? allowed : most;
 }
 
+// The sum of f32 numbers that several indices name, in one thread: with several, torch adds them by atomic operations in
+// whatever order the threads come by.
+static inline AOTITorchError index_put_in_order(AtenTensorHandle out, AtenTensorHandle self,
+                                                const AtenTensorHandle* indices, const uint32_t count,
+                                                const AtenTensorHandle values, bool accumulate) {
+  const int allowed = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const AOTITorchError status = aoti_torch_index_put_out(out, self, indices, count, values, accumulate);
+  omp_set_num_threads(allowed);
+  return status;
+}
+
 #if INDUCTOR_USE_VECTOR_TYPES()
 // Two vectors of floats as one of bf16, by the processor's instruction where it has one instead of torch's twenty. Both
 // round to even; the instruction takes what is below the normal numbers for zero.
