@@ -5,6 +5,7 @@ all zeros; what they made from nothing can be made for real, from the record.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -50,7 +51,7 @@ def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> t
             if isinstance(source, fx.Node):
                 made[current] = made[source]
             elif source is not None:
-                made[current] = source
+                made[current] = source.clone()  # the program's own, which an operator may overwrite
             else:
                 arguments = fx.node.map_arg((current.args, current.kwargs), lambda n: made[n])
                 assert callable(current.target)
@@ -111,13 +112,16 @@ def _certain_comparison(node: fx.Node) -> bool | None:
 def _operators_before(
     node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin
 ) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
-    """Nodes in the order to compute them, each with the tensor or the other record's node that it equals."""
-    order: dict[fx.Node, fx.Node | torch.Tensor | None] = {}
+    """Nodes in the order to compute them, each with the tensor or the other record's node that it equals.
+
+    Who overwrites memory of one of them is among them, through whichever view.
+    """
+    found: dict[fx.Node, fx.Node | torch.Tensor | None] = {}
+    records: dict[fx.Graph, _Record] = {}
     pending = [node]
     while pending:
-        current = pending[-1]
-        if current in order:
-            pending.pop()
+        current = pending.pop()
+        if current in found:
             continue
         source: fx.Node | torch.Tensor | None = None
         needed = current.all_input_nodes
@@ -129,21 +133,52 @@ def _operators_before(
             needed = [source] if isinstance(source, fx.Node) else []
         elif current.op != "call_function" or not _is_pure(current):
             return None
-        if missing := [n for n in needed if n not in order]:
-            pending.extend(missing)
-            if len(pending) + len(order) > MOST_OPERATORS:
-                return None
-        else:
-            order[pending.pop()] = source
-    return list(order.items())
+        found[current] = source
+        record = records.setdefault(current.graph, _Record(current.graph, len(records)))
+        pending.extend(needed)
+        pending.extend(record.overwriting(current))
+        if len(found) > MOST_OPERATORS:
+            return None
+    # A record that another one took tensors from is found after it, and came before it.
+    return sorted(found.items(), key=lambda item: records[item[0].graph].place(item[0]))
+
+
+class _Record:
+    """What overwrites memory in a record, and the order of its nodes; found when first asked for."""
+
+    def __init__(self, graph: fx.Graph, number: int) -> None:
+        self._graph, self._number = graph, number
+
+    @cached_property
+    def _places(self) -> dict[fx.Node, int]:
+        return {node: place for place, node in enumerate(self._graph.nodes)}
+
+    @cached_property
+    def _overwriting(self) -> dict[int, list[fx.Node]]:
+        found: dict[int, list[fx.Node]] = {}
+        for node in self._graph.nodes:
+            schema = getattr(node.target, "_schema", None)
+            if schema is not None and schema.is_mutable and (operands := node.all_input_nodes):
+                found.setdefault(_memory(operands[0]), []).append(node)
+        return found
+
+    def overwriting(self, node: fx.Node) -> list[fx.Node]:
+        """Nodes that overwrite the memory of ``node``, before it or after."""
+        return self._overwriting.get(memory, []) if (memory := _memory(node)) else []
+
+    def place(self, node: fx.Node) -> tuple[int, int]:
+        """Sorts nodes of several records into the order in which they were recorded."""
+        return -self._number, self._places[node]
+
+
+def _memory(node: fx.Node) -> int:
+    """Tells the memory of a node's tensor from others; 0 if it has none."""
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
 
 
 def _is_pure(node: fx.Node) -> bool:
     function, value = node.target, node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
         return False
-    return (
-        isinstance(function, torch._ops.OpOverload)
-        and not function._schema.is_mutable
-        and torch.Tag.nondeterministic_seeded not in function.tags
-    )
+    return isinstance(function, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in function.tags
