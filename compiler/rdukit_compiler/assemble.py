@@ -35,9 +35,6 @@ from rdukit_compiler.passes.quantize_weights import scale_name
 from rdukit_compiler.passes.section_memo import SectionMemo
 from rdukit_compiler.patterns.vocabulary import LOSSES
 
-#: Operators whose outputs are losses: their incoming gradient is ones unless the program sets another.
-LOSS_OPERATORS: Final = LOSSES | {"ctc_loss"}
-
 _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
 }  # fmt: skip
@@ -442,7 +439,7 @@ def _loss_outputs(graph: ModelGraph) -> tuple[str, ...]:
     chosen = [
         name
         for name in candidates
-        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSS_OPERATORS)
+        if graph.values[name].shape == () or (name in producers and producers[name].op_type in LOSSES)
     ]
     return tuple(dict.fromkeys(chosen or candidates))
 

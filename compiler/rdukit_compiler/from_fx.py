@@ -4,7 +4,7 @@ The record is ATen at the level before decomposition: ``linear``, ``layer_norm``
 the words that fusion rules use.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit_compiler.backend.custom_functions import ENTRY
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
-from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NO_GRAD_META
+from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NAMED_META, NO_GRAD_META
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
@@ -43,21 +43,27 @@ _DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.defa
 
 
 def model_graph_from_fx(
-    name: str, recorded: fx.Graph, inputs: Sequence[Value], constants: Mapping[str, str], updated: Sequence[str] = ()
-) -> ModelGraph:
+    name: str, recorded: fx.Graph, inputs: Sequence[Value], constants: Mapping[str, str], updated: Sequence[str] = (),
+    dtype_readers: Collection[str] = ("",),
+) -> ModelGraph:  # fmt: skip
     """Convert a record.
 
     Args:
         inputs: one value per placeholder, in order. constants: attribute of the record → name of the buffer value
             that stands for a tensor which the program made outside the trace; listed among ``inputs`` after the
             placeholders' values. updated: buffers whose new values are the record's last outputs.
+        dtype_readers: paths of modules that looked up a tensor's dtype: there and in the modules below, a dtype that
+            is passed may be that tensor's.
     """
-    return _Converter(name, inputs, constants).convert(recorded, updated)
+    return _Converter(name, inputs, constants, dtype_readers).convert(recorded, updated)
 
 
 class _Converter:
-    def __init__(self, name: str, inputs: Sequence[Value], constants: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, inputs: Sequence[Value], constants: Mapping[str, str], dtype_readers: Collection[str]
+    ) -> None:  # fmt: skip
         self._model = name
+        self._dtype_readers = frozenset(dtype_readers)
         self._inputs = inputs
         self._constants = constants
         self._values: dict[str, Value] = {value.name: value for value in inputs}
@@ -368,11 +374,18 @@ class _Converter:
         labels = dict(node.meta.get(LABELS_META, {}))
         if op in _DROPOUTS:
             args = self._with_rate(f"{name}__p", args)
-        self._append(Operator(name, op, op_type, args, kwargs, names, module, labels))
+        names_dtype = NAMED_META in node.meta or not self._may_be_looked_up(module)
+        self._append(Operator(name, op, op_type, args, kwargs, names, module, labels, names_dtype=names_dtype))
         if isinstance(made, list | tuple):
             self._tuples[node] = names
         else:
             self._aliases.define(node, names[0], node.args[0] if node.args else None)
+
+    def _may_be_looked_up(self, module: str) -> bool:
+        """Whether a dtype that is passed in ``module`` may be one that a tensor was asked for."""
+        parts = module.split(".") if module else []
+        above = (".".join(parts[:count]) for count in range(len(parts) + 1))
+        return not self._dtype_readers.isdisjoint(above)
 
     def _with_rate(self, symbol: str, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
         """Read an active dropout's rate from a buffer [] f32, so that a run can change it. 0 and 1 are compiled in."""

@@ -25,13 +25,17 @@ class ValueKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor: dtype by its torch name (``float32``), static shape in elements."""
+    """A tensor: dtype by its torch name (``float32``), static shape in elements.
+
+    ``is_exact``: operators read a graph input as it is held, and not rounded to the dtype in which the device computes.
+    """
 
     name: str
     kind: ValueKind
     dtype: str
     shape: tuple[int, ...]
     requires_grad: bool = False
+    is_exact: bool = False
 
     @property
     def elements(self) -> int:
@@ -51,6 +55,7 @@ class Operator:
     ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
     directives that were active there, such as ``op_fusion`` groups. ``compute``: dtypes that its floating operands
     are rounded to, one after the other, joined by ``+``; then, after ``>``, that of its results. Empty: as they come.
+    ``names_dtype``: a dtype among its arguments is the program's own word, and not that of a tensor it looked at.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Operator:
     module: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     compute: str = ""
+    names_dtype: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:

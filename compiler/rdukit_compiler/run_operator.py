@@ -9,6 +9,7 @@ import torch
 
 from rdukit.errors import CompileError
 from rdukit_compiler.as_written import custom_function
+from rdukit_compiler.backend.cpu_kernels import SAME_DTYPE, WITHOUT_BF16
 from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
@@ -20,18 +21,12 @@ from rdukit_compiler.lookups import embedding, index
 from rdukit_compiler.masked_writes import index_fill, index_put
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
-from rdukit_compiler.patterns.vocabulary import LOSSES
+from rdukit_compiler.patterns.vocabulary import LOSSES, RUNNING_SUMS
 from rdukit_compiler.recurrence import lstm
 from rdukit_compiler.supported import GROUPED_MM_OF_OTHERS
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
-#: Operators whose floating operands must have one dtype: fake tensors let a mix pass that the CPU then refuses.
-_SAME_DTYPE = frozenset(
-    "linear matmul mm bmm mv dot addmm addmv baddbmm addbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
-    "conv_transpose2d conv_transpose3d scaled_dot_product_attention group_norm instance_norm prelu index_copy "
-    "index_put index_add scatter scatter_add masked_scatter".split()
-)
 #: Operators whose parameters must not be narrower than what they normalise.
 _NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
@@ -45,40 +40,48 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     Raises:
         CompileError: torch refuses the operator all the same.
     """
-    function = _FORMS.get(operator.op) or callable_of(operator.op)
-    if operator.op_type.startswith("special_"):  # few of them have a bf16 form
-        function = _wide(operator.op)
-    if runs_on_host(operator):
-        function = _on_host(operator.op)
+    function = _form_of(operator)
     args = [decode(a, tensors) for a in operator.args]
     if operator.op_type in _INDEXING:
         args = [as_index(a) for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
     operands, _, results = operator.compute.partition(">")
     for dtype in filter(None, operands.split("+")):
-        args = [_rounded(a, dtype) for a in args]
-    if operator.op_type in _SAME_DTYPE or (operator.op_type in _NORMS and _is_wide(args[0])):
-        args = promote_floats(args) or args
+        args = [_converted(a, getattr(torch, dtype)) for a in args]
+    if operator.op_type in SAME_DTYPE or (operator.op_type in _NORMS and _is_wide(args[0])):
+        args, kwargs = _promoted(operator, args, kwargs)
     try:
-        with quiet_refusals(args):
+        with quiet_refusals([*args, *kwargs.values()]):
             made = function(*args, **kwargs)
     except RuntimeError:
-        made = _attempt(function, promote_floats(args) or args, kwargs, operator)
+        made = _attempt(function, *_promoted(operator, args, kwargs), operator)
     except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
         raise _refusal(operator, cause) from cause
     if results:
-        made = _rounded(made, results)
+        made = _converted(made, getattr(torch, results))
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:
         tensors.update(zip(operator.outputs, made, strict=True))
 
 
-def _rounded(value: Any, dtype: str) -> Any:
-    """Floating tensors inside ``value`` in ``dtype``, as the operator's ``compute`` says."""
-    if isinstance(value, list | tuple):
-        return type(value)(_rounded(item, dtype) for item in value)
-    return value.to(getattr(torch, dtype)) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+def _form_of(operator: Operator) -> Callable[..., Any]:
+    has_bf16 = operator.op_type not in WITHOUT_BF16 and not operator.op_type.startswith("special_")
+    if runs_on_host(operator) or not has_bf16:
+        return _rounded_once(operator.op)
+    if operator.op_type in LOSSES | RUNNING_SUMS:
+        return _wide(operator.op)
+    return _FORMS.get(operator.op) or callable_of(operator.op)
+
+
+def _promoted(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The operands in one floating dtype; what attention adds to its scores gets that of query, key and value."""
+    operands = [*args, *kwargs.values()]
+    is_attention = operator.op_type == "scaled_dot_product_attention"
+    dtype = _common_float(operands, args[:3] if is_attention else operands)
+    if dtype is None:
+        return args, kwargs
+    return [_converted(a, dtype) for a in args], {key: _converted(value, dtype) for key, value in kwargs.items()}
 
 
 def _is_wide(value: Any) -> bool:
@@ -102,7 +105,7 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
     """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
     fake = logging.getLogger("torch._subclasses.fake_tensor")
     before = fake.disabled
-    fake.disabled = before or len(_float_dtypes(args)) > 1
+    fake.disabled = before or _common_float(args, args) is not None
     try:
         yield
     finally:
@@ -110,21 +113,46 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
 
 
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:
-    """``args`` with all floating tensors in the widest dtype among them; None if they agree already."""
-    floats = _float_dtypes(args)
-    if len(floats) < 2:
-        return None
-    widest = max(floats, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
-    return [a.to(widest) if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+    """``args`` with all floating tensors, also those in lists, in one dtype; None if they agree already.
+
+    As torch promotes: the widest dtype among those that have dimensions, if there are any.
+    """
+    dtype = _common_float(args, args)
+    return None if dtype is None else [_converted(a, dtype) for a in args]
 
 
-def _float_dtypes(args: Sequence[Any]) -> set[torch.dtype]:
-    return {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
+def _common_float(args: Sequence[Any], leading: Sequence[Any]) -> torch.dtype | None:
+    """The dtype that floating tensors among ``args`` get, which is that of ``leading``; None if they agree already."""
+    with torch._C.DisableTorchFunction():  # the program looks up no dtype here
+        if len({tensor.dtype for tensor in _floats_in(args)}) < 2:
+            return None
+        floats = [(tensor.dtype, tensor.dim() > 0) for tensor in _floats_in(leading)]
+    chosen = {dtype for dtype, has_dims in floats if has_dims} or {dtype for dtype, _ in floats}
+    return max(chosen, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
+
+
+def _floats_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _floats_in(item)
+    elif isinstance(value, torch.Tensor) and value.is_floating_point():
+        yield value
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors inside ``value`` in ``dtype``."""
+    if isinstance(value, list | tuple):
+        return type(value)(_converted(item, dtype) for item in value)
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def as_index(value: Any) -> Any:
     """Narrow integers as int64: on the device they index, and are class labels, as they are."""
-    return value.long() if isinstance(value, torch.Tensor) and value.dtype in _NARROW else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    with torch._C.DisableTorchFunction():
+        is_narrow = value.dtype in _NARROW
+    return value.long() if is_narrow else value
 
 
 def _viewed(op: str) -> Callable[..., Any]:
@@ -150,16 +178,14 @@ def _batch_norm(*args: Any) -> torch.Tensor:
 
 
 def _wide(op: str) -> Callable[..., Any]:
-    """The operator inside in f32, its result rounded once to bf16.
+    """The operator in f32, and its result as well: what a program reads as its loss, and sums that go on.
 
     torch's own bf16 form of a loss rounds each log-probability, so that one of -10 is off by 0.03 and its gradient by
     3 %, and adds up in bf16 (Source: ours, as the vendor's tolerance of 3e-3 for gradients asks).
     """
 
-    def form(*args: Any, **kwargs: Any) -> torch.Tensor:
-        kinds = {a.dtype for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()}
-        made: torch.Tensor = callable_of(op)(*(_as_wide(a) for a in args), **kwargs)
-        return made.to(torch.bfloat16) if kinds == {torch.bfloat16} and made.is_floating_point() else made
+    def form(*args: Any, **kwargs: Any) -> Any:
+        return callable_of(op)(*(_as_wide(a) for a in args), **{key: _as_wide(value) for key, value in kwargs.items()})
 
     return form
 
@@ -173,7 +199,7 @@ def _layer_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return made.to(x.dtype)
 
 
-def _on_host(op: str) -> Callable[..., Any]:
+def _rounded_once(op: str) -> Callable[..., Any]:
     """The operator in f32, in which the host computes; what it makes is bf16 again if all floats it reads are."""
 
     def form(*args: Any, **kwargs: Any) -> Any:
@@ -201,18 +227,8 @@ _CONVOLUTIONS = (
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
 )  # fmt: skip
-#: Operators of which torch has no bf16 form on the processor.
-_WITHOUT_BF16 = (
-    "aten.cdist.default", "aten._cdist_forward.default", "aten.complex.default", "aten.polar.default",
-    "aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default", "aten.pdist.default",
-    "aten.avg_pool3d.default", "aten.multi_margin_loss.default", "aten.multilabel_margin_loss.default",
-    "aten.stft.default", "aten.stft.center", "aten.istft.default",
-    *(f"aten.fft_{word}{axes}.default" for word in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-      for axes in ("", "2", "n")),
-)  # fmt: skip
 _FORMS: dict[str, Callable[..., Any]] = {
     **{op: convolution_form(op) for op in _CONVOLUTIONS},
-    **{f"aten.{loss}.default": _wide(f"aten.{loss}.default") for loss in LOSSES},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
     CUSTOM_FUNCTION: custom_function,
@@ -222,7 +238,6 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "aten.index.Tensor": index,
     "aten.index_put.default": index_put,
     "aten.index_fill.int_Tensor": index_fill,
-    **{op: _wide(op) for op in _WITHOUT_BF16},
     "aten.batch_norm.default": _batch_norm,
     "aten.dropout.default": dropout,
     "aten.feature_dropout.default": feature_dropout,

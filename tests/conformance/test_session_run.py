@@ -100,15 +100,15 @@ def test_a_handle_that_was_read_keeps_its_value_through_later_runs(tmp_path: Pat
     repr(loaded.run())
 
 
-def test_losses_are_values_that_bf16_can_hold_and_host_tensors_stay_as_they_are(tmp_path: Path) -> None:
+def test_logits_are_values_that_bf16_can_hold_a_loss_is_f32_and_host_tensors_stay_as_they_are(tmp_path: Path) -> None:
     image, label = classifier_inputs()
     before = image.data.clone(), label.data.clone()
     loaded = load_model(ResFFNLogReg(), (image, label), tmp_path, sgd)
     weight = loaded.model.gemm1.weight.data.clone()
     loss, out = loaded.run()
-    for made in (loss.data, out.data):
-        assert made.dtype == torch.float32
-        assert torch.equal(made, made.bfloat16().float())
+    assert loss.data.dtype == out.data.dtype == torch.float32
+    assert torch.equal(out.data, out.data.bfloat16().float())
+    torch.testing.assert_close(loss.data, nn.functional.cross_entropy(out.data, label.data))  # f32 to the last bits
     assert torch.equal(image.data, before[0])
     assert torch.equal(label.data, before[1])
     assert torch.equal(loaded.model.gemm1.weight.data, weight)

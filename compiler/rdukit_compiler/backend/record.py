@@ -31,7 +31,14 @@ from rdukit_compiler.backend.known_values import (
     number_in,
     with_known_positions,
 )
-from rdukit_compiler.backend.record_marks import FOLLOWED_META, NO_GRAD_META, carries_gradient, marked
+from rdukit_compiler.backend.record_marks import (
+    DTYPE_READERS_META,
+    FOLLOWED_META,
+    NAMED_META,
+    NO_GRAD_META,
+    carries_gradient,
+    marked,
+)
 from rdukit_compiler.backend.unchecked import UNCHECKED
 
 #: Literals that a plain call may have, and that are told apart by type and value.
@@ -49,10 +56,13 @@ _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 _INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 _REQUIRES_GRAD: Final = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
+#: Functions whose name is a dtype.
+_NAMING: Final = frozenset({torch.Tensor.float})
+
 
 def record_forward(
     function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None,
-    followed: Sequence[bool] = (),
+    followed: Sequence[bool] = (), where: Callable[[], str | None] = lambda: "",
 ) -> fx.GraphModule:  # fmt: skip
     """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
 
@@ -62,17 +72,20 @@ def record_forward(
         values: fake tensors.
         origin_of: tensor that ``function`` kept from an earlier record → its node there.
         followed: which of ``values`` stand for tensors that require a gradient.
+        where: the module that runs at the moment; None while none does.
     Raises:
         Whatever ``function`` raises.
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
     recorder.origin_of, recorder.followed = origin_of, followed
+    recorder.where, recorder.dtype_readers = where, set()
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
     with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
         recorded: fx.GraphModule = recorder.trace(function, values)
     for node in recorded.graph.nodes:
         if node.op == "get_attr":
             node.meta[FOLLOWED_META] = getattr(recorded, str(node.target)).requires_grad
+    recorded.meta[DTYPE_READERS_META] = frozenset(reader for reader in recorder.dtype_readers if reader is not None)
     return recorded
 
 
@@ -81,11 +94,14 @@ class _Recorder(proxy_tensor._MakefxTracer):
 
     origin_of: FindOrigin
     followed: Sequence[bool]
+    where: Callable[[], str | None]
+    dtype_readers: set[str | None]
 
     def _construct_modes_with_fx_tracer(self, fx_tracer: Any) -> None:
         super()._construct_modes_with_fx_tracer(fx_tracer)
         self.proxy_function_mode = _FunctionMode(fx_tracer)
         self.proxy_function_mode.followed = self.followed
+        self.proxy_function_mode.note_reader = lambda: self.dtype_readers.add(self.where())
         self.proxy_mode = _RememberingMode(
             fx_tracer,
             self.tracing_mode,
@@ -103,7 +119,13 @@ class _Recorder(proxy_tensor._MakefxTracer):
 
 
 class _FunctionMode(PreDispatchTorchFunctionMode):
-    """Looks at the few functions that must be recorded although they are no operators, and lets the rest pass."""
+    """Looks at the few functions that must be recorded although they are no operators, and lets the rest pass.
+
+    It notes where a dtype comes from: ``dtype=torch.float32`` and ``dtype=x.dtype`` are one call in the record, and
+    only the first means float32 on a device that computes in another dtype.
+    """
+
+    note_reader: Callable[[], object]
 
     followed: Sequence[bool] = ()
 
@@ -115,9 +137,14 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _INDEXED and (override := _find_override(args[1])) is not None:
             # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
+        if func in _NAMING:
+            with marked(self.tracer.graph, NAMED_META, True):
+                return func(*args, **(kwargs or {}))
         made = UNCHECKED.get(func, func)(*args, **(kwargs or {}))
         if made is False and func == _REQUIRES_GRAD:
             return self._requires_grad(args[0])
+        if made is torch.float32 and func.__name__ == "__get__":
+            self.note_reader()
         return made
 
     def _requires_grad(self, tensor: Any) -> bool:

@@ -18,6 +18,11 @@ CARRIES_META: Final = "rdukit_carries"
 #: An attribute of the record is a tensor that autograd keeps for a gradient, and follows itself.
 FOLLOWED_META: Final = "rdukit_followed"
 
+#: The program named the dtype, in ``x.float()``.
+NAMED_META: Final = "rdukit_named_dtype"
+#: Of the whole record: modules in which the program looked up the dtype of a float32 tensor.
+DTYPE_READERS_META: Final = "rdukit_dtype_readers"
+
 
 @contextlib.contextmanager
 def marked(graph: fx.Graph, key: str, value: object) -> Iterator[None]:

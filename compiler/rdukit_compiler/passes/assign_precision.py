@@ -1,28 +1,27 @@
 """Decide each value's dtype on the device.
 
-Device arithmetic is bf16 unless the program converts (SDK reference 16); ``f32`` keeps the program's dtypes, for
-debugging. Parameters that are trained stay f32 in device memory and are rounded to bf16 where a section reads them:
-an f32 master, so that small updates are not lost (Source: ours; the vendor's default is not published). Buffers that
-forward updates, and the statistics of batch norms, stay f32 likewise; a cache, in which forward only places what it
-has computed in bf16, is bf16.
+Device arithmetic is bf16 unless the program converts (SDK reference 16), and but for what ``keep_float32`` lists;
+``f32`` keeps the program's dtypes, for debugging. Parameters that are trained stay f32 in device memory and are
+rounded to bf16 where a section reads them: an f32 master, so that small updates are not lost (Source: ours; the
+vendor's default is not published). Buffers that forward updates, and the statistics of batch norms, stay f32 likewise;
+a cache, in which forward only places what it has computed in bf16, is bf16.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
-from rdukit.pef.kernel import Argument, Special, references
+from rdukit.pef.kernel import Argument, references
 from rdukit_compiler.backend.fake_mode import FakeMode
-from rdukit_compiler.backend.operators import callable_of, dtype_name
+from rdukit_compiler.backend.operators import dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.passes.choose_compute import DECLARED
 from rdukit_compiler.passes.convert_back import ConversionsBack
+from rdukit_compiler.passes.keep_float32 import ROUNDED, find_exact, widen_sums, with_device_dtype
 from rdukit_compiler.passes.repeated_calls import RepeatedCalls
 
-_ROUNDED = {torch.float32, torch.float64, torch.float16}
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
 #: Operators that put values into a copy of their first argument.
 _PLACING: Final = frozenset(
@@ -45,7 +44,7 @@ class Precision:
     def device_dtype(self, value: Value, is_statistic: bool) -> torch.dtype:
         """dtype of a graph input in device memory."""
         dtype: torch.dtype = getattr(torch, value.dtype)
-        if self.name == "f32" or dtype not in _ROUNDED:
+        if self.name == "f32" or dtype not in ROUNDED:
             return dtype
         if is_statistic or (value.kind is ValueKind.PARAMETER and self.training):
             return torch.float32
@@ -54,7 +53,7 @@ class Precision:
     def compute_dtype(self, value: Value) -> torch.dtype:
         """dtype in which operators read a graph input; ``value`` has the device's dtype if it is a buffer."""
         dtype: torch.dtype = getattr(torch, value.dtype)
-        if self.name == "f32" or dtype not in _ROUNDED or value.kind is ValueKind.BUFFER:
+        if self.name == "f32" or dtype not in ROUNDED or value.kind is ValueKind.BUFFER or value.is_exact:
             return dtype
         return torch.bfloat16
 
@@ -64,12 +63,21 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
 
     Found by running the operators on fake tensors, equal calls once: no data is touched.
     """
-    values = dict(graph.values)
-    exact = read_exactly(graph.operators)
-    statistics = _statistics(graph) | exact
-    operators = graph.operators
-    if precision.name != "f32":
-        operators = tuple(_with_device_dtype(_in_range(o), graph) for o in operators)
+    if precision.name == "f32":
+        return _typed(graph, graph.operators, precision, None)
+    prepared = tuple(with_device_dtype(_in_range(o), graph) for o in graph.operators)
+    typed = _typed(graph, widen_sums(prepared, graph), precision, ConversionsBack(graph.values))
+    values = dict(typed.values)
+    for name, shown in find_exact(graph, typed.operators, values).items():
+        values[name] = replace(values[name], dtype="float32", is_exact=True)
+        values |= {made: replace(values[made], dtype="float32") for made in shown}
+    return replace(typed, values=values)
+
+
+def _typed(
+    graph: ModelGraph, operators: Sequence[Operator], precision: Precision, back: ConversionsBack | None
+) -> ModelGraph:  # fmt: skip
+    values, statistics = dict(graph.values), _statistics(graph)
     with FakeMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
         tensors: dict[str, Any] = {}
         calls = RepeatedCalls()
@@ -78,11 +86,13 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
                 continue
             held = dtype_name(precision.device_dtype(value, value.name in statistics))
             values[value.name] = replace(value, dtype=held, requires_grad=_wants_grad(value, precision))
-            dtype = precision.compute_dtype(values[value.name]) if value.name not in exact else getattr(torch, held)
             tensors[value.name] = calls.tensor_like(
-                torch.empty(value.shape, dtype=dtype, requires_grad=_wants_grad(value, precision))
+                torch.empty(
+                    value.shape,
+                    dtype=precision.compute_dtype(values[value.name]),
+                    requires_grad=_wants_grad(value, precision),
+                )
             )
-        back = ConversionsBack(graph.values) if precision.name != "f32" else None
         chosen = []
         for traced in operators:
             operator = back.convert(traced) if back is not None else traced
@@ -96,15 +106,6 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
                     values[name], dtype=dtype_name(tensor.dtype), requires_grad=bool(tensor.requires_grad)
                 )
     return replace(graph, values=values, operators=tuple(chosen))
-
-
-def read_exactly(operators: Iterable[Operator]) -> frozenset[str]:
-    """Values that only operators read which keep their declared precision: rounding them would be for nothing."""
-    exact: set[str] = set()
-    rounded: set[str] = set()
-    for operator in operators:
-        (exact if operator.compute == DECLARED else rounded).update(operator.inputs)
-    return frozenset(exact - rounded)
 
 
 def _statistics(graph: ModelGraph) -> frozenset[str]:
@@ -161,18 +162,6 @@ def _is_beyond(argument: Argument) -> bool:
 
 def _clamped(argument: Argument) -> Argument:
     return math.copysign(_LARGEST, argument) if isinstance(argument, float) and _is_beyond(argument) else argument
-
-
-def _with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
-    """Tensors that forward makes from nothing have the device's dtype too: f32 would spread through the rest."""
-    if operator.inputs or len(operator.outputs) != 1 or operator.compute == DECLARED:
-        return operator
-    if getattr(torch, graph.values[operator.outputs[0]].dtype) not in _ROUNDED:
-        return operator
-    schema = getattr(callable_of(operator.op), "_schema", None)
-    if schema is None or not any(argument.name == "dtype" for argument in schema.arguments):
-        return operator
-    return replace(operator, kwargs={**operator.kwargs, "dtype": Special("dtype", "bfloat16")})
 
 
 def _wants_grad(value: Value, precision: Precision) -> bool:

@@ -6,7 +6,7 @@ preset      what it does
 none        everything bf16 until the program converts (``default`` is the same)
 mp0         the program's own precision everywhere
 mp1         as mp0, but GEMM-like operators take inputs rounded to bf16; they give f32
-mp4         bf16, but softmax, norms, losses and reductions compute in f32; their results are rounded
+mp4         bf16, but softmax, norms and reductions compute in f32; their results are rounded, those of losses never
 ==========  ===========================================================================================================
 
 ``--enable-mixed-precision-ops`` names families that compute in f32 as in mp4. Inside ``disable_graphamp()`` operators
@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit_compiler.ir import ModelGraph, Operator
-from rdukit_compiler.patterns.vocabulary import LOSSES, is_gemm
+from rdukit_compiler.patterns.vocabulary import LOSSES, RUNNING_SUMS, is_gemm
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
     "gelu": frozenset({"gelu"}), "silu": frozenset({"silu"}), "exp": frozenset({"exp"}), "rsqrt": frozenset({"rsqrt"}),
     "pow": frozenset({"pow"}), "add": frozenset({"add"}), "mul": frozenset({"mul"}),
 }  # fmt: skip
+#: Their results are f32 in any case: see ``keep_float32``.
+_NEVER_ROUNDED: Final = LOSSES | RUNNING_SUMS
 _SENSITIVE: Final = ("softmax", "norm", "loss", "reduce")
 
 #: ``Operator.compute``: the dtypes that its operands are rounded to, one after the other, and after ``>`` its results'.
@@ -65,7 +67,7 @@ def choose_compute(graph: ModelGraph, precision: str, preset: str | None, famili
         chosen = {o.name: NARROW for o in graph.operators if is_gemm(o) and not _is_disabled(o)}
         return _marked(graph, chosen)
     wide = _wide_words([*families, *(_SENSITIVE if preset == "mp4" else ())])
-    chosen = {o.name: WIDE for o in graph.operators if o.op_type in wide}
+    chosen = {o.name: DECLARED if o.op_type in _NEVER_ROUNDED else WIDE for o in graph.operators if o.op_type in wide}
     kept: set[str] = set()
     for operator in graph.operators:
         if _is_disabled(operator):

@@ -7,7 +7,10 @@ leave everything after it in f32, the residual stream of a whole model for one l
 What the program asked for is what tells them apart: a conversion to f32 of a value that is f32 on the device already,
 because the same module widened it and has computed with it since, does nothing unless it goes back. A conversion of a
 bf16 value widens as ever; so does one that repeats another, with nothing computed between; and what one module widened
-stays f32 in the modules that it is handed to.
+stays f32 in the modules that it is handed to. So does what the program converts with ``.float()``, or where it has
+looked up no tensor's dtype that it could go back to (``Operator.names_dtype``).
+
+Numbers that are f32 from the start, such as positions made of integers, count as widened where they are made.
 
 Source: ours; the vendor computes in bf16 "whatever the host dtype says" (SDK reference 16) and publishes no more.
 """
@@ -20,6 +23,7 @@ import torch
 
 from rdukit.pef.kernel import Special
 from rdukit_compiler.ir import Operator, Value
+from rdukit_compiler.patterns.vocabulary import is_loss
 
 _CONVERSION: Final = "aten.to.dtype"
 _WIDE: Final = Special("dtype", "float32")
@@ -54,6 +58,8 @@ class ConversionsBack:
         """The operator, to bf16 if it is a conversion back."""
         if operator.op != _CONVERSION or operator.compute or len(operator.args) < 2 or operator.args[1] != _WIDE:
             return operator
+        if operator.names_dtype:
+            return operator
         found = self._widened.get(operator.inputs[0])
         if found is None or not found.is_computed or found.module != operator.module:
             return operator
@@ -70,9 +76,10 @@ class ConversionsBack:
         read = [name for name in operator.inputs if isinstance(tensors[name], torch.Tensor)]
         floating = [name for name in read if tensors[name].is_floating_point()]
         made = [n for n in operator.outputs if getattr(tensors.get(n), "dtype", None) is torch.float32]
-        if not made or not floating:
+        made = [name for name in made if tensors[name].dim()]  # a scalar widens nothing
+        if not made or is_loss(operator):
             return
-        is_computed = operator.op_type not in _SHOWING
+        is_computed = operator.op_type not in _SHOWING and bool(read)
         if all(tensors[name].dtype is torch.bfloat16 for name in floating):
             widening = _Widening(operator.module, is_computed)
         else:

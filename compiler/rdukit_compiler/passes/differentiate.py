@@ -20,7 +20,8 @@ from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_functional, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.passes.assign_precision import Precision, read_exactly
+from rdukit_compiler.passes.assign_precision import Precision
+from rdukit_compiler.passes.choose_compute import DECLARED
 from rdukit_compiler.passes.convert_again import convert_again
 from rdukit_compiler.passes.update_in_place import update_in_place
 from rdukit_compiler.run_operator import run_operator
@@ -169,11 +170,10 @@ class _SectionFunction:
         self._operators = operators
         self._inputs = inputs
         self._outputs = outputs
-        exact = read_exactly(operators)
         self._casts = {
             name: precision.compute_dtype(graph.values[name])
             for name in inputs
-            if graph.values[name].kind is not ValueKind.OPERATOR and name not in exact
+            if graph.values[name].kind is not ValueKind.OPERATOR
         }
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -185,9 +185,19 @@ class _SectionFunction:
         for operator in self._operators:
             if _looks_up(operator) and operator.inputs[0] in self._casts:
                 self._look_up(operator, values, held[operator.inputs[0]])
+            elif operator.compute == DECLARED:
+                self._read_exactly(operator, values, held)
             else:
                 run_operator(operator, values)
         return [values[name] for name in self._outputs]
+
+    def _read_exactly(
+        self, operator: Operator, values: dict[str, Any], held: Mapping[str, torch.Tensor]
+    ) -> None:  # fmt: skip
+        """What keeps its declared precision reads what the section is given as it is: rounding would be for nothing."""
+        seen = {**values, **{name: held[name] for name in operator.inputs if name in held}}
+        run_operator(operator, seen)
+        values.update((name, seen[name]) for name in operator.outputs)
 
     def _look_up(self, operator: Operator, values: dict[str, Any], table: torch.Tensor) -> None:
         """Round the rows that are read, not the table: the same rows, and a gradient as wide as the table."""

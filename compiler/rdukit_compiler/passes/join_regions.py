@@ -2,7 +2,8 @@
 
 A graph may write a region in f32, because the program converts, where another one reads it in bf16. The region is held
 in the widest: who reads it in bf16 rounds, who writes bf16 converts. So it is with a buffer that one graph updates,
-which is f32, and another only reads. A tensor that two graphs call by one name is one tensor too.
+which is f32, and another only reads; and with a parameter of which one graph makes nothing in bf16. A tensor that two
+graphs call by one name is one tensor too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
     Raises:
         CompileError: tensors of one region differ in dtype otherwise than bf16 and f32.
     """
-    graphs = _join_buffers(graphs)
+    graphs = _join_state(graphs)
     if not regions and len(graphs) == 1:
         return graphs
     widest: dict[str, Value] = {}
@@ -43,16 +44,19 @@ def join_regions(graphs: Sequence[ModelGraph], regions: Mapping[str, str]) -> li
     ]
 
 
-def _join_buffers(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
-    """The graphs with one dtype per buffer: f32 if it is that in any of them."""
-    wide = {
-        value.name for graph in graphs for value in graph.of_kind(ValueKind.BUFFER) if value.dtype == "float32"
-    }  # fmt: skip
+def _join_state(graphs: Sequence[ModelGraph]) -> list[ModelGraph]:
+    """The graphs with one dtype per buffer and parameter: f32 if it is that in any of them."""
+    kinds = (ValueKind.BUFFER, ValueKind.PARAMETER)
+    wide = {value.name for graph in graphs for value in graph.of_kind(*kinds) if value.dtype == "float32"}
     found: list[ModelGraph] = []
     for graph in graphs:
-        for value in graph.of_kind(ValueKind.BUFFER):
-            if value.name in wide and value.dtype == "bfloat16":
+        for value in graph.of_kind(*kinds):
+            if value.name not in wide or value.dtype != "bfloat16":
+                continue
+            if value.kind is ValueKind.BUFFER:
                 graph = _rounded_where_read(graph, value)
+            else:  # sections round what they read of it
+                graph = replace(graph, values={**graph.values, value.name: replace(value, dtype="float32")})
         found.append(graph)
     return found
 

@@ -87,9 +87,9 @@ def describe_structure(
 ) -> str:  # fmt: skip
     """Everything that a section's kernels depend on, as text in which values are called by position.
 
-    That is: precision; kind, dtype, shape and differentiability of each input, and whether it
-    is overwritten; each call with its literal arguments
-    (``1``, ``1.0`` and ``True`` differ); which values leave, their dtype and shape, how many gradients flow in, and
+    That is: precision; kind, dtype, shape, differentiability and exactness of each input, and whether it is
+    overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ); which values leave, their
+    dtype and shape, how many gradients flow in, and
     which of them are the new values of which inputs.
     """
     names: dict[str, str] = {}
@@ -98,7 +98,8 @@ def describe_structure(
         value = graph.values[name]
         names[name] = f"i{len(names)}"
         changes = is_overwritten(graph, name, precision)
-        lines.append(f"{value.kind} {value.dtype} {value.shape} {value.requires_grad} {changes}")
+        held = f"{value.kind} {value.dtype} {value.shape} {value.requires_grad} {value.is_exact}"
+        lines.append(f"{held} {changes}")
     for operator in operators:
         args = [_renamed(argument, names) for argument in operator.args]
         kwargs = [(key, _renamed(argument, names)) for key, argument in sorted(operator.kwargs.items())]

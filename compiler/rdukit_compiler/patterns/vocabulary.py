@@ -41,8 +41,13 @@ GEMMS: Final = frozenset({
 #: Losses by rule word: where backward starts and what the program reads.
 LOSSES: Final = frozenset({
     "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss",
-    "huber_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    "huber_loss", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits", "ctc_loss",
+    "poisson_nll_loss", "soft_margin_loss", "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss",
+    "hinge_embedding_loss", "cosine_embedding_loss", "triplet_margin_loss",
 })  # fmt: skip
+
+#: Sums over all elements so far, by rule word.
+RUNNING_SUMS: Final = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 
 
 #: Words of the vendor's rule files that no operator of torch has. Source: compiler reference 5.2, 6.2.

@@ -74,6 +74,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from rdukit_compiler.backend.fake_mode import FakeMode
     from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import record_forward
+    from rdukit_compiler.backend.record_marks import DTYPE_READERS_META
     from rdukit_compiler.from_fx import model_graph_from_fx
     from sambaflow.samba.traced_hooks import recorded_hooks
     from sambaflow.samba.traced_modules import static_forms
@@ -113,7 +114,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
         if with_gradients:
             values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
-        return record_forward(forward, values, origin_of, [t.requires_grad for t in originals])
+        followed = [t.requires_grad for t in originals]
+        return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None)
 
     try:
         try:
@@ -154,7 +156,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             sources[node] = Source(listed[-1], tensor)
     symbols = {id(tensor): symbol for symbol, tensor in state.items()}
     updated = [symbols[id(buffer)] for buffer, _ in assigned]
-    graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants, updated))
+    readers = recorded.meta[DTYPE_READERS_META]
+    graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants, updated, readers))
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]

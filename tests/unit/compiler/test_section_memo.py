@@ -86,12 +86,12 @@ def test_a_repeated_section_is_bound_to_its_own_values() -> None:
 def test_what_changes_a_kernel_changes_the_structure() -> None:
     def structure(
         scale: object = 2.0, shape: tuple[int, ...] = (4, 8), dtype: str = "float32", op: str = "mul",
-        precision: str = "f32", gradients: int = 1, differentiable: bool = False,
+        precision: str = "f32", gradients: int = 1, differentiable: bool = False, exact: bool = False,
     ) -> str:  # fmt: skip
         b = GraphBuilder()
         b.op(op, b.input("x", *shape, dtype=dtype), scale, name="y")  # type: ignore[arg-type]
         graph = b.build()
-        values = {**graph.values, "x": replace(graph.values["x"], requires_grad=differentiable)}
+        values = {**graph.values, "x": replace(graph.values["x"], requires_grad=differentiable, is_exact=exact)}
         graph = replace(graph, values=values)
         return describe_structure(
             graph, graph.operators, section_inputs(graph, graph.operators), ("y",), Precision(precision, True),
@@ -101,7 +101,7 @@ def test_what_changes_a_kernel_changes_the_structure() -> None:
     variants = [
         structure(), structure(scale=2), structure(scale=True), structure(scale=1), structure(shape=(4, 4)),
         structure(dtype="bfloat16"), structure(op="div"), structure(precision="bf16"), structure(gradients=2),
-        structure(differentiable=True),
+        structure(differentiable=True), structure(exact=True),
     ]  # fmt: skip
     assert len(set(variants)) == len(variants)
     assert structure() == structure()
