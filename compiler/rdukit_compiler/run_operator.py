@@ -9,7 +9,7 @@ import torch
 
 from rdukit.errors import CompileError
 from rdukit_compiler.as_written import custom_function
-from rdukit_compiler.backend.cpu_kernels import SAME_DTYPE, WITHOUT_BF16
+from rdukit_compiler.backend.cpu_kernels import NORMS, SAME_DTYPE, WITHOUT_BF16
 from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
@@ -27,8 +27,6 @@ from rdukit_compiler.supported import GROUPED_MM_OF_OTHERS
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
-#: Operators whose parameters must not be narrower than what they normalise.
-_NORMS = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
 
 
@@ -48,7 +46,7 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     operands, _, results = operator.compute.partition(">")
     for dtype in filter(None, operands.split("+")):
         args = [_converted(a, getattr(torch, dtype)) for a in args]
-    if operator.op_type in SAME_DTYPE or (operator.op_type in _NORMS and _is_wide(args[0])):
+    if operator.op_type in SAME_DTYPE or (operator.op_type in NORMS and _is_wide(args[0])):
         args, kwargs = _promoted(operator, args, kwargs)
     try:
         with quiet_refusals([*args, *kwargs.values()]):

@@ -22,9 +22,11 @@ from typing import Final
 
 import torch
 
-#: How many times the threshold the noise may be, and how many times the usual noise that of a slice.
-NOISE: Final = 8.0
+#: How many times the threshold the noise may be, and how many times the usual noise that of a slice. Fewer than
+#: ``MANY`` numbers are nearer to a single one, whose difference is compared with the threshold itself.
+NOISE: Final = 6.0
 OUTLIER: Final = 4.0
+MANY: Final = 16
 
 
 def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -43,12 +45,13 @@ def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
     noise = float(_root_mean_square(apart) / usual)
     slices = [_slices(apart, dim) / _slices(magnitude, dim).clamp_min(usual) for dim in range(a.dim())]
     worst = max((float(each.max()) for each in slices), default=0.0)
-    return max(_counted(noise), _counted(worst / OUTLIER), _scale_error(a, b, noise))
+    allowed = max(1.0, NOISE * min(1.0, (a.numel() / MANY) ** 0.5))
+    return max(_counted(noise, allowed), _counted(worst, allowed) / OUTLIER, _scale_error(a, b, noise))
 
 
-def _counted(noise: float) -> float:
+def _counted(noise: float, allowed: float) -> float:
     """Noise as the threshold that it needs."""
-    return max(noise / NOISE, noise**2)
+    return max(noise / allowed, noise**2)
 
 
 def _scale_error(a: torch.Tensor, b: torch.Tensor, noise: float) -> float:
