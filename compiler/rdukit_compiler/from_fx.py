@@ -437,8 +437,10 @@ def _gives_itself(node: fx.Node) -> bool:
         return False
     made, given, name = node.meta.get("val"), node.args[0].meta.get("val"), node.target._schema.name
     if name.endswith("dropout") and len(node.args) == 3:
-        return node.args[1] == 0 or node.args[2] is False
-    if name.removeprefix("aten::") not in _IDENTITIES or not isinstance(made, torch.Tensor):
+        return bool(node.args[1] == 0) or node.args[2] is False
+    if name.removeprefix("aten::") not in _IDENTITIES:
+        return False
+    if not isinstance(made, torch.Tensor) or not isinstance(given, torch.Tensor):
         return False
     is_alike = made.dtype == given.dtype and made.shape == given.shape and made.stride() == given.stride()
     return is_alike and shares_memory(node, node.args[0])

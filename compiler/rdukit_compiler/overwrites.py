@@ -153,6 +153,8 @@ def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emi
     plain: list[Argument] = [a for a in args if isinstance(a, int) or a is None]
     if word in {"select", "slice"} and len(plain) == len(args):
         return emit(f"aten.{word}_scatter.default", [Ref(base_value), Ref(value), *plain])
+    if word == "diagonal" and len(plain) == len(args):
+        return emit("aten.diagonal_scatter.default", [Ref(base_value), Ref(value), *plain])
     if word in _RESHAPES or view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
     if word == "to":  # to the dtype that the base had when traced: the device may hold the two in different ones

@@ -89,6 +89,17 @@ def record_forward(
     return recorded
 
 
+def _without_dead_wrapper(argument: object) -> object:
+    """A tensor that a transformation, which is over, wrapped: the tensor inside."""
+    is_tensor = isinstance(argument, torch.Tensor)
+    return torch._C._functorch.unwrap_if_dead(argument) if is_tensor else argument  # type: ignore[arg-type]
+
+
+def is_of_transformation(tensor: torch.Tensor) -> bool:
+    """Whether a transformation of ``torch.func`` wrapped ``tensor``: it has no value of its own."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
 class _Recorder(proxy_tensor._MakefxTracer):
     """torch's recorder with faster modes."""
 
@@ -189,6 +200,18 @@ class _Result:
             return made.set_(tensors[self.shares].untyped_storage(), offset, shape, stride)
 
 
+class _ModeBelow(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
+    """torch's mode behind the transformations of ``torch.func``: for what ``vmap`` and its like make of a call."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        if torch.is_grad_enabled():
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        with marked(self.tracer.graph, NO_GRAD_META, True):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+
 class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     """torch's mode, which records one operator call at a time, with a memory for plain calls."""
 
@@ -202,6 +225,9 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            with _ModeBelow(self.tracer, "fake"):
+                return func(*args, **(kwargs or {}))
         if torch.is_grad_enabled():
             return self._record(func, types, args, kwargs or {})
         with marked(self.tracer.graph, NO_GRAD_META, True):
@@ -211,7 +237,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
-        if not plain or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not plain:
             name = func._schema.name
             if name in READS and (known := self._known(args[0])) is not None:
                 number = number_in(known)
@@ -228,7 +254,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             node_args = call.add_all(args)
             node_kwargs = {key: call.add(value) for key, value in kwargs.items()}
         if not call.is_plain:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return super().__torch_dispatch__(func, types, tuple(map(_without_dead_wrapper, args)), kwargs)
         key = (func, *_state(), *kwargs, *call.key)
         if key not in self._results and (found := find_form(func, args, kwargs)) is not None:
             dtype, shape = found

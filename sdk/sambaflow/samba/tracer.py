@@ -5,7 +5,6 @@ same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
-import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +30,7 @@ from sambaflow.samba.module_state import (
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.samba.scans import traced_scans
 from sambaflow.samba.trace_failure import explain_failure
+from sambaflow.samba.trace_ways import Way, record_some_way
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
 
     from rdukit_compiler.backend.fake_mode import FakeMode
     from rdukit_compiler.backend.light_tracing import without_dynamo
-    from rdukit_compiler.backend.record import record_forward
+    from rdukit_compiler.backend.record import is_of_transformation, record_forward
     from rdukit_compiler.backend.record_marks import DTYPE_READERS_META
     from rdukit_compiler.from_fx import model_graph_from_fx
     from sambaflow.samba.traced_hooks import recorded_hooks
@@ -85,12 +85,14 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     positions = {id(tensor): i for i, tensor in enumerate(named.values())}
     trackers: list[Mapping[Any, Any]] = []
     running: list[str] = []
+    ways: list[Way] = []
     #: Buffers that forward assigned, and their new values.
     assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
         trackers.append(tracker_of_trace())
-        stand_ins = [_stand_in(original, value) for original, value in zip(named.values(), flat, strict=False)]
+        plain = ways[0].is_plain
+        stand_ins = [v if plain else _stand_in(o, v) for o, v in zip(named.values(), flat, strict=False)]
         rest = flat[len(named) :]
         replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
@@ -107,31 +109,20 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
 
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
-    def record(with_gradients: bool = False) -> torch.fx.GraphModule:
+    def record(way: Way) -> torch.fx.GraphModule:
         trackers.clear()
         running.clear()
-        with FakeMode(allow_non_fake_inputs=True):
-            values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
-        if with_gradients:
-            values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
-        followed = [t.requires_grad for t in originals]
-        return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None)
+        ways[:] = [way]
+        with contextlib.nullcontext() if way.imports_all else without_dynamo():
+            with FakeMode(allow_non_fake_inputs=True):
+                values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
+            if way.follows_gradients:
+                values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
+            followed = [t.requires_grad for t in originals]
+            return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None)
 
     try:
-        try:
-            with without_dynamo():
-                recorded = record()
-        except AttributeError as cause:
-            # A rare operator takes for granted that somebody has imported a part of torch: now somebody does.
-            if not str(cause).startswith("module 'torch."):
-                raise
-            importlib.import_module("torch._dynamo")
-            recorded = record()
-        except RuntimeError as cause:
-            # Forward asks autograd for a gradient: now autograd follows what forward does, which takes longer.
-            if "does not require grad" not in str(cause):
-                raise
-            recorded = record(with_gradients=True)
+        recorded = record_some_way(record)
     except RdukitError:
         raise
     # Whatever the program's forward raises is the trace's failure.
@@ -149,6 +140,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             tensor = getattr(recorded, str(node.target))
             if isinstance(tensor, FakeTensor):  # a stand-in that was reached through .data: the compiler knows it
                 continue
+            if is_of_transformation(tensor):
+                raise TraceError(f"forward of {name!r} uses a tensor that a torch.func transformation left behind")
             symbol = f"{prefix}constant__{len(constants)}"
             constants[str(node.target)] = symbol
             state[symbol] = tensor
