@@ -48,7 +48,7 @@ def run_program(args: Any, net: nn.Module, inputs: Any, optim: Any) -> float:
     traced = utils.trace_graph(net, inputs, optim, pef=args.pef, mapping=args.mapping)
     if not args.inference:
         _train(args, net, optim, traced, digits, first_epoch)
-    accuracy = _test_on_device(traced, digits, args.batch_size)
+    accuracy = _test_on_device(net, traced, digits, args.batch_size)
     print(f"Test accuracy on the device: {accuracy:.4f}")
     samba.session.to_cpu(net)
     print(f"Test accuracy on the host:   {_test_on_host(net, digits):.4f}")
@@ -109,8 +109,9 @@ def _tensors(images: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return (flat / 255.0 - MEAN) / STD, torch.from_numpy(labels.copy())
 
 
-def _test_on_device(traced: Any, digits: Digits, batch_size: int) -> float:
+def _test_on_device(net: nn.Module, traced: Any, digits: Digits, batch_size: int) -> float:
     images, labels = _tensors(digits.test_images, digits.test_labels)
+    net.eval()
     correct = 0
     for start in range(0, len(images), batch_size):
         rows = min(batch_size, len(images) - start)
@@ -120,6 +121,7 @@ def _test_on_device(traced: Any, digits: Digits, batch_size: int) -> float:
         _, logits = samba.session.run(input_tensors=batch, output_tensors=traced, section_types=["fwd"])
         predicted = samba.to_torch(logits)[:rows].argmax(1)
         correct += int((predicted == labels[start : start + rows]).sum())
+    net.train()
     return correct / len(images)
 
 
