@@ -36,6 +36,8 @@ class TrainingRun:
         self._total = total
         self._steps_per_epoch = steps_per_epoch
         self._began = time.perf_counter()
+        #: What ran on the device before, to check what the attempt needs: no part of the training's figures.
+        self._checks = program.report()
         self._epoch_loss = start.totals.epoch_loss
         self._epoch_steps = start.totals.epoch_steps
         self._split = evaluation_split(data)
@@ -82,11 +84,11 @@ class TrainingRun:
 
     def totals(self) -> Totals:
         """All attempts so far."""
-        figures, before = self._program.report(), self._start.totals
+        figures, checks, before = self._program.report(), self._checks, self._start.totals
         return Totals(
-            host_seconds=before.host_seconds + float(figures["host_seconds"]),
-            emulated_seconds=before.emulated_seconds + float(figures["emulated_seconds"]),
-            emulated_cycles=before.emulated_cycles + int(figures["emulated_cycles"]),
+            host_seconds=before.host_seconds + float(figures["host_seconds"] - checks["host_seconds"]),
+            emulated_seconds=before.emulated_seconds + float(figures["emulated_seconds"] - checks["emulated_seconds"]),
+            emulated_cycles=before.emulated_cycles + int(figures["emulated_cycles"] - checks["emulated_cycles"]),
             epoch_loss=self._epoch_loss,
             epoch_steps=self._epoch_steps,
             train_seconds=self.seconds(),
