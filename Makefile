@@ -19,6 +19,8 @@ ARGS ?=
 #: Folder with checkouts of the vendor's programs, and more folders to import from: make conformance PROGRAMS=~/src
 PROGRAMS ?=
 PATHS ?=
+#: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
+MODELS ?=
 
 .PHONY: help setup demo up check format lint types imports unit tidy test conformance sanitize fuzz integration engine browser bench proto docs clean
 
@@ -63,6 +65,8 @@ conformance: setup ## The vendor's public surface, and numbers against PyTorch; 
 	$(BIN)/python scripts/sanitize.py --short
 	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
 		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
+	@if [ -n "$(MODELS)" ]; then $(BIN)/python scripts/models/run.py --suite $(MODELS) --lines build/models/results.jsonl \
+		--write docs/models.md; fi
 
 sanitize: setup ## Native kernels under AddressSanitizer and UBSan: tests that use them, then random modules.
 	$(BIN)/python scripts/sanitize.py $(ARGS)

@@ -1,0 +1,208 @@
+"""Try models of transformers, timm and torchvision against eager torch, each in a process of its own.
+
+    python scripts/models/run.py --lines FILE [--suite NAME …] [--only NAME,…] [--slice K/N] [--stage NAME …]
+    python scripts/models/run.py --lines FILE --write docs/models.md
+
+Each result is a line of JSON in FILE; what is there already is not tried again, unless asked. The order is shuffled by
+a seed, so that a sweep that was not finished is a sample. The libraries are those of the extra ``models``.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from check import Found, describe_inputs, try_stage, warm_up
+from families import Case, declare_torchvision, timm_cases, torchvision_cases, transformers_cases
+from page import write_page
+
+LIBRARIES: Final = ("transformers", "timm", "torchvision")
+STAGES: Final = ("inference", "training")
+TIMEOUT_S: Final = 600
+#: Of processor time, which does not depend on what else runs here.
+TIMEOUT_CPU_S: Final = 100
+_ORDER_SEED: Final = 18
+_CASES: Final[dict[str, Callable[[], list[Case]]]] = {
+    "transformers": transformers_cases, "timm": timm_cases, "torchvision": torchvision_cases,
+}  # fmt: skip
+
+
+def main() -> int:
+    """Exit status 1 if any model is wrong, or fails with an error that is not one of ours."""
+    args = _arguments()
+    try:
+        versions = {name: version(name) for name in ("torch", *LIBRARIES)}
+    except PackageNotFoundError as missing:
+        print(f"models: skipped, {missing.name} is not installed; pip install 'rdukit[models]'")
+        return 0
+    args.lines.parent.mkdir(parents=True, exist_ok=True)
+    if not args.no_run:
+        _prepare()
+        for case, stages in _missing(args):
+            for record in _run_case(case, stages, args):
+                with args.lines.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+                print(
+                    f"{record['outcome']:10} {case.suite} {case.name} {record['stage']} {record['reason'][:300]}",
+                    flush=True,
+                )
+    records = _read(args.lines)
+    if args.write is not None:
+        write_page(records, args.write, versions)
+    return int(any(record["outcome"] in {"wrong", "crashed", "died"} for record in records))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=Path, required=True, help="file of results")
+    parser.add_argument("--suite", nargs="*", default=list(LIBRARIES), choices=LIBRARIES)
+    parser.add_argument("--only", default="", help="names of models, with commas between")
+    parser.add_argument("--slice", default="1/1", help="K/N: the K-th of N equal parts")
+    parser.add_argument("--stage", nargs="*", default=list(STAGES), choices=STAGES)
+    parser.add_argument("--mode", default="o3")
+    parser.add_argument("--kernels", default="portable")
+    parser.add_argument("--precision", default="f32")
+    parser.add_argument("--again", action="store_true", help="try also what is in FILE")
+    parser.add_argument("--no-run", action="store_true", help="only write the page")
+    parser.add_argument("--write", type=Path, help="write the page of all results to this file")
+    return parser.parse_args()
+
+
+def _prepare() -> None:
+    """Import in this process what all its children need."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    warnings.filterwarnings("ignore")
+    import torch
+
+    torch.set_num_threads(1)
+    declare_torchvision()
+    import transformers.modeling_utils  # noqa: F401
+
+    warm_up()
+
+
+def _missing(args: argparse.Namespace) -> list[tuple[Case, list[str]]]:
+    """The cases that were asked for, each with the stages that FILE lacks."""
+    cases = [case for suite in args.suite for case in _CASES[suite]()]
+    if args.only:
+        cases = [case for case in cases if case.name in args.only.split(",")]
+    random.Random(_ORDER_SEED).shuffle(cases)
+    part, parts = (int(number) for number in args.slice.split("/"))
+    done = set() if args.again else {(r["suite"], r["name"], r["stage"]) for r in _read(args.lines)}
+    wanted = [
+        (case, [stage for stage in args.stage if (case.suite, case.name, stage) not in done])
+        for case in cases[part - 1 :: parts]
+    ]
+    return [(case, stages) for case, stages in wanted if stages]
+
+
+def _read(lines: Path) -> list[dict[str, Any]]:
+    """The latest result of each model and stage."""
+    found = {}
+    for line in lines.read_text().splitlines() if lines.exists() else ():
+        record = json.loads(line)
+        found[record["suite"], record["name"], record["stage"]] = record
+    return list(found.values())
+
+
+def _run_case(case: Case, stages: Sequence[str], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """In a child process, which ends when it takes too long."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _child(case, stages, args, writer)
+    os.close(writer)
+    text, is_late = _read_all(reader, time.monotonic() + TIMEOUT_S)
+    if is_late:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    records = [json.loads(line) for line in text.splitlines()]
+    is_late = is_late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL})
+    for stage in stages:
+        if all(record["stage"] != stage for record in records):
+            outcome = "late" if is_late else "died"
+            reason = f"over {TIMEOUT_CPU_S} s of processor time" if is_late else f"its process ended: {status}"
+            records.append(asdict(Found(case, stage, args.mode, args.kernels, args.precision, outcome, reason)))
+    return [_flat(record) for record in records]
+
+
+def _read_all(reader: int, until: float) -> tuple[str, bool]:
+    """What a child writes, and whether it took too long."""
+    text = b""
+    with os.fdopen(reader, "rb", buffering=0) as file:
+        while True:
+            ready, _, _ = select.select([file], [], [], max(until - time.monotonic(), 0))
+            if not ready:
+                return text.decode(), True
+            if not (chunk := file.read(65536)):
+                return text.decode(), False
+            text += chunk
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record.pop("case"), **record} if "case" in record else record
+
+
+def _child(case: Case, stages: Sequence[str], args: argparse.Namespace, writer: int) -> None:
+    """Never returns."""
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (TIMEOUT_CPU_S, TIMEOUT_CPU_S))
+        os.environ["RDUKIT_KERNELS"] = args.kernels
+        os.environ.setdefault("RDUKIT_NODE", "private")
+        for found in _try(case, stages, args):
+            os.write(writer, (json.dumps(asdict(found)) + "\n").encode())
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 -- what others wrote raises anything
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _try(case: Case, stages: Sequence[str], args: argparse.Namespace) -> "list[Found]":
+    from build import CannotBuild, build
+
+    settings = (args.mode, args.kernels, args.precision)
+    try:
+        built = build(case)
+    except CannotBuild as reason:
+        return [Found(case, stage, *settings, "not-run", str(reason)) for stage in stages]
+    found = []
+    for stage in stages:
+        inputs = {**built.inputs, **(built.labels if stage == "training" else {})}
+        began = time.monotonic()
+        outcome, reason, error = try_stage(built.make, inputs, stage, *settings)
+        seconds = round(time.monotonic() - began, 1)
+        found.append(
+            Found(
+                case,
+                stage,
+                *settings,
+                outcome,
+                reason,
+                min(error, 1e300),
+                seconds,
+                built.parameters,
+                describe_inputs(inputs),
+            )
+        )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
