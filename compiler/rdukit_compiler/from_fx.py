@@ -4,6 +4,7 @@ The record is ATen at the level before decomposition: ``linear``, ``layer_norm``
 the words that fusion rules use.
 """
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,6 +23,8 @@ from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
 from rdukit_compiler.update_order import move_copies, reads_after
 
+logger = logging.getLogger(__name__)
+
 #: Metadata of a torch node: path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
 LABELS_META: Final = "rdukit_labels"
@@ -37,6 +40,10 @@ _DETACH: Final = "aten.detach.default"
 #: Operators beside dropouts that may give the tensor itself, with its gradient, also while gradients are off.
 _IDENTITIES: Final = frozenset({"to", "contiguous", "positive"})
 _BROADCAST: Final = "aten.broadcast_tensors.default"
+
+#: Labels of an operator that keeps its declared precision, and of most others.
+_EXACT: Final = {"graphamp": "disabled"}
+_UNLABELLED: Final[Mapping[str, str]] = {}
 
 #: (x, rate, train): operators whose rate a run may change.
 _DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
@@ -110,8 +117,20 @@ class _Converter:
                     f"the {value.kind} {value.name!r} has the name that an operator's output gets; give it another name"
                 )
         updates = {buffer: self._update_of(buffer, value, outputs) for buffer, value in self._updates.items()}
+        if any(self._values[buffer].kind is ValueKind.PARAMETER for buffer in updates):
+            self._drop_unread_detach({*outputs, *updates.values()})
         operators = move_copies(self._operators, updates)
         return ModelGraph(self._model, self._values, operators, outputs, updates, self._rates)
+
+    def _drop_unread_detach(self, kept: set[str]) -> None:
+        """Without them, only the operator that makes a parameter's new value reads the old one."""
+        for operator in reversed(list(self._operators)):
+            if operator.op != _DETACH:
+                continue
+            (made,) = operator.outputs
+            if made not in kept and all(made not in other.inputs for other in self._operators):
+                self._operators.remove(operator)
+                del self._values[made]
 
     def _assign_buffers(self, assigned: Mapping[str, fx.Node]) -> None:
         """Buffers that forward gave another tensor; one that it gave back its own stays as it is."""
@@ -237,12 +256,9 @@ class _Converter:
         base = op.split(".")[1]
         what = f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {base}"
         hooked = next((name for name, n in self._roots.items() if n is not root and shares_memory(n, root)), None)
-        if self._values[owner].kind in {ValueKind.INPUT, ValueKind.PARAMETER} or hooked is not None:
-            owner = hooked or owner
-            raise UnsupportedOperator(
-                f"{what} overwrites {owner!r}; a graph's inputs and parameters cannot be overwritten in forward: use "
-                "the operator without the underscore"
-            )
+        self._check_owner(self._values[owner], hooked, what)
+        if self._values[owner].kind is ValueKind.PARAMETER:
+            args = (Ref(owner), *args[1:])  # as it is held, not as detach reads it
         arguments = {"target": args[0], "source": args[1] if len(args) > 1 else None}
         if (form := functional_form(node, op, arguments)) is not None:
             value = self._emit(node, *form)
@@ -252,6 +268,28 @@ class _Converter:
         self._move(node, mutated, value, what)
         self._aliases.identify(node, mutated)
 
+    def _check_owner(self, owner: Value, hooked: str | None, what: str) -> None:
+        """Refuse to overwrite a parameter; of an input, a copy is overwritten, and the program is told.
+
+        ``F.embedding`` alone may overwrite a parameter: with ``max_norm`` it shortens the rows that it looks up.
+        """
+        if hooked is not None or (owner.kind is ValueKind.PARAMETER and not what.endswith(": embedding_renorm_")):
+            raise UnsupportedOperator(
+                f"{what} overwrites {hooked or owner.name!r}; parameters cannot be overwritten in forward: use "
+                "the operator without the underscore, or assign the new value before session.run"
+            )
+        if owner.kind is not ValueKind.INPUT:
+            return
+        if owner.requires_grad and not self._is_untracked:
+            raise UnsupportedOperator(
+                f"{what} overwrites input {owner.name!r}, which requires a gradient; torch refuses that too: use the "
+                "operator without the underscore"
+            )
+        logger.warning(
+            "[warning Samba]: %s overwrites input %r: the device overwrites a copy, and the program's own tensor keeps "
+            "its values; return the new value from forward where the program needs it", what, owner.name,
+        )  # fmt: skip
+
     def _move(self, node: fx.Node, target: fx.Node, value: str, what: str) -> None:
         """``target`` stands for ``value`` from now on; a buffer, or what it is a view of, is updated."""
         root = self._aliases.root(target)
@@ -260,18 +298,19 @@ class _Converter:
             lambda new, former: self._keep_gradient(node, new, former), self._is_untracked,
         )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
-        if buffer is None:
+        if buffer is None or self._values[buffer].kind is ValueKind.INPUT:
             return
         if moved.root is not root:
             raise UnsupportedOperator(f"{what} overwrites buffer {buffer!r} through a view; overwrite all of it")
-        self._updates[buffer] = moved.value
+        # A parameter gets what was computed, not what autograd makes of it: that may be rounded.
+        self._updates[buffer] = value if self._values[buffer].kind is ValueKind.PARAMETER else moved.value
 
     def _update_of(self, buffer: str, value: str, outputs: tuple[str, ...]) -> str:
         """What a section writes into a buffer is a value that nobody reads; one that is read gets copied."""
         read = {name for operator in self._operators for name in operator.inputs}
         shared = list(self._updates.values()).count(value) > 1
         if value in read or value in outputs or shared or self._values[value].kind is not ValueKind.OPERATOR:
-            return self._copy(value)
+            return self._copy(value, _EXACT if self._values[buffer].kind is ValueKind.PARAMETER else {})
         maker = next(number for number, operator in enumerate(self._operators) if value in operator.outputs)
         is_read_later = reads_after(self._operators[maker + 1 :], self._operators, buffer)
         return self._copy(value) if is_read_later else value
@@ -374,6 +413,8 @@ class _Converter:
         labels = dict(node.meta.get(LABELS_META, {}))
         if op in _DROPOUTS:
             args = self._with_rate(f"{name}__p", args)
+        if op_type == "embedding_renorm":
+            labels |= _EXACT  # it overwrites a parameter, whose other rows keep every bit
         names_dtype = NAMED_META in node.meta or not self._may_be_looked_up(module)
         self._append(Operator(name, op, op_type, args, kwargs, names, module, labels, names_dtype=names_dtype))
         if isinstance(made, list | tuple):
@@ -406,12 +447,14 @@ class _Converter:
         is_own = self._values[name].kind is ValueKind.OPERATOR and name not in earlier
         return name if is_own else self._copy(name)
 
-    def _copy(self, name: str) -> str:
+    def _copy(self, name: str, labels: Mapping[str, str] = _UNLABELLED) -> str:
         copy = self._unique(f"{self._model}__{_label('clone')}")
         source = self._values[name]
         value = Value(f"{copy}__outputs__0", ValueKind.OPERATOR, source.dtype, source.shape)
         self._values[value.name] = value
-        self._operators.append(Operator(copy, "aten.clone.default", "clone", (Ref(name),), {}, (value.name,)))
+        self._operators.append(
+            Operator(copy, "aten.clone.default", "clone", (Ref(name),), {}, (value.name,), labels=labels)
+        )
         return value.name
 
     def _name_of_value(self, item: object) -> str | None:

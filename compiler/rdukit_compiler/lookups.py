@@ -22,6 +22,12 @@ def embedding(
     return made
 
 
+def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
+    """``aten.embedding_renorm``, which autograd does not follow."""
+    made: torch.Tensor = aten.embedding_renorm.default(weight.detach(), indices, max_norm, norm_type)
+    return made
+
+
 def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
     """``aten.index``: ``source[i, j, …]``, with None for a whole axis."""
     if not _adds_narrowly(source):

@@ -17,7 +17,7 @@ from rdukit_compiler.convolutions import convolution_form
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.dropout import dropout, feature_dropout
 from rdukit_compiler.ir import Operator
-from rdukit_compiler.lookups import embedding, index
+from rdukit_compiler.lookups import embedding, embedding_renorm, index
 from rdukit_compiler.masked_writes import index_fill, index_put
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
@@ -229,6 +229,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     **{op: convolution_form(op) for op in _CONVOLUTIONS},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
+    "aten.embedding_renorm.default": embedding_renorm,
     CUSTOM_FUNCTION: custom_function,
     INT8_LINEAR: int8_linear,
     INT8_EMBEDDING: int8_embedding,
