@@ -128,8 +128,8 @@ def moving_average_through_data(model: Any, y: Any) -> Any:
 
 
 REGIONS = [
-    inside_no_grad, inside_inference_mode, given_back_inside_no_grad, switched_off_and_on, enabled_again_inside, decorated,
-    parameter_read_without_gradient, overwritten_without_gradient, part_overwritten_without_gradient,
+    inside_no_grad, inside_inference_mode, given_back_inside_no_grad, switched_off_and_on, enabled_again_inside,
+    decorated, parameter_read_without_gradient, overwritten_without_gradient, part_overwritten_without_gradient,
     overwritten_through_data, overwritten_through_detach, straight_through_by_detach, moving_average,
     moving_average_through_data,
 ]  # fmt: skip
