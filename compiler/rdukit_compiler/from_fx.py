@@ -15,6 +15,7 @@ from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
+from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.backend.custom_functions import ENTRY
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
 from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NAMED_META, NO_GRAD_META
@@ -94,6 +95,12 @@ class _Converter:
         self._is_untracked = False
 
     def convert(self, recorded: fx.Graph, updated: Sequence[str]) -> ModelGraph:
+        for value in self._inputs:
+            if value.dtype not in ITEM_BYTES:
+                legal = ", ".join(ITEM_BYTES)
+                raise UnsupportedOperator(
+                    f"the {value.kind} {value.name!r} has dtype {value.dtype}; legal on the RDU: {legal}"
+                )
         outputs: tuple[str, ...] = ()
         placeholders = iter(self._inputs)
         for node in recorded.nodes:
@@ -300,6 +307,11 @@ class _Converter:
         buffer = next((name for name, node in self._roots.items() if node is root), None)
         if buffer is None or self._values[buffer].kind is ValueKind.INPUT:
             return
+        if self._values[buffer].kind is not ValueKind.BUFFER:
+            raise UnsupportedOperator(
+                f"{what} overwrites {buffer!r}, which is an input or a parameter of the graph; give it a buffer of the "
+                "model (register_buffer)"
+            )
         if moved.root is not root:
             raise UnsupportedOperator(f"{what} overwrites buffer {buffer!r} through a view; overwrite all of it")
         # A parameter gets what was computed, not what autograd makes of it: that may be rounded.
@@ -398,6 +410,11 @@ class _Converter:
         tensors = list(made) if isinstance(made, list | tuple) else [made]
         names = tuple(f"{name}__outputs__{position}" for position in range(len(tensors)))
         for value_name, tensor in zip(names, tensors, strict=True):
+            if isinstance(tensor, list | tuple):
+                raise UnsupportedOperator(
+                    f"in module {module or 'forward'!r}: {op_type} returns a list of tensors within a tuple, which a "
+                    "graph cannot hold: compute it outside of forward"
+                )
             if not isinstance(tensor, torch.Tensor):
                 raise UnsupportedOperator(
                     f"in module {module or 'forward'!r}: {op_type} gives a Python value that depends on data; "
@@ -407,6 +424,11 @@ class _Converter:
                 raise UnsupportedOperator(
                     f"in module {module or 'forward'!r}: {op_type} makes a tensor of layout {tensor.layout}; the RDU "
                     "has dense tensors only: use a dense tensor with a mask"
+                )
+            if dtype_name(tensor.dtype) not in ITEM_BYTES:
+                raise UnsupportedOperator(
+                    f"in module {module or 'forward'!r}: {op_type} makes a tensor of dtype {dtype_name(tensor.dtype)}; "
+                    f"legal on the RDU: {', '.join(ITEM_BYTES)}"
                 )
             shape = tuple(map(int, tensor.shape))
             self._values[value_name] = Value(value_name, ValueKind.OPERATOR, dtype_name(tensor.dtype), shape)

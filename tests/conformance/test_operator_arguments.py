@@ -64,6 +64,10 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "convolution of no channels": (lambda w, x: F.conv1d(x[None, :0], torch.ones(2, 0, 1)).sum() + w, REAL),
     "bilinear of no rows": (lambda w, x: F.bilinear(x[:0], w[:0], torch.ones(2, 4, 4)).sum() + w, REAL),
     "fourier": (lambda w, x: torch.fft.fft(w * x).abs(), REAL),
+    "fourier over time and back": (
+        lambda w, x: torch.istft(torch.stft((w * x).flatten(), 4, 1, window=torch.hann_window(4), return_complex=True),
+                                 4, 1, window=torch.hann_window(4)), REAL),
+    "unfold": (lambda w, x: F.unfold((w * x)[None, None], (2, 2), padding=(1, 2)), REAL),
     "complex product": (lambda w, x: (torch.complex(w, x).conj() * torch.complex(x, w)).imag, REAL),
     "sign of a complex number": (lambda w, x: torch.view_as_real(torch.sgn(torch.complex(w, x))), REAL),
     "sign": (lambda w, x: torch.sgn(w) * x, REAL),
@@ -124,6 +128,24 @@ def test_what_torch_has_no_bf16_form_of_is_computed_in_f32_at_default_precision(
     # a few roundings of 2^-9 each, of the largest value
     assert (out.data - gold.detach()).abs().max() <= 2**-6 * gold.abs().max()
     assert (gradient - reference.weight.grad).abs().max() <= 2**-6 * reference.weight.grad.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda w, x: F.batch_norm(w, x[0], x[0] + 1, training=True), r"overwrites 'x', .*register_buffer"),
+        (lambda w, x: torch.histogramdd(w * x, [2] * 4)[0], r"'forward': histogramdd returns a list"),
+        (
+            lambda w, x: (w * x).to(torch.float8_e5m2),
+            r"'forward': to makes a tensor of dtype float8_e5m2; legal.*complex64",
+        ),
+    ],
+)
+def test_what_a_graph_cannot_hold_is_refused_with_what_would_be_legal(
+    function: Function, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedOperator, match=text):
+        load_model(Calls(function), samba.from_torch_tensor(REAL.clone(), name="x"), tmp_path)
 
 
 def test_a_negative_variance_or_weight_which_torch_refuses_makes_nan(tmp_path: Path) -> None:

@@ -73,6 +73,36 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
     return made.clamp(-1, 1)
 
 
+def istft(
+    input: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
+    window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
+    length: int | None = None, return_complex: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """``torch.istft``: input [C, F, T] or [F, T] complex → [C, N] or [N]; windows that leave a gap make NaN."""
+    spectra = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2)
+    hop, width = hop_length or n_fft // 4, win_length or n_fft
+    shape = window if window is not None else torch.ones(width, dtype=spectra.real.dtype)
+    if width != n_fft:
+        before = (n_fft - width) // 2
+        shape = functional.pad(shape, (before, n_fft - width - before))
+    norm = "ortho" if normalized else "backward"
+    if return_complex:
+        frames = torch.fft.ifft(spectra, norm=norm)
+    else:
+        frames = torch.fft.irfft(spectra[..., : n_fft // 2 + 1], n=n_fft, norm=norm)
+    count, size = spectra.shape[1], n_fft + hop * (spectra.shape[1] - 1)
+    add_up = torch.ops.aten.unfold_backward.default
+    made = add_up(frames * shape, [spectra.shape[0], size], 1, n_fft, hop)
+    envelope = add_up(shape.pow(2).expand(1, count, n_fft), [1, size], 1, n_fft, hop)
+    start = n_fft // 2 if center else 0
+    end = start + length if length is not None else size - start
+    part = slice(start, min(end, size))
+    gap = _nan_where(envelope[:, part].abs().min() < 1e-11)
+    signal: torch.Tensor = made[:, part] / envelope[:, part] + gap
+    signal = functional.pad(signal, (0, max(end - size, 0)))
+    return signal if input.dim() == 3 else signal.squeeze(0)
+
+
 def _nan_where(refused: torch.Tensor) -> torch.Tensor:
     return torch.where(refused, torch.nan, 0.0)
 
@@ -81,5 +111,6 @@ def _nan_where(refused: torch.Tensor) -> torch.Tensor:
 UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
+    torch.istft: istft,
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }

@@ -24,9 +24,9 @@ _UPDATE_TENSORS: Final[Mapping[str, int]] = {
     "rdukit.sparseadamw": 6, "rdukit.adagrad": 3,
 }  # fmt: skip
 
-#: Losses that torch reduces inside the memory of what they reduce: the scalar keeps all of it.
+#: Operators that torch computes inside memory as large as what they read, such as losses: a scalar keeps all of it.
 _REDUCED_INSIDE: Final = frozenset({
-    "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
+    "col2im", "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
 })  # fmt: skip
 
 

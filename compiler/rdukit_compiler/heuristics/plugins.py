@@ -6,8 +6,10 @@ user's code and are trusted as the program itself is. Nothing that a plug-in dec
 ``find_misplacement``. Source: ours; the vendor's plug-ins are shared libraries.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from runpy import run_path
 from typing import Final
@@ -33,7 +35,7 @@ def load_heuristics(files: Iterable[Path] = (), installed: Iterable[EntryPoint] 
         InvalidArgument: one cannot be loaded, lacks a method, or has a name that is taken.
     """
     found: dict[str, Heuristic] = {}
-    for point in entry_points(group=GROUP) if installed is None else installed:
+    for point in _installed(tuple(sys.path)) if installed is None else installed:
         where = f"entry point {point.name} = {point.value} of group {GROUP}"
         try:
             made = point.load()
@@ -44,6 +46,12 @@ def load_heuristics(files: Iterable[Path] = (), installed: Iterable[EntryPoint] 
         for name, made in _run_file(path).items():
             _add(found, name, made, str(path))
     return found
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> EntryPoints:
+    """Entry points of the packages on ``path``: reading their metadata takes as long as compiling a small model."""
+    return entry_points(group=GROUP)
 
 
 def find_misplacement(request: Request, parts: Sequence[Sequence[Operator]], decisions: Sequence[Decisions]) -> str:
