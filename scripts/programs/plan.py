@@ -1,10 +1,13 @@
 """Which public programs are run, with which commands, and what each must have done. Data; ``run.py`` does it."""
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from first_difference import Fork
 
 TUTORIALS: Final = "tutorials"
 MODELZOO: Final = "modelzoo"
@@ -19,12 +22,16 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where the programs, their inputs and their outputs are, and what earlier commands printed, by step name."""
+    """Where the programs, their inputs and their outputs are, and what earlier commands printed, by step name.
+
+    ``find_fork``: checkpoint, prompt, the text of the CPU script and that of the device → where they part.
+    """
 
     programs: Path
     materials: Path
     out: Path
     printed: dict[str, str] = field(default_factory=dict)
+    find_fork: Callable[[Path, str, str, str], Fork | None] = lambda model, prompt, theirs, ours: None
 
 
 Check = Callable[[Context, str], str]
@@ -105,14 +112,40 @@ def _some_text(context: Context, printed: str) -> str:
     return f"{len(_completion(printed))} characters"
 
 
-def _same_text(other: str) -> Check:
+def _texts(title: str, printed: str) -> list[str]:
+    """A list of texts that a program printed below a title."""
+    found = re.search(rf"^{title}:\n(\[.*\])$", printed, re.MULTILINE)
+    if found is None:
+        raise CheckFailed(f"no list of {title.lower()} was printed")
+    return [str(text) for text in ast.literal_eval(found[1])]
+
+
+def _same_text(other: str, family: str) -> Check:
+    """Every token is the CPU script's, up to one where bf16 cannot tell which is the best."""
+
     def check(context: Context, printed: str) -> str:
-        ours, theirs = _completion(printed), _completion(context.printed[other])
-        if ours != theirs:
-            raise CheckFailed(f"the completion is {ours}, the CPU script's {theirs}")
-        return "every token equals the CPU script's"
+        prompts = _texts("Prompts", printed)
+        pairs = zip(prompts, _texts("Completion", context.printed[other]), _texts("Completion", printed), strict=True)
+        ties = []
+        for prompt, theirs, ours in pairs:
+            if theirs == ours:
+                continue
+            fork = context.find_fork(context.materials / family, prompt, theirs, ours)
+            if fork is None:
+                raise CheckFailed(
+                    f"the completion is {ours!r}, the CPU script's {theirs!r}, by another token than the best"
+                )
+            told = f"{fork.tokens} tokens equal the CPU script's, then the logits are {_logits(fork)}"
+            if not fork.is_tie:
+                raise CheckFailed(f"{told}: bf16 tells them apart")
+            ties.append(f"{told}: a tie")
+        return "; ".join(ties) or "every token equals the CPU script's"
 
     return check
+
+
+def _logits(fork: Fork) -> str:
+    return f"{fork.ours:.4f} for ours and {fork.theirs:.4f} for its, which bf16 moves by up to {fork.noise:.4f}"
 
 
 def _losses(printed: str) -> list[float]:
@@ -237,7 +270,7 @@ def _generate_text_of(family: str, name: str, options: str) -> list[Step]:
              f"samba_compile.pef_name={name} samba_compile.arch=sn40", _wrote_pef(f"{name}/{name}.pef")),
         Step(f"rdu_generate_text {name} run", *where,
              f"rdu_generate_text.py command=run {model} samba_run.pef={{out}}/{name}/{name}.pef {more}",
-             _same_text(cpu)),
+             _same_text(cpu, family)),
     ]  # fmt: skip
 
 

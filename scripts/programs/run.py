@@ -8,6 +8,7 @@ the programs import beside this package is installed below ``build/programs`` fi
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from first_difference import Fork
 from plan import MODELZOO, TUTORIALS, CheckFailed, Context, Step, steps
 from rich.console import Console
 from rich.table import Table
@@ -51,7 +54,7 @@ def main() -> int:
     environment = _environment(paths, work)
     _make_materials(materials, environment)
     out = Path(tempfile.mkdtemp(prefix="run-", dir=work))
-    context = Context(args.programs.resolve(), materials, out)
+    context = Context(args.programs.resolve(), materials, out, find_fork=_fork_finder(environment))
     chosen = [step for step in steps() if args.only in step.name and (context.programs / step.repository).is_dir()]
     if not chosen:
         console.print(f"nothing to run: {context.programs} has no {' or '.join(REPOSITORIES)}, or --only fits no step")
@@ -146,6 +149,19 @@ def _run(step: Step, context: Context, environment: dict[str, str]) -> Outcome:
         return Outcome(step, 0, True, step.check(context, printed), seconds)
     except (CheckFailed, KeyError, OSError) as failure:
         return Outcome(step, 0, False, str(failure), seconds)
+
+
+def _fork_finder(environment: dict[str, str]) -> Callable[[Path, str, str, str], Fork | None]:
+    """What ``first_difference.py`` says, in a process that has the programs' libraries."""
+
+    def find_fork(model: Path, prompt: str, theirs: str, ours: str) -> Fork | None:
+        command = [sys.executable, str(Path(__file__).with_name("first_difference.py")), "--model", str(model)]
+        asked = json.dumps({"prompt": prompt, "theirs": theirs, "ours": ours})
+        done = subprocess.run(command, input=asked, env=environment, check=True, capture_output=True, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        return None if found is None else Fork(**found)
+
+    return find_fork
 
 
 def _end_session(process: "subprocess.Popen[bytes]") -> None:

@@ -1,0 +1,105 @@
+"""Where two greedy texts of one model part, and whether bf16 can tell the two tokens apart there.
+
+    python first_difference.py --model FOLDER < {"prompt": …, "theirs": …, "ours": …}
+
+prints ``{"tokens": …, "theirs": …, "ours": …, "noise": …}``: how many tokens are equal, the f32 logits of the next
+token of each, and by how much bf16 moves a logit there. Runs beside the libraries of ``requirements.txt``.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+#: How many of the best next tokens a greedy text may have taken, for another order of sums.
+CANDIDATES: Final = 5
+LONGEST: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where two texts part. ``theirs`` and ``ours`` are logits of the tokens there, ``noise`` what bf16 does to one."""
+
+    tokens: int
+    theirs: float
+    ours: float
+    noise: float
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether either token may be the best one, as both logits are rounded."""
+        return abs(self.theirs - self.ours) <= 2 * self.noise
+
+
+#: Tokens after the prompt → f32 logits of the next one, and how far bf16 is from them at most.
+FindLogits = Callable[[Sequence[int]], tuple[Sequence[float], float]]
+
+
+def find_fork(
+    theirs: str, ours: str, find_logits: FindLogits, decode: Callable[[Sequence[int]], str]
+) -> Fork | None:  # fmt: skip
+    """Generate the text that both have in common again, token by token, up to where they part.
+
+    Texts are what was printed: which tokens they were made of is found by generating. ``None`` if a text goes on with
+    a token that is not among the best.
+    """
+    made: list[int] = []
+    while len(made) < LONGEST:
+        logits, noise = find_logits(made)
+        best = sorted(range(len(logits)), key=lambda token: -logits[token])[:CANDIDATES]
+        fitting = [_first_fitting(best, made, text, decode) for text in (theirs, ours)]
+        if None in fitting:
+            return None
+        one, other = (token for token in fitting if token is not None)
+        if one != other:
+            return Fork(len(made), logits[one], logits[other], noise)
+        made.append(one)
+    return None
+
+
+def _first_fitting(
+    best: Sequence[int], made: Sequence[int], text: str, decode: Callable[[Sequence[int]], str]
+) -> int | None:  # fmt: skip
+    """The best token with which ``text`` can go on."""
+    before = len(decode(made))
+    for token in best:
+        longer = decode([*made, token]).rstrip("\N{REPLACEMENT CHARACTER}")  # the first bytes of a character
+        if text.startswith(longer) and (len(longer) >= before or before == 0):
+            return token
+    return None
+
+
+def main() -> int:
+    """Exit status 0, and ``null`` instead of a fork where none is found."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint")
+    folder = parser.parse_args().model
+    asked = json.load(sys.stdin)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer(asked["prompt"])["input_ids"]
+    wide, narrow = (
+        AutoModelForCausalLM.from_pretrained(folder, torch_dtype=dtype).eval()
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+
+    @torch.no_grad()
+    def find_logits(made: Sequence[int]) -> tuple[list[float], float]:
+        tokens = torch.tensor([[*prompt, *made]])
+        exact, rounded = (model(tokens).logits[0, -1].float() for model in (wide, narrow))
+        return exact.tolist(), (exact - rounded).abs().max().item()
+
+    fork = find_fork(
+        asked["theirs"], asked["ours"], find_logits, lambda made: tokenizer.decode(made, skip_special_tokens=True)
+    )
+    print(json.dumps(None if fork is None else asdict(fork)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
