@@ -1,9 +1,9 @@
 """Run tests, or any command, with native kernels under AddressSanitizer and UBSan.
 
-``scripts/sanitize.py`` runs the tests that use native kernels, with ``--short`` the quickest of them; with paths and
-options of pytest those tests, and ``scripts/sanitize.py -- python program.py …`` a program.
-What a kernel reads or writes outside of its tensors ends the process with the place in the generated C++. Kernels are
-built anew, without optimisation, beside the usual ones. torch itself is not sanitized, only its memory is watched.
+``scripts/sanitize.py`` runs the tests that use native kernels and random modules, with ``--short`` fewer of both; with
+paths and options of pytest those tests, and ``scripts/sanitize.py -- python program.py …`` a program. What a kernel
+reads or writes outside of its tensors ends the process with the place in the generated C++. Kernels are built anew,
+without optimisation, beside the usual ones. torch itself is not sanitized, only its memory is watched.
 
 Exit status 3: this machine's C++ compiler has no sanitizers; with ``--short``, 0, and it says so.
 """
@@ -24,6 +24,8 @@ LONG = [
     "tests/conformance/test_small_convolutions.py", "tests/conformance/test_lstm_layer.py",
     "tests/conformance/test_training_parity.py",
 ]  # fmt: skip
+#: Random modules that are run, with ``--short`` and without: as many as make whole groups of kernels.
+FEW, MANY = 16, 96
 NO_SANITIZER = 3
 #: torch frees at exit what it will, and catches its own exceptions.
 ASAN = "detect_leaks=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:handle_segv=1:abort_on_error=0"
@@ -80,21 +82,32 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
+def commands(arguments: list[str], is_short: bool) -> list[list[str]]:
+    """What is to be run, in order."""
+    if arguments[:1] == ["--"]:
+        return [arguments[1:]]
+    has_path = any(Path(word.split("::")[0]).exists() for word in arguments if not word.startswith("-"))
+    files = [] if has_path else SHORT if is_short else LONG
+    pytest = [str(Path(sys.executable).with_name("pytest")), "-q", "--timeout=3600", "-p", "no:cacheprovider"]
+    fuzz = [sys.executable, "scripts/fuzz.py", "--kernels", "native", "--count", str(FEW if is_short else MANY)]
+    return [[*pytest, *files, *arguments], *([] if arguments else [fuzz])]
+
+
 def main(arguments: list[str]) -> int:
-    """The exit status of what was run."""
+    """The exit status of what was run: the first that is not 0."""
     os.chdir(Path(__file__).parents[1])
     is_short = "--short" in arguments
     arguments = [word for word in arguments if word != "--short"]
     if (reason := why_impossible()) is not None:
         print(f"sanitize: {reason}", file=sys.stderr, flush=True)
         return 0 if is_short else NO_SANITIZER
-    if arguments[:1] == ["--"]:
-        command = arguments[1:]
-    else:
-        has_path = any(Path(word.split("::")[0]).exists() for word in arguments if not word.startswith("-"))
-        files = [] if has_path else SHORT if is_short else LONG
-        command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider", *files, *arguments]
-    return subprocess.run(command, env=environment(), check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="rdukit-sanitize-") as home:
+        kept = {} if arguments[:1] == ["--"] else {"RDUKIT_HOME": home}
+        for command in commands(arguments, is_short):
+            if status := subprocess.run(command, env=environment() | kept, check=False).returncode:
+                print(f"sanitize: {' '.join(command)} ended with status {status}", file=sys.stderr, flush=True)
+                return status
+    return 0
 
 
 if __name__ == "__main__":
