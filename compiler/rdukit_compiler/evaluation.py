@@ -24,6 +24,11 @@ def evaluation_name(graph: str) -> str:
     return graph + _NAME_END
 
 
+def name_in_training(name: str) -> str:
+    """How the operator of an evaluation graph that is called ``name`` is called in the training graph."""
+    return name.replace(f"{_NAME_END}__", "__", 1)
+
+
 def evaluation_graph(trained: ModelGraph, evaluated: ModelGraph) -> ModelGraph | None:
     """The graph to compile beside ``trained``; None where that one's forward sections compute the same.
 
@@ -112,4 +117,4 @@ def _ends(graph: ModelGraph) -> set[tuple[str, ValueKind, str, tuple[int, ...]]]
 
 
 def _listed(values: list[Value]) -> str:
-    return ", ".join(f"{value.dtype}{list(value.shape)}" for value in values)
+    return ", ".join(f"{value.dtype}{list(value.shape)}" for value in values) or "nothing"

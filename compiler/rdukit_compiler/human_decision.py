@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument
+from rdukit_compiler.evaluation import name_in_training
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match
 from rdukit_compiler.patterns.topology import Groups, Topology
@@ -76,7 +77,7 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
         warnings += [
             f"human decision: pattern {pattern!r} of section {number} matches no operator of graph {graph.name}"
             for pattern in patterns
-            if not any(fnmatchcase(o.name, pattern) for o in graph.operators)
+            if not any(_named(o.name, [pattern]) for o in graph.operators)
         ]
         names = tuple(o.name for o in graph.operators if o.name not in taken and _named(o.name, patterns))
         if not names:
@@ -89,13 +90,15 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
             )
         groups.join(positions)
         taken.update(names)
-        heuristic = next((h for p, h in decision.heuristics.items() if any(fnmatchcase(n, p) for n in names)), None)
+        heuristic = next((h for p, h in decision.heuristics.items() if any(_named(n, [p]) for n in names)), None)
         matches.append(Match(f"human_decision_{number}", names, {}, heuristic, {}, {}))
     return tuple(matches), tuple(warnings)
 
 
 def _named(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    """What is decided for an operator of a training graph counts in its evaluation graph too."""
+    called = {name, name_in_training(name)}
+    return any(fnmatchcase(each, pattern) for each in called for pattern in patterns)
 
 
 def _are_patterns(value: object) -> bool:

@@ -149,9 +149,23 @@ def test_names_that_nothing_defines_are_corrupt() -> None:
         replace(pef, sections=(replace(section, id=3), pef.sections[1])),
         replace(pef, graphs={"main": replace(pef.graphs["main"], schedule=(0, 7))}),
         replace(pef, symbols=pef.symbols | {"x": replace(pef.symbols["x"], dtype="float4")}),
+        replace(pef, graphs=pef.graphs | {"e": replace(pef.graphs["main"], name="e", evaluates="gone")}),
+        replace(pef, graphs=pef.graphs | {"e": replace(pef.graphs["main"], name="e", evaluates="e")}),
+        replace(
+            pef, graphs=pef.graphs | {"e": replace(pef.graphs["main"], name="e", evaluates="main", outputs=("y",))}
+        ),
     ):
         with pytest.raises(PefCorrupt):
             pef_from_dict(json.loads(json.dumps(pef_to_dict(broken))))
+
+
+def test_an_evaluation_graph_is_found_by_the_graph_that_it_evaluates() -> None:
+    pef = example_pef()
+    evaluation = replace(pef.graphs["main"], name="e", evaluates="main")
+    read = pef_from_dict(json.loads(json.dumps(pef_to_dict(replace(pef, graphs=pef.graphs | {"e": evaluation})))))
+    assert read.evaluation_of("main") == evaluation
+    assert [graph.name for graph in read.main_graphs()] == ["main"]
+    assert pef.evaluation_of("main") is None
 
 
 def test_a_section_whose_kernel_has_other_inputs_is_corrupt(tmp_path: Path) -> None:
