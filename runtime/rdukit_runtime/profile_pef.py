@@ -199,6 +199,7 @@ def profile_to_dict(profile: Profile, operators: Sequence[Mapping[str, Any]] | N
             "copy_gb_s": limits.copy_gb_s,
             "gemm_gflop_s": dict(limits.gemm),
             "operator_s": limits.operator_s,
+            "others_share": limits.others_share,
         },
         "sections": [_row_to_dict(profile, row) for row in profile.rows],
         "totals": {

@@ -34,7 +34,10 @@ def machine_table(limits: MachineLimits) -> Table:
         ("GEMM", f"{gemm} GFLOP/s"),
         ("operator call", format_seconds(limits.operator_s)),
     )
-    return Table("Limits of this machine (measured)", ("", ""), rows)
+    title = "Limits of this machine (measured)"
+    if limits.is_disturbed:
+        title += f", too low perhaps: others used {limits.others_share:.0%} of the processors meanwhile"
+    return Table(title, ("", ""), rows)
 
 
 def sections_table(profile: Profile, rows: Sequence[Row]) -> Table:

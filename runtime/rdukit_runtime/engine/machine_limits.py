@@ -2,14 +2,16 @@
 
 The measurement takes under three seconds: each figure is the best of several short runs, over all routes that the
 engine may take (ATen's GEMM, oneDNN's, bf16 through f32), so that no section is measured against a route that is slower
-than its own. Other programs that run meanwhile lower the figures; ``renew_limits`` replaces them.
+than its own. Other programs that run meanwhile lower the figures: one thread is timed by its own processor time, and
+limits that were measured beside others say so, and are measured again at the next use; each figure is the best then.
 
 Source: ours.
 """
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from rdukit.files import write_json_atomic
 from rdukit.settings import home_folder
 from rdukit_runtime.engine.device import CPU, device_numbers
 from rdukit_runtime.engine.machine_probe import GEMM_DTYPES, Buffers, Clock, measure_round
+from rdukit_runtime.engine.other_load import others_share, read_load
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ _USUAL_SECONDS: Final = 2.0
 _ROUNDS: Final = 2
 #: A figure's part of it in one round.
 _FIGURE_SHARE: Final = 0.09
+#: Share of the processors' time, used by others, up to which a measurement counts as undisturbed.
+CALM_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ class MachineLimits:
 
     Bandwidths are in GB/s from and to memory (buffers larger than the last cache; a copy counts what it reads and what
     it writes), ``gemm`` in GFLOP/s by dtype (``f32``, ``bf16``, ``int8``), ``operator_s`` is a call of the smallest
-    ATen operator in seconds. On a GPU ``processor`` is the GPU, and all figures are its.
+    ATen operator in seconds. On a GPU ``processor`` is the GPU, and all figures are its. ``others_share``: how much of
+    all processors' time other programs used meanwhile, 0 to 1.
     """
 
     processor: str
@@ -48,6 +54,12 @@ class MachineLimits:
     copy_gb_s: float
     gemm: Mapping[str, float]
     operator_s: float
+    others_share: float = 0.0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs may have lowered the figures."""
+        return self.others_share > CALM_SHARE
 
     @property
     def memory_gb_s(self) -> float:
@@ -60,8 +72,9 @@ def load_limits(
 ) -> MachineLimits:
     """The limits that are kept for this processor and torch, or else measured now and kept.
 
-    A file that cannot be read, or that another processor wrote, is measured again; where it cannot be written the
-    measurement is used all the same.
+    Kept ones that were measured beside other programs are measured again: of both, the best of each figure. A file
+    that cannot be read, or that another processor wrote, is measured again; where it cannot be written the measurement
+    is used all the same.
 
     Args:
         threads: None takes torch's. seconds: about what a measurement may take; less makes it less exact.
@@ -71,21 +84,29 @@ def load_limits(
     """
     threads = _checked_threads(threads)
     kept = _read_kept().get((processor_name(device), threads))
-    return kept if kept is not None else renew_limits(threads, seconds, device)
+    if kept is not None and not kept.is_disturbed:
+        return kept
+    return _keep(measure_limits(threads, seconds, device), [] if kept is None else [kept])
 
 
 def renew_limits(
     threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
 ) -> MachineLimits:
-    """Measure now and keep the result in place of what was kept for this number of threads.
+    """Measure now and keep the result in place of what was kept for this number of threads."""
+    return _keep(measure_limits(_checked_threads(threads), seconds, device), [])
+
+
+def _keep(limits: MachineLimits, former: Sequence[MachineLimits]) -> MachineLimits:
+    """Keep the limits, each figure at least that of ``former``.
 
     Whoever has several threads may use one: a figure is at least the one that is kept for fewer.
     """
     kept = _read_kept()
-    limits = measure_limits(_checked_threads(threads), seconds, device)
-    for (processor, number), fewer in kept.items():
-        if processor == limits.processor and number < limits.threads:
-            limits = _at_least(limits, fewer)
+    fewer = [
+        each for (processor, number), each in kept.items() if processor == limits.processor and number < limits.threads
+    ]
+    for other in (*former, *fewer):
+        limits = _at_least(limits, other)
     kept[limits.processor, limits.threads] = limits
     try:
         write_json_atomic(limits_file(), {"limits": [asdict(kept[key]) for key in sorted(kept)]})
@@ -122,7 +143,8 @@ def measure_limits(
     threads = _checked_threads(threads)
     with _torch_threads(threads), torch.no_grad(), device_numbers(device):
         buffers = Buffers.larger_than_cache(device)
-        clock = Clock(device)
+        clock = Clock(device, is_own_time=threads == 1 and device.type == "cpu")
+        before = read_load()
         rounds = [measure_round(buffers, clock, seconds * _FIGURE_SHARE) for _ in range(_ROUNDS)]
     return MachineLimits(
         processor=processor_name(device),
@@ -131,6 +153,7 @@ def measure_limits(
         copy_gb_s=max(each.copy_gb_s for each in rounds),
         gemm={dtype: max(each.gemm[dtype] for each in rounds) for dtype in GEMM_DTYPES},
         operator_s=min(each.operator_s for each in rounds),
+        others_share=round(others_share(before, read_load(), os.cpu_count() or 1), 3),
     )
 
 
@@ -191,6 +214,7 @@ def _limits_of(value: Mapping[str, Any]) -> MachineLimits:
         copy_gb_s=float(value["copy_gb_s"]),
         gemm={dtype: float(value["gemm"][dtype]) for dtype in GEMM_DTYPES},
         operator_s=float(value["operator_s"]),
+        others_share=float(value.get("others_share", 1.0)),
     )
     figures = (limits.read_gb_s, limits.copy_gb_s, limits.operator_s, *limits.gemm.values())
     needed = (limits.threads, limits.read_gb_s, limits.gemm["f32"])

@@ -132,6 +132,7 @@ def test_the_document_has_these_fields() -> None:
         "graphs": ["str"], "runs": "int", "operators": [],
         "machine": {
             "processor": "str", "threads": "int", "read_gb_s": "float", "copy_gb_s": "float", "operator_s": "float",
+            "others_share": "float",
             "gemm_gflop_s": {"f32": "float", "bf16": "float", "int8": "float"},
         },
         "sections": [

@@ -2,7 +2,7 @@
 
 Batch 1, a static cache of 512. Ours is a SambaFlow program with two graphs over one copy of weights and caches; the
 peers are the module itself in torch and llama.cpp with the same weights. ``prefill``: 128 tokens; ``decode``: one token
-at position 200. All give logits on the host. Every side has a process of its own.
+at position 200. All give logits on the host. Compiled torch only reads the prompt. Every side has a process of its own.
 """
 
 import tempfile
@@ -22,6 +22,9 @@ from rdukit_zoo.llama import LlamaSizes
 
 EAGER: Final = "eager f32"
 READ: Final = "memory read"
+#: Variant of ours → compiled torch in the same precision, which reads the prompt; ours is to be as fast at least.
+COMPILED: Final = {"f32": "torch.compile f32", "bf16": "torch.compile bf16"}
+COMPILED_BAR: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ def _start(sides: Sides, folder: str, options: Options) -> None:
     """Start torch, and each of our programs with its peer."""
     common: dict[str, Any] = {"layers": 2 if options.quick else None, "threads": options.threads}
     sides.start(EAGER, f"{__package__}.llama_sides:eager", **common)
+    for precision, side in COMPILED.items():
+        sides.start(side, f"{__package__}.llama_sides:compiled", precision=precision, **common)
     missing = find_missing_package()
     for variant in VARIANTS:
         sides.start(
@@ -89,7 +94,11 @@ def _start(sides: Sides, folder: str, options: Options) -> None:
 
 def _compare_call(call: str, case: str, sides: Sides, options: Options) -> Iterator[Row]:
     """Time prefill or decode and check the logits: rows of every variant against its format of llama.cpp and torch."""
-    names = [EAGER, *(name for v in VARIANTS for name in (v.name, v.llama_cpp)), *([READ] if call == "decode" else [])]
+    names = [
+        EAGER,
+        *(name for v in VARIANTS for name in (v.name, v.llama_cpp)),
+        *([READ] if call == "decode" else COMPILED.values()),
+    ]
     places = {name: (EAGER, "read") if name == READ else (name, call) for name in names}
     if call == "decode":
         # Everybody's cache holds the same text.
@@ -115,6 +124,8 @@ def _compare_call(call: str, case: str, sides: Sides, options: Options) -> Itera
         bar = variant.decode_bar if is_decode else variant.prefill_bar
         yield _row(case, timings, variant.name, variant.llama_cpp, bar, "; ".join(words))
         yield _row(case, timings, variant.name, EAGER, None if is_decode else variant.prefill_eager_bar, "")
+        if not is_decode and (side := COMPILED.get(variant.name)) is not None:
+            yield _row(case, timings, variant.name, side, COMPILED_BAR, sides.failed.get(side, ""))
 
 
 def _describe_reading(variant: Variant, timings: Mapping[str, Timing], weights: int, bytes_per_s: float) -> str:

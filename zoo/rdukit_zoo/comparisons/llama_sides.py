@@ -53,6 +53,15 @@ def eager(layers: int | None, threads: int) -> Work:
     )  # fmt: skip
 
 
+def compiled(precision: str, layers: int | None, threads: int) -> Work:
+    """The module under ``torch.compile``, in f32, or with weights and caches in bf16; logits in f32; only prefill."""
+    model, sizes, text = make_llama(layers, threads)
+    if precision == "bf16":
+        model = model.bfloat16()
+    forward = torch.compile(model)
+    return Work({"prefill": lambda: forward(text[:, : sizes.prompt]).float()})
+
+
 def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, threads: int) -> Work:
     """A SambaFlow program; ``config`` as ``compile_multigraph`` takes it."""
     model, sizes, text = make_llama(layers, threads)

@@ -55,14 +55,17 @@ def our_step(
     return step
 
 
-def peer_step(module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool, route: str = "") -> Step:
-    """One step of a torch loop, with torch's products on the given route."""
+def peer_step(
+    module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool, route: str = "", autocast: bool = False
+) -> Step:
+    """One step of a torch loop, with torch's f32 products on the given route, or its forward under bf16 autocast."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)
     args = tuple(batch.values())
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
-        loss: torch.Tensor = module(*args)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss: torch.Tensor = module(*args)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()

@@ -1,4 +1,4 @@
-"""How fast are ViT-S/16 (batch 8) and a U-Net (256x256), against torch and ONNX Runtime in f32?
+"""How fast are ViT-S/16 (batch 8) and a U-Net (256x256), against torch, compiled and not, and ONNX Runtime?
 
 Inference; ours is a SambaFlow program, compiled for inference: the image goes in, logits come out on the host.
 """
@@ -23,6 +23,14 @@ from sambaflow.samba.session import SambaSession
 
 EAGER: Final = "eager f32"
 ONNX: Final = "ONNX Runtime f32"
+#: Compiled torch, as its user gives it: precision, mode of ``torch.compile``, bar for ours in that precision.
+COMPILED: Final = {
+    "torch.compile f32": ("f32", "default", None),
+    "torch.compile bf16": ("bf16", "default", 1.0),
+    "torch.compile max-autotune bf16": ("bf16", "max-autotune-no-cudagraphs", 1.0),
+}
+#: The least ratio of our bf16 to our f32: the quicker route is measured on each machine.
+OWN_F32_BAR: Final = 0.95
 #: Precision of ours → bar against ONNX Runtime, and the largest difference of an output from torch's as a share of the
 #: largest: f32 sums in another order; bf16 has 8 bits in each of dozens of layers.
 PRECISIONS: Final = {"f32": (0.95, 1e-4), "bf16": (1.6, 1e-1)}
@@ -85,7 +93,10 @@ def _compare_case(name: str, folder: str, sides: Sides, options: Options) -> Ite
         sides.start(ONNX, f"{__package__}.vision_sides:onnx_runtime", folder=folder, **common)
     else:
         sides.failed[ONNX] = PEER_MISSING
-    places = {side: (side, "forward") for side in (EAGER, *PRECISIONS, ONNX)}
+    for side, (precision, mode, _) in COMPILED.items():
+        if not (options.quick and mode != "default"):
+            sides.start(side, f"{__package__}.vision_sides:compiled", precision=precision, mode=mode, **common)
+    places = {side: (side, "forward") for side in (EAGER, *PRECISIONS, ONNX, *COMPILED)}
     timings = sides.measure(places, rounds_of(options), sample_s=options.sample_s)
     gold = sides.value(places[EAGER])
     for precision, (bar, tolerance) in PRECISIONS.items():
@@ -99,6 +110,10 @@ def _compare_case(name: str, folder: str, sides: Sides, options: Options) -> Ite
         ours = (precision, f"rdukit {precision}")
         yield pair_row("vision", name, timings, ours, ONNX, bar, "; ".join(words))
         yield pair_row("vision", name, timings, ours, EAGER, None, "")
+        for side, (theirs, _, least) in COMPILED.items():
+            if theirs == precision:
+                yield pair_row("vision", name, timings, ours, side, least, sides.failed.get(side, ""))
+    yield pair_row("vision", name, timings, ("bf16", "rdukit bf16"), "f32", OWN_F32_BAR, "the peer is rdukit f32")
 
 
 __all__ = ["CASES", "PRECISIONS", "ImageProgram", "compare"]

@@ -28,6 +28,14 @@ def eager(case: str, is_quick: bool, threads: int) -> Work:
     return Work({"forward": lambda: model(image)})
 
 
+def compiled(case: str, is_quick: bool, threads: int, precision: str, mode: str) -> Work:
+    """``torch.compile`` in f32, or with weights and images in bf16; logits come out in f32."""
+    model, image = make_case(case, is_quick, threads)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    forward = torch.compile(model.to(dtype), mode=mode)
+    return Work({"forward": lambda: forward(image.to(dtype)).float()})
+
+
 def ours(case: str, is_quick: bool, threads: int, precision: str, folder: str) -> Work:
     """A SambaFlow program."""
     model, image = make_case(case, is_quick, threads)
