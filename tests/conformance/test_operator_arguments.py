@@ -67,6 +67,11 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     "fourier over time and back": (
         lambda w, x: torch.istft(torch.stft((w * x).flatten(), 4, 1, window=torch.hann_window(4), return_complex=True),
                                  4, 1, window=torch.hann_window(4)), REAL),
+    "ctc, lengths as numbers": (
+        lambda w, x: F.ctc_loss(w.reshape(3, 2, 2).log_softmax(-1), x[:2, 1:2] * 0 + 1, (3, 3), (1, 1)), WHOLE),
+    "ctc, lengths as tensors of forward": (
+        lambda w, x: F.ctc_loss(w.reshape(3, 2, 2).log_softmax(-1), x[:2, 1:3] * 0 + 1, torch.full((2,), 3),
+                                torch.tensor([1, 2]), zero_infinity=True), WHOLE),
     "unfold": (lambda w, x: F.unfold((w * x)[None, None], (2, 2), padding=(1, 2)), REAL),
     "complex product": (lambda w, x: (torch.complex(w, x).conj() * torch.complex(x, w)).imag, REAL),
     "sign of a complex number": (lambda w, x: torch.view_as_real(torch.sgn(torch.complex(w, x))), REAL),

@@ -67,6 +67,12 @@ def number_in(tensor: torch.Tensor) -> bool | int | float:
         return number
 
 
+def numbers_in(tensor: torch.Tensor) -> list[int]:
+    """The whole numbers in a known tensor."""
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        return [int(number) for number in tensor.flatten().tolist()]
+
+
 def are_equal(tensors: Sequence[torch.Tensor]) -> bool:
     """``torch.equal`` of two known tensors."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():

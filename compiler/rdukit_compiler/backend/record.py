@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, Pro
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
 from rdukit.pef.kernel import packed_stride
+from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import recording_functions
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
@@ -47,6 +48,7 @@ _LITERALS: Final = (
 )  # fmt: skip
 _NEEDS_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NEVER: Final = frozenset({
+    "aten::ctc_loss",
     "aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift", "aten::is_nonzero", "aten::item", "aten::detach",
     "aten::_local_scalar_dense", "prim::device", "aten::set_data", "aten::data", "aten::alias",
 })  # fmt: skip
@@ -246,6 +248,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 sides = [side for side in map(self._known, args) if side is not None]
                 if len(sides) == len(args):
                     return are_equal(sides)
+            if name == "aten::ctc_loss":
+                func, args = with_known_lengths(func, args, self._known)
             if name in INDEXED and (positions := with_known_positions(args[1], self._known)) is not None:  # type: ignore[arg-type]
                 args = (args[0], positions, *args[2:])
             return super().__torch_dispatch__(func, types, args, kwargs)

@@ -73,6 +73,20 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
     return made.clamp(-1, 1)
 
 
+def ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: str = "mean", zero_infinity: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """``torch.nn.functional.ctc_loss``, whose mean torch divides by lengths that it keeps in a tensor of its own."""
+    each = "none" if reduction == "mean" else reduction
+    made = functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, each, zero_infinity)
+    if reduction != "mean":
+        return made
+    lengths = target_lengths if hasattr(target_lengths, "clamp") else torch.tensor(target_lengths)
+    mean: torch.Tensor = (made / lengths.clamp(min=1)).mean()
+    return mean
+
+
 def istft(
     input: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
     window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
@@ -112,5 +126,6 @@ UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
     torch.istft: istft,
+    functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }
