@@ -63,6 +63,10 @@ test: setup ## All tests, in two processes side by side.
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)
 	$(BIN)/python scripts/sanitize.py --short
+	@for precision in f32 bf16; do for mode in o0 o1 o3; do $(BIN)/python scripts/fuzz.py --seed 100000 --count 300 \
+		--mode $$mode --precision $$precision 2>/dev/null || exit 1; done; \
+		$(BIN)/python scripts/fuzz.py --seed 200000 --count 64 --kernels native --precision $$precision 2>/dev/null \
+		|| exit 1; done
 	@if [ -n "$(PROGRAMS)" ]; then $(BIN)/python scripts/programs/run.py --programs "$(PROGRAMS)" \
 		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
 	@if [ -n "$(MODELS)" ]; then $(BIN)/python scripts/models/run.py --suite $(MODELS) --lines build/models/results.jsonl \

@@ -68,7 +68,8 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(self, value: Any, is_write: bool) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value._is_zerotensor():
             return value
-        factor = torch.rand(value.shape, generator=self._generator).mul_(2 * self._size).add_(1 - self._size)
+        size = max(self._size, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
+        factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
         return value.mul_(factor) if is_write else value.mul(factor).to(value.dtype)
 
 

@@ -1,0 +1,32 @@
+"""Random modules equal eager torch, or are refused: a seeded part of what ``make fuzz`` does at length."""
+
+from pathlib import Path
+
+import pytest
+
+from sambaflow.fuzz.generate import generate
+from sambaflow.fuzz.programs import class_text
+from sambaflow.fuzz.trial import Outcome, Way, judge_together
+
+#: Programs of each way, judged one by one or in one PEF.
+_ALONE, _TOGETHER = 8, 6
+_FAULTS = (Outcome.WRONG, Outcome.BARE)
+
+
+@pytest.mark.filterwarnings("ignore")  # what torch says of random programs
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
+def test_random_modules_are_right_or_refused(mode: str, precision: str, tmp_path: Path) -> None:
+    first = 1000 * int(mode[1]) + (100 if precision == "bf16" else 0)
+    groups = [[seed] for seed in range(first, first + _ALONE)]
+    groups.append(list(range(first + _ALONE, first + _ALONE + _TOGETHER)))
+    way, counted = Way(mode, "portable", precision), []
+    for seeds in groups:
+        programs = [generate(seed) for seed in seeds]
+        for seed, program, verdict in zip(seeds, programs, judge_together(programs, way, tmp_path), strict=True):
+            counted.append(verdict.outcome)
+            assert verdict.outcome not in _FAULTS, (
+                f"{verdict.cause}\n{verdict.detail}\n{class_text(program)}\n"
+                f"again, and smaller: scripts/fuzz.py --seed {seed} --count 1 --mode {mode} --precision {precision}"
+            )
+    assert counted.count(Outcome.RIGHT) >= len(counted) / 2
