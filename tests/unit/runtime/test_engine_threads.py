@@ -1,12 +1,16 @@
 """How many threads a run has: the lease's cores, somebody's choice, or one where the work is small."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rdukit.cpu import usable_cores
+from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.model import Cost
+from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.threads import (
     LeasedThreads,
     gains_from_threads,
@@ -89,3 +93,35 @@ def test_what_a_program_chooses_after_loading_counts_too() -> None:
 
 def test_the_same_costs_decide_the_same_everywhere() -> None:
     assert gains_from_threads([LARGE]) and not gains_from_threads([SMALL])
+
+
+class Seen(TorchDispatchMode):
+    """Notes with how many threads each operator is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: dict[str, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.threads[str(func)] = torch.get_num_threads()
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_several_indices_name_is_added_in_one_thread() -> None:
+    """torch adds f32 numbers by atomic operations where there are several: other last bits in each run."""
+    specs = (
+        TensorSpec("t", "float32", (5, 4), (4, 1)),
+        TensorSpec("i", "int64", (9,), (1,)),
+        TensorSpec("g", "float32", (9, 4), (4, 1)),
+    )
+    nodes = (
+        KernelNode("v", "aten.index_put.default", (Ref("t"), [Ref("i")], Ref("g"), True), {}),
+        KernelNode("w", "aten.neg.default", (Ref("v"),), {}),
+    )
+    kernel = build_portable(KernelGraph(specs, nodes, ("w",)))
+    inputs = torch.zeros(5, 4), torch.arange(9) % 5, torch.ones(9, 4)
+    torch.set_num_threads(2)
+    with Seen() as seen:
+        (made,) = kernel(inputs, {})
+    assert seen.threads == {"aten.index_put.default": 1, "aten.neg.default": 2}
+    assert made[:, 0].tolist() == [-2, -2, -2, -2, -1] and torch.get_num_threads() == 2
