@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit.errors import UnsupportedOperator
+from rdukit.errors import TraceError, UnsupportedOperator
 from sambaflow import samba
 from sambaflow.testing import compare_step, load_model
 
@@ -319,3 +319,13 @@ def penalty(model: Any, y: Any) -> Any:
 @pytest.mark.parametrize("rest", [gradient_in_forward, force, force_not_followed, penalty])
 def test_forward_may_ask_autograd_for_gradients(rest: Any, mode: str, tmp_path: Path) -> None:
     check_as_eager(rest, tmp_path, mode)
+
+
+def test_a_value_that_is_given_other_data_is_refused(tmp_path: Path) -> None:
+    def rest(model: Any, y: Any) -> Any:
+        y.data = y.data * 2
+        return y
+
+    inputs = (samba.randn(3, 4, name="x"),)
+    with pytest.raises(TraceError, match=r"other data \(\.data = ….*in place under torch\.no_grad"):
+        load_model(Scaled(rest), inputs, tmp_path)

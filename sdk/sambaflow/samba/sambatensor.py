@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rdukit.errors import InvalidArgument, UnknownTensor
+from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
 from rdukit_compiler.run_operator import as_index, promote_floats, quiet_refusals
 
 _anonymous = itertools.count()
@@ -137,6 +137,11 @@ class SambaTensor:
     @data.setter
     def data(self, value: "torch.Tensor | SambaTensor") -> None:
         tensor = value.torch_tensor() if isinstance(value, SambaTensor) else value
+        if hasattr(self._tensor, "fake_mode"):  # while forward is traced
+            raise TraceError(
+                f"forward gives a value of shape {list(self.shape)} other data (.data = …), which cannot be traced; use "
+                "the new value itself, or write it in place under torch.no_grad()"
+            )
         if self._tensor is not None:
             self._tensor.data = tensor
         else:
