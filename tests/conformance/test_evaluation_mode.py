@@ -372,3 +372,21 @@ def test_a_multigraph_pef_runs_in_the_mode_in_which_it_was_traced(tmp_path: Path
             samba.session.run((x,), None, graph_name="whole")
     else:
         samba.session.run((x,), None, graph_name="whole")
+
+
+def test_a_spatial_call_evaluates_all_of_its_batches(tmp_path: Path) -> None:
+    loaded = load(tmp_path)
+    batches = (samba.randn(18, FEATURES, name="x", batch_dim=0), samba.randint(CLASSES, (18,), name="y", batch_dim=0))
+    outputs = utils.trace_graph(loaded.model, batches, loaded.optimizer, pef=loaded.pef, mapping="spatial")
+    samba.session.run(batches, outputs)
+    loaded.model.eval()
+    logits = samba.session.run(batches, outputs, section_types=["fwd"])[1].torch()
+    torch.testing.assert_close(logits, host_answers(loaded.model, batches)[1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_data_parallel_pef_evaluates_and_averages_nothing(tmp_path: Path) -> None:
+    loaded = load(tmp_path, data_parallel=True)
+    loaded.run(data_parallel=True)
+    loaded.model.eval()
+    logits = loaded.run(section_types=["fwd"], data_parallel=True)[1].torch()
+    torch.testing.assert_close(logits, host_answers(loaded.model, loaded.inputs)[1], rtol=1e-5, atol=1e-5)
