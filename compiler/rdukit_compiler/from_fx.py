@@ -46,6 +46,9 @@ _BROADCAST: Final = "aten.broadcast_tensors.default"
 _EXACT: Final = {"graphamp": "disabled"}
 _UNLABELLED: Final[Mapping[str, str]] = {}
 
+#: (x, weight, bias, mean, variance, train, momentum, …): operators that update mean and variance when they train.
+_KEEP_STATISTICS: Final = frozenset({"aten.batch_norm.default", "aten.instance_norm.default"})
+
 #: (x, rate, train): operators whose rate a run may change.
 _DROPOUTS: Final = frozenset({"aten.dropout.default", "aten.feature_dropout.default"})
 
@@ -211,7 +214,7 @@ class _Converter:
         if (mutated := self._mutated(node)) is not None:
             self._overwrite(node, mutated, op, args, kwargs)
             return
-        if op == "aten.batch_norm.default":
+        if op in _KEEP_STATISTICS:
             args = self._without_statistics(node, args)
         self._add(node, op, args, kwargs)
 
@@ -328,24 +331,29 @@ class _Converter:
         return self._copy(value) if is_read_later else value
 
     def _without_statistics(self, node: fx.Node, args: tuple[Argument, ...]) -> tuple[Argument, ...]:
-        """Batch norm updates its running statistics without saying so: make that operators of its own.
+        """Norms update their running statistics without saying so: make that operators of its own.
 
-        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``.
+        x [N, C, …]: mean and unbiased variance over all but axis 1 move the statistics [C] by ``momentum``; of an
+        instance norm those of each instance, averaged over N.
         """
         x, _, _, mean, variance, training, momentum = node.args[:7]
         if not (training and isinstance(mean, fx.Node) and isinstance(variance, fx.Node)):
             return args
         assert isinstance(x, fx.Node) and isinstance(momentum, float)
-        dims: list[Argument] = [d for d in range(x.meta["val"].dim()) if d != 1]
+        word = str(node.target).split(".")[1]
+        by_instance = word == "instance_norm"
+        dims: list[Argument] = [d for d in range(2 if by_instance else 0, x.meta["val"].dim()) if d != 1]
         seen = self._emit(node, _DETACH, [Ref(self._aliases.name(x))])
         exact = self._emit(node, "aten.to.dtype", [Ref(seen), Special("dtype", dtype_name(mean.meta["val"].dtype))])
         for statistic, found in (
             (mean, self._emit(node, "aten.mean.dim", [Ref(exact), dims])),
             (variance, self._emit(node, "aten.var.dim", [Ref(exact), dims])),
         ):
+            if by_instance:
+                found = self._emit(node, "aten.mean.dim", [Ref(found), [0]])
             old = self._aliases.name(statistic)
             moved = self._emit(node, "aten.lerp.Scalar", [Ref(old), Ref(found), momentum])
-            self._move(node, statistic, moved, "batch_norm")
+            self._move(node, statistic, moved, word)
         return (*args[:3], None, None, *args[5:])
 
     def _emit(self, node: fx.Node, op: str, args: list[Argument]) -> str:

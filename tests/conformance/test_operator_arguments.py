@@ -1,5 +1,6 @@
 """Arguments of operators that are legal and rare: sizes of zero, masks, lists of booleans, defaults, complex values."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
                                 torch.tensor([1, 2]), zero_infinity=True), WHOLE),
     "unfold": (lambda w, x: F.unfold((w * x)[None, None], (2, 2), padding=(1, 2)), REAL),
     "complex product": (lambda w, x: (torch.complex(w, x).conj() * torch.complex(x, w)).imag, REAL),
+    "complex constant": (lambda w, x: torch.view_as_real(torch.complex(w, x) * (2 - 3j)), REAL),
+    "polar": (lambda w, x: torch.view_as_real(torch.polar(w.abs(), x)), REAL),
     "sign of a complex number": (lambda w, x: torch.view_as_real(torch.sgn(torch.complex(w, x))), REAL),
     "sign": (lambda w, x: torch.sgn(w) * x, REAL),
     "histc": (lambda w, x: torch.histc(x, bins=5, min=-2, max=2) + w.sum(), REAL),
@@ -151,6 +154,23 @@ def test_what_a_graph_cannot_hold_is_refused_with_what_would_be_legal(
 ) -> None:
     with pytest.raises(UnsupportedOperator, match=text):
         load_model(Calls(function), samba.from_torch_tensor(REAL.clone(), name="x"), tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["o0", "o3"])
+def test_an_instance_norm_keeps_its_statistics(mode: str, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.InstanceNorm2d(3, affine=True, track_running_stats=True, momentum=0.3))
+    reference = copy.deepcopy(net)
+    loaded = load_model(
+        net, samba.randn(2, 3, 5, 4, name="x"), tmp_path, lambda p: samba.optim.SGD(p, lr=0.0),
+        optim_level=mode, precision="f32",
+    )  # fmt: skip
+    for _ in range(2):
+        (out,) = loaded.run(section_types=["fwd", "bckwd"])
+        gold = reference(loaded.inputs.data)
+    samba.session.to_cpu(net)
+    assert torch.allclose(out.data, gold.detach(), atol=1e-5)  # f32, sums in another order
+    for ours, theirs in zip(net.buffers(), reference.buffers(), strict=True):
+        assert torch.allclose(samba.to_torch(ours), theirs, atol=1e-6)
 
 
 def test_a_negative_variance_or_weight_which_torch_refuses_makes_nan(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def decode_special(kind: str, text: str) -> Any:
             return torch.device(text)
         case "float":
             return float(text)
+        case "complex":
+            return complex(text)
         case _:
             raise UnsupportedOperator(f"argument kind {kind!r} has no value while compiling")
 
@@ -102,6 +104,8 @@ def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
             return value
         case float():
             return value if value == value and abs(value) != float("inf") else Special("float", str(value))
+        case complex():
+            return Special("complex", str(value))
         case torch.dtype():
             return Special("dtype", str(value).removeprefix("torch."))
         case torch.device():

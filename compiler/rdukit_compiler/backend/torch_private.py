@@ -48,13 +48,20 @@ def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> 
     return make_fx(function, tracing_mode="fake", decomposition_table=_MATERIALISED)(*inputs)
 
 
+def _conjugate(value: torch.Tensor | complex) -> torch.Tensor:
+    """Of a tensor, or of a number that the program multiplies with."""
+    if isinstance(value, torch.Tensor):
+        return torch.conj_physical(value)
+    return torch.full((), value.conjugate(), dtype=torch.complex64)
+
+
 def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
 #: Operators that only mark a tensor → what computes it.
 _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
-    torch.ops.aten._conj.default: torch.conj_physical,
+    torch.ops.aten._conj.default: _conjugate,
     torch.ops.aten._neg_view.default: torch.neg,
     torch.ops.aten._efficientzerotensor.default: _zeros,
 }

@@ -23,9 +23,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """An argument that JSON lacks: ``kind`` is dtype, device, memory_format, layout, float or scalar.
+    """An argument that JSON lacks: ``kind`` is dtype, device, memory_format, layout, float, complex or scalar.
 
-    ``text`` is its name (``float32``, ``cpu``, ``inf``); for a scalar, that of the run-time hyperparameter (``lr``).
+    ``text`` is its name (``float32``, ``cpu``, ``inf``, ``1j``); for a scalar, that of the hyperparameter (``lr``).
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Special:
 #: What an operator's argument can be.
 Argument = None | bool | int | float | str | Ref | Special | list["Argument"]
 
-SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float", "scalar"})
+SPECIAL_KINDS: Final = frozenset({"dtype", "device", "memory_format", "layout", "float", "complex", "scalar"})
 
 
 @dataclass(frozen=True, slots=True)

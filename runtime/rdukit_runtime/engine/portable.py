@@ -198,6 +198,8 @@ def _special(kind: str, text: str) -> Any:
         return torch.device(text)
     if kind == "float":
         return float(text)
+    if kind == "complex":
+        return complex(text)
     value = getattr(torch, text, None)
     if not isinstance(value, torch.dtype | torch.memory_format | torch.layout):
         raise PefCorrupt(f"the PEF names {kind} {text!r}, which torch does not have")
