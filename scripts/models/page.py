@@ -21,8 +21,12 @@ _COUNTED: Final = {
 _ORDER: Final = ("right", "refused", "wrong", "bare error", "too slow here")
 
 
-def write_page(records: Sequence[Record], path: Path, versions: Mapping[str, str]) -> None:
-    """The table by suite and stage, then each model that is not right with its reason."""
+def write_page(records: Sequence[Record], path: Path, versions: Mapping[str, str], totals: Mapping[str, int]) -> None:
+    """The table by suite and stage, then each model that is not right with its reason.
+
+    Args:
+        totals: models that each library has, tried or not.
+    """
     lines = [
         "# Models of public libraries",
         "",
@@ -45,12 +49,20 @@ def write_page(records: Sequence[Record], path: Path, versions: Mapping[str, str
             if total := counts.total():
                 numbers = " | ".join(str(counts[name]) for name in _ORDER)
                 lines.append(f"| {title} | {stage} | {total} | {numbers} | {counts['right'] / total:.1%} |")
-    lines += ["", *_left_out(records), *_exceptions(records), *_names(records)]
+    lines += ["", *_not_tried(records, totals), *_left_out(records), *_exceptions(records), *_names(records)]
     path.write_text("\n".join(lines) + "\n")
 
 
 def _counted(record: Record) -> str:
     return _COUNTED.get(record["outcome"], "")
+
+
+def _not_tried(records: Sequence[Record], totals: Mapping[str, int]) -> list[str]:
+    seen = Counter(suite for suite, _ in {(r["suite"], r["name"]) for r in records})
+    parts = [f"{seen[suite]} of {total} of {suite}" for suite, total in totals.items() if 0 < seen[suite] < total]
+    if not parts:
+        return []
+    return [f"The sweep was not finished: it came to {', '.join(parts)}, in an order that a seed shuffles.", ""]
 
 
 def _left_out(records: Sequence[Record]) -> list[str]:

@@ -61,7 +61,8 @@ def main() -> int:
                 )
     records = _read(args.lines)
     if args.write is not None:
-        write_page(records, args.write, versions)
+        declare_torchvision()
+        write_page(records, args.write, versions, {name: len(cases()) for name, cases in _CASES.items()})
     return int(any(record["outcome"] in {"wrong", "crashed", "died"} for record in records))
 
 

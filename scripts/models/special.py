@@ -32,6 +32,12 @@ SPECIAL_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "hunyuan_vl_text": {"head_dim": 8},
     "mimi_decoder": {"upsample_groups": 32},
     "mimi": {"upsample_groups": 32},
+    "wav2vec2-conformer": {"vocab_size": 99},
+    "wav2vec2-bert": {"vocab_size": 99},
+    "unispeech-sat": {"vocab_size": 99},
+    "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.3},
+    "upernet": {"backbone_config": _RESNET},
+    "zoedepth": {"backbone_config": _RESNET},
 }
 
 

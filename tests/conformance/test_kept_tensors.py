@@ -4,6 +4,7 @@ What the public model zoo's cached generation does, in small.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.tracer import trace_model
 from sambaflow.samba.utils import trace_multigraph
+from sambaflow.testing import load_model
 
 BF16 = {"o1": True}
 F32 = {"precision": "f32", "o1": True}
@@ -176,3 +178,28 @@ def test_floats_and_integers_cannot_share_a_region() -> None:
     samba.session.add_graph(FwdGraph(logits, outputs, "read"))
     with pytest.raises(CompileError, match="tensors of one region must have one dtype"):
         samba.session.compile_multigraph(config_dict=BF16)
+
+
+class BiasCache(nn.Module):
+    """Attention whose biases are looked up once and kept while the model evaluates, as LeViT's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.biases = nn.Parameter(torch.randn(5))
+        self.kept: dict[str, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> Any:
+        scores = self.query(x) @ self.key(x).transpose(-1, -2) * 0.5
+        if "biases" not in self.kept:
+            self.kept["biases"] = self.biases[torch.arange(4)]
+        return (scores + self.kept["biases"]).softmax(-1)
+
+
+def test_what_forward_caches_is_in_the_same_place_when_it_is_traced_again(tmp_path: Path) -> None:
+    net = BiasCache().eval()
+    x = samba.randn(2, 4, 6, name="x")
+    expected = net(x.data)
+    net.kept.clear()
+    (out,) = load_model(net, x, tmp_path, precision="f32").run()
+    assert torch.allclose(out.data, expected, atol=1e-6)

@@ -64,7 +64,7 @@ def origin_of(tensor: torch.Tensor) -> fx.Node | None:
 
 
 def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> None:
-    """Make tensors of earlier traces again, in front of the graph that uses them.
+    """Make tensors of earlier traces again, where the graph first uses them: as forward does without its cache.
 
     Parameters and buffers that they are made of join ``sources``, in the order of the graph's placeholders; those that
     the graph has already are shared.
@@ -73,14 +73,13 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
         TraceError: such a tensor depends on an input of its graph.
     """
     graph = recorded.graph
-    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
     known = {id(source.tensor): node for node, source in sources.items() if source.tensor is not None}
     copies: dict[fx.Node, fx.Node] = {}
 
-    def copy(node: fx.Node, origin: _Origin) -> fx.Node:
+    def copy(node: fx.Node, origin: _Origin, use: fx.Node) -> fx.Node:
         if (source := origin.sources.get(node)) is not None:
             return _place(source, origin, node)
-        with graph.inserting_before(first):
+        with graph.inserting_before(use):
             return graph.node_copy(node, lambda made_from: copies[made_from])
 
     def _place(source: Source, origin: _Origin, node: fx.Node) -> fx.Node:
@@ -107,7 +106,7 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
             continue
         for earlier in _ancestors(origin.node):
             if earlier not in copies:
-                copies[earlier] = copy(earlier, origin)
+                copies[earlier] = copy(earlier, origin, node)
         node.replace_all_uses_with(copies[origin.node])
         graph.erase_node(node)
 
