@@ -13,7 +13,7 @@ import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
-from rdukit.errors import CompileError, UnsupportedOperator
+from rdukit.errors import CompileError, RdukitError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.backend.custom_functions import ENTRY
@@ -112,7 +112,7 @@ class _Converter:
             elif node.op == "get_attr":
                 self._define_constant(node)
             elif node.op == "call_function":
-                self._call(node)
+                self._call_or_refuse(node)
             elif node.op == "output":
                 leaving: list[Any] = list(node.args[0])
                 returned, assigned = leaving[: len(leaving) - len(updated)], leaving[len(leaving) - len(updated) :]
@@ -169,6 +169,17 @@ class _Converter:
             self._aliases.identify(node, source)
         else:
             self._aliases.define(node, self._emit(node, _DETACH, [Ref(self._aliases.name(source))]), source)
+
+    def _call_or_refuse(self, node: fx.Node) -> None:
+        try:
+            self._call(node)
+        except RdukitError:
+            raise
+        except Exception as cause:
+            raise CompileError(
+                f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {node.target} cannot be compiled: "
+                f"{type(cause).__name__}: {cause}"
+            ) from cause
 
     def _call(self, node: fx.Node) -> None:
         if BACKWARD_META in node.meta:
@@ -394,10 +405,20 @@ class _Converter:
             raise UnsupportedOperator(f"in module {module!r}: {cause.message}") from cause
 
     def _mutated(self, node: fx.Node) -> fx.Node | None:
-        """The value that an in-place operator overwrites."""
+        """The value that an in-place operator overwrites.
+
+        Raises:
+            UnsupportedOperator: it overwrites another than its first argument.
+        """
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
             return None
+        written = [argument.name for argument in schema.arguments if argument.is_write]
+        if written != [schema.arguments[0].name]:
+            raise UnsupportedOperator(
+                f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {schema.name.partition('::')[2]} overwrites "
+                f"its arguments {', '.join(written)}; use a function of torch.nn.functional, which compiles"
+            )
         return node.args[0]
 
     def _functional(self, op: str, what: str) -> str:

@@ -176,8 +176,8 @@ def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tup
         arguments: ``target`` and ``source``, encoded; the latter may be absent.
     """
     target: Argument = arguments["target"]
-    shape: list[Argument] = [int(size) for size in node.meta["val"].shape]
     if op == "aten.copy_.default":
+        shape: list[Argument] = [int(size) for size in node.meta["val"].shape]
         return "aten.expand.default", [arguments["source"], shape]
     if op == "aten.zero_.default":
         return "aten.zeros_like.default", [target]
