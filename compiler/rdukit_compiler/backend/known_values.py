@@ -13,6 +13,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from rdukit_compiler.backend.record_marks import FIXED_META, READ_META
+
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 #: Operators that a boolean index makes depend on data.
@@ -48,6 +50,8 @@ def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> t
     made: dict[fx.Node, Any] = {}
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
         for current, source in order:
+            if FIXED_META in current.meta:
+                current.meta[READ_META] = True
             if isinstance(source, fx.Node):
                 made[current] = made[source]
             elif source is not None:
@@ -137,6 +141,8 @@ def _operators_before(
             if source is None:
                 return None
             needed = [source] if isinstance(source, fx.Node) else []
+        elif FIXED_META in current.meta:
+            source = current.meta[FIXED_META]
         elif current.op != "call_function" or not _is_pure(current):
             return None
         found[current] = source

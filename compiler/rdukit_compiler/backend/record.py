@@ -7,7 +7,7 @@ Whatever is out of the ordinary goes torch's way: in-place operators, constants,
 All of it is private to torch: see ``torch_private``, whose self-test covers it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +34,7 @@ from rdukit_compiler.backend.known_values import (
 )
 from rdukit_compiler.backend.record_marks import (
     DTYPE_READERS_META,
+    FIXED_META,
     FOLLOWED_META,
     NAMED_META,
     NO_GRAD_META,
@@ -65,6 +66,7 @@ _NAMING: Final = frozenset({torch.Tensor.float})
 def record_forward(
     function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None,
     followed: Sequence[bool] = (), where: Callable[[], str | None] = lambda: "",
+    fixed: Mapping[int, torch.Tensor] | None = None,
 ) -> fx.GraphModule:  # fmt: skip
     """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
 
@@ -75,11 +77,12 @@ def record_forward(
         origin_of: tensor that ``function`` kept from an earlier record → its node there.
         followed: which of ``values`` stand for tensors that require a gradient.
         where: the module that runs at the moment; None while none does.
+        fixed: position among ``values`` → the tensor that never changes and that it stands for.
     Raises:
         Whatever ``function`` raises.
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
-    recorder.origin_of, recorder.followed = origin_of, followed
+    recorder.origin_of, recorder.followed, recorder.fixed = origin_of, followed, fixed or {}
     recorder.where, recorder.dtype_readers = where, set()
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
     with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
@@ -107,6 +110,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
 
     origin_of: FindOrigin
     followed: Sequence[bool]
+    fixed: Mapping[int, torch.Tensor]
     where: Callable[[], str | None]
     dtype_readers: set[str | None]
 
@@ -122,7 +126,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
             _allow_fake_constant=self._allow_fake_constant,
             _error_on_data_dependent_ops=self._error_on_data_dependent_ops,
         )
-        self.proxy_mode.origin_of = self.origin_of
+        self.proxy_mode.origin_of, self.proxy_mode.fixed = self.origin_of, self.fixed
 
     def _convert_args_to_fake(self, args: Any) -> Any:
         (values,) = args
@@ -223,6 +227,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self._results: dict[tuple[object, ...], _Result | None] = {}
         self._plain: dict[object, bool] = {}
         self.origin_of: FindOrigin = lambda tensor: None
+        self.fixed: Mapping[int, torch.Tensor] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
@@ -301,6 +306,11 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         entry = self.tracer.tensor_tracker.get(tensor)
         node = entry.proxy.node if entry is not None else self.origin_of(tensor)
         root: torch.nn.Module = self.tracer.root  # type: ignore[union-attr]
+        if self.fixed:
+            placeholders = [n for n in self.tracer.graph.nodes if n.op == "placeholder"]
+            for place, held in self.fixed.items():
+                placeholders[place].meta[FIXED_META] = held
+            self.fixed = {}
         return None if node is None else find_known(node, root, self.origin_of)
 
     def _repeat(

@@ -20,6 +20,10 @@ FOLLOWED_META: Final = "rdukit_followed"
 
 #: The program named the dtype, in ``x.float()``.
 NAMED_META: Final = "rdukit_named_dtype"
+#: A placeholder stands for a tensor that never changes, whose values forward may look at: that tensor.
+FIXED_META: Final = "rdukit_fixed"
+#: It has looked.
+READ_META: Final = "rdukit_read"
 #: Of the whole record: modules in which the program looked up the dtype of a float32 tensor.
 DTYPE_READERS_META: Final = "rdukit_dtype_readers"
 

@@ -18,6 +18,7 @@ from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
+from sambaflow.samba.fixed_buffers import check_fixed, fixed_buffers
 from sambaflow.samba.module_state import (
     ModuleState,
     Replaced,
@@ -109,6 +110,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
 
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
+    fixed = fixed_buffers(model, buffers, len(named) + len(parameters))
+
     def record(way: Way) -> torch.fx.GraphModule:
         trackers.clear()
         running.clear()
@@ -119,7 +122,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             if way.follows_gradients:
                 values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
             followed = [t.requires_grad for t in originals]
-            return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None)
+            return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None, fixed)
 
     try:
         recorded = record_some_way(record)
@@ -153,6 +156,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     graph = name_auxiliary(model_graph_from_fx(name, recorded.graph, listed, constants, updated, readers))
     if not graph.outputs:
         raise TraceError(f"forward of {name!r} returns no tensor; it must return a tensor, or a tuple or list of them")
+    check_fixed(recorded.graph, sources, graph)
     returned = graph.outputs[: len(graph.outputs) - len(recording.auxiliary)]
     outputs = tuple(_output_handle(graph, output) for output in returned)
     remember_traced(name, trackers[0], sources)
