@@ -4,6 +4,7 @@ A recorded tensor holds no data. Programs look at some all the same, such as whe
 all zeros; what they made from nothing can be made for real, from the record.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -193,4 +194,6 @@ def _is_pure(node: fx.Node) -> bool:
     function, value = node.target, node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.numel() > MOST_ELEMENTS:
         return False
+    if function is operator.getitem:
+        return True
     return isinstance(function, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in function.tags

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, Pro
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
 from rdukit.pef.kernel import packed_stride
+from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import recording_functions
 from rdukit_compiler.backend.known_forms import find_form
@@ -241,6 +242,9 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, types, args, kwargs or {})
 
     def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if (static := known_lengths.FORMS.get(func)) is not None:
+            with self:
+                return static(self._known, *args)
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)

@@ -139,7 +139,7 @@ class SambaTensor:
         tensor = value.torch_tensor() if isinstance(value, SambaTensor) else value
         if hasattr(self._tensor, "fake_mode"):  # while forward is traced
             raise TraceError(
-                f"forward gives a value of shape {list(self.shape)} other data (.data = …), which cannot be traced; use "
+                f"forward gives a value of shape {list(self.shape)} other data (.data = …); that has no trace: use "
                 "the new value itself, or write it in place under torch.no_grad()"
             )
         if self._tensor is not None:
@@ -351,7 +351,10 @@ class SambaTensor:
 
     def __dlpack__(self, **arguments: Any) -> Any:
         """What ``torch.as_tensor`` and ``numpy.from_dlpack`` take."""
-        return self.torch_tensor().detach().__dlpack__(**arguments)
+        tensor = self.torch_tensor().detach()
+        if type(tensor).__name__ == "FakeTensor":  # its memory holds no values
+            raise RuntimeError("data-dependent: a tensor that is traced has no values yet")
+        return tensor.__dlpack__(**arguments)
 
     def __dlpack_device__(self) -> Any:
         return self.torch_tensor().__dlpack_device__()

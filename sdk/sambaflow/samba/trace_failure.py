@@ -13,6 +13,7 @@ import rdukit
 import rdukit_compiler
 import sambaflow
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
+from rdukit_compiler.backend.known_lengths import DATA_DEPENDENT
 
 #: How torch words it when a trace needs a tensor's value.
 _DATA_DEPENDENT: Final = (
@@ -47,6 +48,11 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
                 "To run it on the host instead, let it say the shape of what it makes (torch.library.register_fake) "
                 "and compile with --host-fallback or RDUKIT_HOST_FALLBACK=1"
             )
+    if text == DATA_DEPENDENT:
+        return TraceError(
+            f"forward of {model!r} cannot be traced {where}: {text}; give lengths as Python numbers or as a "
+            "tensor of the program's own, or run over all steps and mask the rest with torch.where"
+        )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "

@@ -4,7 +4,7 @@ They are in place while a model is traced and compute what torch's own forms com
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from sambaflow.samba import orthogonal_maps
+from sambaflow.samba.sambatensor import unwrap
 
 _batch_norm = _BatchNorm.forward
 _normalize = F.normalize
@@ -37,6 +38,7 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (_BatchNorm, "forward", _forward_of_batch_norm),
             (F, "normalize", _normalized),
             (_Orthogonal, "forward", _forward_of_orthogonal),
+            *((torch, name, _of_torch_tensors(getattr(torch, name))) for name in ("as_tensor", "asarray", "tensor")),
         ),
     ):
         for attributes, name, value in computed:
@@ -54,6 +56,15 @@ def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
     finally:
         for owner, name, form in former:
             setattr(owner, name, form)
+
+
+def _of_torch_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.as_tensor`` and its like, which would take a SambaTensor by its memory; that holds no values here."""
+
+    def form(data: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(unwrap(data), *args, **kwargs)
+
+    return form
 
 
 def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
