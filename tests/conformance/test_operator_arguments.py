@@ -176,6 +176,12 @@ def test_an_instance_norm_keeps_its_statistics(mode: str, tmp_path: Path) -> Non
         assert torch.allclose(samba.to_torch(ours), theirs, atol=1e-6)
 
 
+def test_a_sparse_tensor_is_refused_by_name(tmp_path: Path) -> None:
+    inputs = samba.from_torch_tensor(REAL.to_sparse_coo(), name="x")
+    with pytest.raises(CompileError, match=r"'x' has layout torch\.sparse_coo; .*to_dense\(\)"):
+        load_model(Calls(lambda w, x: x @ w.t()), inputs, tmp_path)
+
+
 def test_a_negative_variance_or_weight_which_torch_refuses_makes_nan(tmp_path: Path) -> None:
     def losses(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return torch.stack([F.gaussian_nll_loss(w, w, x), torch.cov(w[0], aweights=x[0])])

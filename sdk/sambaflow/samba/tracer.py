@@ -108,6 +108,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
         returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
         return [*returned, *(new for _, new in assigned)]
 
+    _refuse_sparse({**named, **parameters, **buffers})
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
     fixed = fixed_buffers(model, buffers, len(named) + len(parameters))
@@ -172,6 +173,15 @@ def flatten_tensors(value: Any) -> list[Any]:
     if isinstance(value, list | tuple | SambaTensors):
         return [tensor for item in value for tensor in flatten_tensors(item)]
     return []
+
+
+def _refuse_sparse(tensors: Mapping[str, SambaTensor | torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided:
+            raise TraceError(
+                f"{name!r} has layout {tensor.layout}; the RDU has dense tensors only: use to_dense(), or a "
+                "dense tensor with a mask"
+            )
 
 
 def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
