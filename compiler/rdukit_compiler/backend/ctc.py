@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_impls import register_op_impl
 
+from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.known_values import numbers_in
 
 aten = torch.ops.aten
@@ -28,14 +29,18 @@ def _made(
 def with_known_lengths(
     func: Any, args: Sequence[Any], find: Callable[[Any], torch.Tensor | None]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The call with numbers for lengths that are known tensors; as it is where they are not known.
+    """The call with numbers for lengths that are known tensors.
 
     Args:
         find: the values of a tensor, if they are known.
+    Raises:
+        UnsupportedOperator: they are not.
     """
     if func is not aten.ctc_loss.Tensor:
         return func, tuple(args)
     lengths = [find(args[2]), find(args[3])]
     if any(each is None for each in lengths):
-        return func, tuple(args)
+        raise UnsupportedOperator(
+            "ctc_loss has lengths that depend on data; pass numbers, in lists or in tensors that forward makes of them"
+        )
     return aten.ctc_loss.IntList, (*args[:2], *(numbers_in(each) for each in lengths if each is not None), *args[4:])
