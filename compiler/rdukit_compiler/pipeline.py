@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from rdukit.errors import CompileError, RdukitError
 from rdukit.files import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
 from rdukit.pef.memory_view import memory_line
+from rdukit.pef.model import NO_EVALUATION
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
@@ -95,7 +97,7 @@ def _compile(
         assembly.memo.on_new = builder.warm
     tables = {}
     all_plans: list[SectionPlan] = []
-    chosen = [_choose(traced, options, reporter) for traced in graphs]
+    graphs, chosen, metadata = _choose_all(graphs, options, reporter)
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
     if options.weight_dtype == "int8":
         typed_graphs = quantize_weights(typed_graphs)
@@ -135,7 +137,7 @@ def _compile(
         signature={
             t.graph.name: {**graph_signature(t.graph, t.optimizers), "calls": call_digests(t.graph)} for t in graphs
         },
-        metadata=dict(options.metadata),
+        metadata=metadata,
     )
     write_atomic(_beside(options.pef_path, ".sections.txt"), describe_plans(all_plans).encode())
     reports = artifact_files(options.pef_path.stem, assembly.sections, options.chip)
@@ -146,6 +148,28 @@ def _compile(
     reporter.info("Mac Compilation succeeded.")
     reporter.info(f"PEF file {options.pef_path} created")
     return options.pef_path
+
+
+def _choose_all(
+    graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter
+) -> tuple[Sequence[TracedGraph], list[tuple[ModelGraph, ModelGraph]], dict[str, Any]]:
+    """What ``_choose`` gives for each graph; an evaluation graph that cannot be compiled is left out, with a warning.
+
+    Returns:
+        The graphs that stay, what was chosen for them, and the PEF's metadata, which says why one is missing.
+    """
+    kept, chosen, metadata = [], [], dict(options.metadata)
+    for traced in graphs:
+        try:
+            chosen.append(_choose(traced, options, reporter))
+        except CompileError as why:
+            if not traced.evaluates:
+                raise
+            reporter.warning(f"the PEF gets no evaluation graph: {why.message}; after model.eval() it will not run")
+            metadata[NO_EVALUATION] = why.message
+        else:
+            kept.append(traced)
+    return kept, chosen, metadata
 
 
 def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) -> tuple[ModelGraph, ModelGraph]:
