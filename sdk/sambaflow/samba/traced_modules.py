@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributions import Distribution
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import _Orthogonal
@@ -39,6 +40,7 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (F, "normalize", _normalized),
             (_Orthogonal, "forward", _forward_of_orthogonal),
             *((torch, name, _of_torch_tensors(getattr(torch, name))) for name in ("as_tensor", "asarray", "tensor")),
+            (Distribution, "_validate_args", False),  # looks at values; torch.compile leaves it out as well
         ),
     ):
         for attributes, name, value in computed:
