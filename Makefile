@@ -22,7 +22,7 @@ PATHS ?=
 #: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
 MODELS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test conformance sanitize fuzz integration engine browser bench proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test conformance operators sanitize fuzz integration engine browser bench proto docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -62,6 +62,7 @@ test: setup ## All tests, in two processes side by side.
 
 conformance: setup ## The vendor's public surface, and numbers against PyTorch; with PROGRAMS=folder its programs too.
 	$(BIN)/pytest -q tests/conformance $(ARGS)
+	$(BIN)/python scripts/operators.py sweep --out $(VENV)/operators_native.jsonl --kernels native --count 12 --samples 2 --modes o3
 	$(BIN)/python scripts/sanitize.py --short
 	@for precision in f32 bf16; do for mode in o0 o1 o3; do $(BIN)/python scripts/fuzz.py --seed 100000 --count 300 \
 		--mode $$mode --precision $$precision 2>/dev/null || exit 1; done; \
@@ -71,6 +72,12 @@ conformance: setup ## The vendor's public surface, and numbers against PyTorch; 
 		$(foreach path,$(PATHS),--path $(path)) --write docs/programs.md; fi
 	@if [ -n "$(MODELS)" ]; then $(BIN)/python scripts/models/run.py --suite $(MODELS) --lines build/models/results.jsonl \
 		--write docs/models.md; fi
+
+operators: setup ## All of torch's operators against torch (an hour), then docs/operators.md.
+	$(BIN)/python scripts/operators.py sweep --out $(VENV)/operators.jsonl $(ARGS)
+	$(BIN)/python scripts/operators.py page $(VENV)/operators.jsonl
+	$(BIN)/python scripts/operators.py sweep --out $(VENV)/operators_host.jsonl --host-fallback --refused $(ARGS)
+	$(BIN)/python scripts/operators.py page $(VENV)/operators.jsonl $(VENV)/operators_host.jsonl
 
 sanitize: setup ## Native kernels under AddressSanitizer and UBSan: tests that use them, then random modules.
 	$(BIN)/python scripts/sanitize.py $(ARGS)
