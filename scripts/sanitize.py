@@ -15,14 +15,11 @@ import tempfile
 from pathlib import Path
 
 #: Tests whose kernels are native: of our own operators, and of what inductor writes.
-SHORT = [
-    "tests/conformance/test_sanitized_kernels.py", "tests/conformance/test_native_lookups.py",
-    "tests/conformance/test_native_sections.py",
-]  # fmt: skip
+SHORT = ["tests/conformance/test_sanitized_kernels.py", "tests/conformance/test_native_lookups.py"]
 LONG = [
-    *SHORT, "tests/conformance/test_few_row_products.py", "tests/conformance/test_native_convolutions.py",
-    "tests/conformance/test_small_convolutions.py", "tests/conformance/test_lstm_layer.py",
-    "tests/conformance/test_training_parity.py",
+    *SHORT, "tests/conformance/test_native_sections.py", "tests/conformance/test_few_row_products.py",
+    "tests/conformance/test_native_convolutions.py", "tests/conformance/test_small_convolutions.py",
+    "tests/conformance/test_lstm_layer.py",
 ]  # fmt: skip
 #: Random modules that are run, with ``--short`` and without: as many as make whole groups of kernels.
 FEW, MANY = 16, 96
@@ -77,7 +74,7 @@ def environment() -> dict[str, str]:
     libraries = [find_library("libasan.so"), find_library("libubsan.so"), find_library("libstdc++.so.6")]
     return {
         "OMP_NUM_THREADS": "2", **os.environ,
-        "RDUKIT_SANITIZE": "1", "RDUKIT_TEST_KERNELS": "native", "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": UBSAN,
+        "RDUKIT_SANITIZE": "1", "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": UBSAN,
         "LD_PRELOAD": ":".join(path for path in libraries if path),
     }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """Every test gets a state folder of the session, an empty session and a seed; kernels are portable unless asked."""
 
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ def rdukit_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fresh_session(rdukit_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No settings of the machine, nothing traced, a folder of its own as working directory, seed 0."""
     monkeypatch.setenv("RDUKIT_HOME", str(rdukit_home))
-    monkeypatch.setenv("RDUKIT_KERNELS", os.environ.get("RDUKIT_TEST_KERNELS", "portable"))  # "native": make sanitize
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     monkeypatch.setenv("RDUKIT_NODE", "private")
     monkeypatch.setenv("RDUKIT_CHECK", "1")
     monkeypatch.chdir(tmp_path)

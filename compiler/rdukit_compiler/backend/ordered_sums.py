@@ -2,8 +2,8 @@
 
 What inductor writes for several threads adds with atomic operations, one number at a time, in whatever order threads
 come by: other last bits in each run, and slower than one thread that adds vectors. The address of such an addition is
-wrong besides (torch 2.13, ``CppTile2DKernel``): in a loop that is tiled in two dimensions the offset within the tile
-is counted twice, so that gradients of lookups come out wrong, and memory beyond them is written.
+wrong besides (torch 2.13, ``CppTile2DKernel``; pytorch issue 191837): in a loop that is tiled in two dimensions the
+offset within the tile is counted twice, so that gradients of lookups come out wrong, and memory beyond them is written.
 """
 
 import contextlib
