@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from rdukit.pef import read_pef
 from rdukit_compiler.backend.torch_private import find_overwriting, trace_functional
 from sambaflow import samba
-from sambaflow.testing import compare_step
+from sambaflow.testing import compare_step, load_model
 
 MODES = ["o0", "o1", "o3"]
 
@@ -114,3 +114,34 @@ def test_a_record_of_a_section_overwrites_nothing() -> None:
     x = torch.randn(4, 3)
     for made, expected in zip(traced(x), function(x), strict=True):
         torch.testing.assert_close(made, expected)
+
+
+@pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("function", [F.hardswish, F.softplus, F.smooth_l1_loss])
+def test_a_gradient_of_a_permuted_parameter_updates_the_elements_that_it_belongs_to(
+    function: Any, precision: str, mode: str, tmp_path: Path
+) -> None:
+    """What torch says of such gradients' strides without running the operator is not what it then gives."""
+
+    class Permuted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.arange(24.0).view(2, 3, 4) / 8 - 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            turned = self.weight.permute(2, 0, 1)
+            made: torch.Tensor = (
+                function(turned, x, reduction="none") if "loss" in function.__name__ else function(turned)
+            )
+            return made * x
+
+    model, x = Permuted(), samba.randn(4, 2, 3, name="x").bfloat16().float()
+    before = model.weight.detach().clone()
+    loaded = load_model(model, x, tmp_path, lambda p: samba.optim.SGD(p, lr=0.5), optim_level=mode, precision=precision)
+    loaded.outputs[0].sn_grad = torch.ones(4, 2, 3)
+    loaded.run()
+    gradient = model.weight.sn_grad
+    samba.session.to_cpu(model)
+    # One multiplication and one addition, f32: only an element of another place is further off.
+    torch.testing.assert_close(model.weight.detach(), before - 0.5 * gradient, rtol=1e-6, atol=1e-6)

@@ -8,9 +8,10 @@ in their kernels, native libraries and the optimizer's fused updates rely on tha
 may be permuted, but has no gaps: native libraries would close them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import getitem
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -25,6 +26,13 @@ from rdukit_compiler.passes.choose_compute import DECLARED
 from rdukit_compiler.passes.convert_again import convert_again
 from rdukit_compiler.passes.update_in_place import update_in_place
 from rdukit_compiler.run_operator import run_operator
+
+_CLONE: Final = torch.ops.aten.clone.default
+#: Operators whose results lie as the trace says, however their operands do.
+_SURE: Final = frozenset({
+    _CLONE, torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default,
+    torch.ops.aten.baddbmm.default,
+})  # fmt: skip
 
 #: A tensor as the cost model sees it: shape in elements, dtype by its torch name.
 TensorShape = tuple[tuple[int, ...], str]
@@ -142,7 +150,9 @@ def build_kernels(
                 traced = trace_functional(
                     lambda *tensors: _apart(function(tensors), tensors, inputs, overwritten), primals
                 )
-            update_in_place(_cleaned(traced.graph), updated_positions(graph, inputs, outputs))
+            places = updated_positions(graph, inputs, outputs)
+            _pack(traced.graph, [n for n in range(len(outputs)) if n not in places])
+            update_in_place(_cleaned(traced.graph), places)
             kernel = kernel_from_fx(traced.graph)
             return SectionKernels(inputs, outputs, kernel, (), (), (), None, _work(traced.graph), ())
         incoming = [_example(graph.values[n], differentiable=False) for n in tangents for _ in range(contributions[n])]
@@ -284,6 +294,8 @@ def _bind(
             )
         )
     result.args = ((*leaving[: len(outputs)], *(_dense_node(node, result) for node in extras)),)
+    _pack(forward.graph, range(len(outputs)))
+    _pack(backward.graph, range(len(gradients)))
     _restore_placeholders(forward, len(inputs))
     return SectionKernels(
         inputs, outputs, kernel_from_fx(_cleaned(forward.graph)), tuple(saved), tangents, gradients,
@@ -298,6 +310,43 @@ def _copied(placeholder: str, result: fx.Node) -> fx.Node:
         copy = result.graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta = dict(node.meta)
     return copy
+
+
+def _pack(graph: fx.Graph, positions: Iterable[int]) -> None:
+    """Copy what leaves at ``positions`` where it might not be contiguous, though the trace says that it is.
+
+    An operator's result may lie otherwise than torch says without running it, if an operand is not contiguous:
+    ``hardswish_backward`` is one of several. A fused optimizer reads gradients as they lie.
+    """
+    (result,) = [node for node in graph.nodes if node.op == "output"]
+    leaving, doubtful = list(result.args[0]), _find_doubtful(graph)
+    for position in positions:
+        if leaving[position] in doubtful:
+            with graph.inserting_before(result):
+                copy = graph.call_function(_CLONE, (leaving[position],), {"memory_format": torch.contiguous_format})
+            copy.meta = dict(leaving[position].meta)
+            leaving[position] = copy
+    result.args = (tuple(leaving),)
+
+
+def _find_doubtful(graph: fx.Graph) -> set[fx.Node]:
+    """Values whose strides are only said: made from what is not contiguous, or from other such values."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target in _SURE:
+            continue
+        values = [] if _is_view(node) else [source.meta.get("val") for source in node.all_input_nodes]
+        is_permuted = any(isinstance(value, torch.Tensor) and not value.is_contiguous() for value in values)
+        if is_permuted or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_view(node: fx.Node) -> bool:
+    if node.target is getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
 
 def _dense_node(node: fx.Node, result: fx.Node) -> fx.Node:
