@@ -218,7 +218,10 @@ class _Converter:
                 assert isinstance(tensors, list | tuple)
                 self._broadcast(node, tensors[index])
                 return
-            self._aliases.define(node, self._tuples[source][index], source.args[0] if source.args else None)
+            first = source.args[0] if source.args else None
+            if isinstance(first, list | tuple) and str(source.target) == CUSTOM_FUNCTION:
+                node.meta["val"] = first[index].meta["val"]  # forward may have given a view: it lies where that lies
+            self._aliases.define(node, self._tuples[source][index], first)
             return
         args = tuple(encode(a, self._name_of_value) for a in node.args)
         kwargs = {k: encode(v, self._name_of_value) for k, v in node.kwargs.items()}

@@ -329,3 +329,25 @@ def test_a_value_that_is_given_other_data_is_refused(tmp_path: Path) -> None:
     inputs = (samba.randn(3, 4, name="x"),)
     with pytest.raises(TraceError, match=r"other data \(\.data = ….*in place under torch\.no_grad"):
         load_model(Scaled(rest), inputs, tmp_path)
+
+
+class ViewOfInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return -grad
+
+
+def test_what_a_custom_function_shows_of_its_input_is_refused_once_that_is_overwritten(tmp_path: Path) -> None:
+    def rest(model: Any, y: Any) -> Any:
+        made = y.detach() + 0
+        seen = ViewOfInput.apply(made)
+        made.mul_(2)
+        return seen * y
+
+    inputs = (samba.randn(3, 4, name="x"),)
+    with pytest.raises(UnsupportedOperator, match="mul_ overwrites memory"):
+        load_model(Scaled(rest), inputs, tmp_path)

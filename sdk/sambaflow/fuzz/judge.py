@@ -49,11 +49,15 @@ class Difference:
 
 
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one."""
+    """Moves each floating result of an operator by a random part of ``size``, its own magnitude being one.
 
-    def __init__(self, size: float, generator: torch.Generator) -> None:
+    With ``rounds`` results are bf16's numbers afterwards: those meet ties that others do not.
+    """
+
+    def __init__(self, size: float, rounds: bool, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._size = size
+        self._rounds = rounds
         self._generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,10 +74,12 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return value
         size = max(self._size, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
         factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
-        return value.mul_(factor) if is_write else value.mul(factor).to(value.dtype)
+        moved = value.mul(factor)
+        moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)
+        return value.copy_(moved) if is_write else moved
 
 
-def run_torch(program: Program, move: float = 0.0, number: int = 0) -> Results:
+def run_torch(program: Program, move: float | None = None, number: int = 0, rounds: bool = False) -> Results:
     """Two training steps in torch, in the program's own dtypes.
 
     Raises:
@@ -81,10 +87,10 @@ def run_torch(program: Program, move: float = 0.0, number: int = 0) -> Results:
     """
     try:
         module, inputs = build_module(program), draw_inputs(program)
-        if not move:
+        if move is None:
             return _train(program, module, inputs)
         generator = torch.Generator().manual_seed(number)
-        with _Rounding(move, generator):
+        with _Rounding(move, rounds, generator):
             return _train(program, module, inputs)
     except (*REFUSALS, UnboundLocalError) as cause:
         raise IllegalProgram(str(cause)) from cause
@@ -149,7 +155,7 @@ def find_differences(program: Program, expected: Results, found: Results, precis
     if not suspects:
         return []
     spreads = dict.fromkeys(suspects, 0.0)
-    for moved in _moved_runs(program, _MOVES[precision]):
+    for moved in _moved_runs(program, precision):
         for name in suspects:
             spreads[name] = max(spreads[name], _distance(expected[name], moved[name]))
     wrong = []
@@ -161,11 +167,15 @@ def find_differences(program: Program, expected: Results, found: Results, precis
     return wrong
 
 
-def _moved_runs(program: Program, move: float) -> Iterator[Results]:
+def _moved_runs(program: Program, precision: str) -> Iterator[Results]:
+    move = _MOVES[precision]
     for number in range(_RUNS):
         yield run_torch(program, move, number)
     # Halves of a bit meet ties that whole bits step over.
     yield run_torch(program, move / 4, _RUNS)
+    if precision == "bf16":
+        for number, size in enumerate((0.0, move / 4, move / 2)):
+            yield run_torch(program, size, number, rounds=True)
 
 
 def _least(value: torch.Tensor | None, precision: str) -> float:
