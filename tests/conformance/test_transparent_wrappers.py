@@ -47,16 +47,27 @@ def data_parallel_of_gpus() -> nn.Module:
     return net
 
 
+def smooth(x: torch.Tensor) -> torch.Tensor:
+    return x * 0.5 * (1.0 + torch.tanh(x))
+
+
+def with_scripted() -> nn.Module:
+    scripted = torch.jit.script(smooth)
+    return Model(lambda m, x: scripted(m.a(x)), a=nn.Linear(4, 4))
+
+
 CASES: dict[str, Callable[[], nn.Module]] = {
     "data-parallel": lambda: Model(
         lambda m, x: m.b(m.a(x).relu()), a=nn.DataParallel(nn.Linear(4, 4)), b=nn.Linear(4, 2)
     ),
     "data-parallel-root": lambda: nn.DataParallel(Model(lambda m, x: m.a(x).relu(), a=nn.Linear(4, 4))),
+    "jit-function": with_scripted,
     "record-function": lambda: Model(recorded, a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
     "record-function-old": lambda: Model(profiled, a=nn.Linear(4, 4), b=nn.Linear(4, 4)),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 @pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrapper_changes_no_number(case: str, mode: str, tmp_path: Path) -> None:
@@ -70,3 +81,18 @@ def test_data_parallel_over_gpus_is_one_module_on_the_device(tmp_path: Path) -> 
     reference.a.device_ids = []
     compare_step(net, samba.randn(3, 4, name="x"), tmp_path, reference=reference)
     assert net.a.device_ids == [0, 1], "the host's own runs are as before"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
+@pytest.mark.parametrize("mode", ["o0", "o3"])
+def test_what_torch_compile_wraps_is_traced_as_it_was_written(mode: str, tmp_path: Path) -> None:
+    def make(wrap: Callable[[Any], Any]) -> nn.Module:
+        torch.manual_seed(2)
+        a, b = nn.Linear(4, 4), nn.Linear(4, 2)
+        if wrap is torch.compile:
+            a.compile()
+        act = wrap(lambda x: x.relu() * 2)
+        return Model(lambda m, x: m.b(act(m.a(x))), a=a, b=b)
+
+    net, reference = make(torch.compile), make(lambda function: function)
+    compare_step(net, samba.randn(3, 4, name="x"), tmp_path, optim_level=mode, reference=reference)

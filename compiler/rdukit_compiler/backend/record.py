@@ -19,6 +19,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
 from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 
+from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
@@ -90,7 +91,13 @@ def record_forward(
         recorded: fx.GraphModule = recorder.trace(function, values)
     for node in recorded.graph.nodes:
         if node.op == "get_attr":
-            node.meta[FOLLOWED_META] = getattr(recorded, str(node.target)).requires_grad
+            held = getattr(recorded, str(node.target))
+            if isinstance(held, torch.Generator):
+                raise UnsupportedOperator(
+                    "forward draws with a torch.Generator of its own; the device has one generator, which "
+                    "samba.utils.set_seed seeds: leave generator= out, or pass the random numbers in as an input"
+                )
+            node.meta[FOLLOWED_META] = held.requires_grad
     recorded.meta[DTYPE_READERS_META] = frozenset(reader for reader in recorder.dtype_readers if reader is not None)
     return recorded
 

@@ -18,7 +18,7 @@ from rdukit_compiler.backend.known_lengths import DATA_DEPENDENT
 #: How torch words it when a trace needs a tensor's value.
 _DATA_DEPENDENT: Final = (
     "DataDependent", "DynamicOutputShape", "_local_scalar_dense", "data-dependent", "Data-dependent",
-    ".numpy() is not supported",
+    ".numpy() is not supported", ".tolist() is not supported", "FakeTensor.__format__",
 )  # fmt: skip
 
 #: How torch words it when an operator cannot say the shape of what it makes; the group is the operator.
@@ -53,6 +53,11 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             f"forward of {model!r} cannot be traced {where}: {text}; give lengths as Python numbers or as a "
             "tensor of the program's own, or run over all steps and mask the rest with torch.where"
         )
+    if (control := _control_flow_of(cause.__traceback__)) is not None:
+        return TraceError(
+            f"forward of {model!r} uses torch's {control} {where}: what runs, and how often, depends on data; "
+            "compute both and choose with torch.where, or make a fixed number of steps and mask those that are too many"
+        )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
@@ -60,6 +65,16 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             "value in as an argument"
         )
     return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
+
+
+def _control_flow_of(trace: TracebackType | None) -> str | None:
+    """``cond`` or ``while_loop``, if that is what failed."""
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.parent.name == "_higher_order_ops" and file.stem in {"cond", "while_loop"}:
+            return file.stem
+        trace = trace.tb_next
+    return None
 
 
 def _line_of(trace: TracebackType | None) -> str:

@@ -4,11 +4,13 @@ They are in place while a model is traced and compute what torch's own forms com
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,6 +24,7 @@ from sambaflow.samba.sambatensor import unwrap
 _batch_norm = _BatchNorm.forward
 _normalize = F.normalize
 _orthogonal = _Orthogonal.forward
+_deepcopy = torch.Tensor.__deepcopy__
 
 
 @contextlib.contextmanager
@@ -39,10 +42,13 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (_BatchNorm, "forward", _forward_of_batch_norm),
             (F, "normalize", _normalized),
             (_Orthogonal, "forward", _forward_of_orthogonal),
+            (torch.Tensor, "__deepcopy__", _deepcopied),
             *((torch, name, _of_torch_tensors(getattr(torch, name))) for name in ("as_tensor", "asarray", "tensor")),
             (Distribution, "_validate_args", False),  # looks at values; torch.compile leaves it out as well
         ),
     ):
+        if "torch._dynamo" in sys.modules:  # what torch.compile has wrapped is traced as it was written
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         for attributes, name, value in computed:
             stack.callback(attributes.__setitem__, name, value)
         yield
@@ -58,6 +64,17 @@ def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
     finally:
         for owner, name, form in former:
             setattr(owner, name, form)
+
+
+def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """A copy that autograd does not follow back, as torch's; of a traced tensor, by an operator."""
+    if not isinstance(tensor, FakeTensor):
+        copied: torch.Tensor = _deepcopy(tensor, memo)  # type: ignore[no-untyped-call]
+        return copied
+    if id(tensor) not in memo:
+        memo[id(tensor)] = tensor.detach().clone()
+    made: torch.Tensor = memo[id(tensor)]
+    return made
 
 
 def _of_torch_tensors(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
+from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnsupportedOperator
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
@@ -79,7 +79,9 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from rdukit_compiler.from_fx import model_graph_from_fx
     from sambaflow.samba.traced_hooks import recorded_hooks
     from sambaflow.samba.traced_modules import static_forms
+    from sambaflow.samba.traced_randomness import device_randomness
 
+    _check_modules(model)
     named = _named_inputs(inputs)
     parameters = dict(model.named_parameters())
     buffers = dict(model.named_buffers())
@@ -101,7 +103,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
         with (
             _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
             static_forms(model), recorded_hooks(model, parameters, replaced), assignable_buffers(),
-            torch.compiler._compile_session_context(),
+            device_randomness(name), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
             assigned[:] = assigned_buffers(places)
@@ -198,6 +200,16 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
         if named.setdefault(tensor.sn_name, tensor) is not tensor:
             raise TraceError(f"two inputs are called {tensor.sn_name!r}; names of a graph's inputs must differ")
     return named
+
+
+def _check_modules(model: nn.Module) -> None:
+    """Refuse modules whose parameters nothing can stand for."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and any(True for _ in module.parameters()):
+            raise UnsupportedOperator(
+                f"module {path or 'forward'!r} is a {type(module).__name__} of torch.jit, whose parameters cannot be "
+                "traced; use the module that it was made of (functions of torch.jit.script may stay)"
+            )
 
 
 @contextlib.contextmanager
