@@ -16,7 +16,7 @@ from typing import Final
 
 #: How many of the best next tokens a greedy text may have taken, for another order of sums.
 CANDIDATES: Final = 5
-LONGEST: Final = 512
+LONGEST: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def find_fork(
     a token that is not among the best.
     """
     made: list[int] = []
-    while len(made) < LONGEST:
+    while len(made) < LONGEST and len(decode(made)) < max(len(theirs), len(ours)):
         logits, noise = find_logits(made)
         best = sorted(range(len(logits)), key=lambda token: -logits[token])[:CANDIDATES]
         fitting = [_first_fitting(best, made, text, decode) for text in (theirs, ours)]
@@ -63,13 +63,11 @@ def find_fork(
 def _first_fitting(
     best: Sequence[int], made: Sequence[int], text: str, decode: Callable[[Sequence[int]], str]
 ) -> int | None:  # fmt: skip
-    """The best token with which ``text`` can go on."""
-    before = len(decode(made))
-    for token in best:
-        longer = decode([*made, token]).rstrip("\N{REPLACEMENT CHARACTER}")  # the first bytes of a character
-        if text.startswith(longer) and (len(longer) >= before or before == 0):
-            return token
-    return None
+    """The best token with which ``text`` can go on; one that may begin a character comes after those that are there."""
+    longer = {token: decode([*made, token]) for token in best}
+    there = [token for token in best if text.startswith(longer[token])]
+    begun = [token for token in best if text.startswith(longer[token].rstrip("\N{REPLACEMENT CHARACTER}"))]
+    return next(iter([*there, *begun]), None)
 
 
 def main() -> int:
