@@ -1,5 +1,6 @@
 """Write the page of results from the lines that ``run.py`` left."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ _COUNTED: Final = {
     "right": "right", "random": "right", "refused": "refused", "wrong": "wrong", "crashed": "bare error",
     "died": "bare error", "late": "too slow here",
 }  # fmt: skip
+#: Of a PEF that a sweep compiled.
+_FOLDER: Final = re.compile(r"/\S*/")
 _ORDER: Final = ("right", "refused", "wrong", "bare error", "too slow here")
 
 
@@ -62,7 +65,7 @@ def _not_tried(records: Sequence[Record], totals: Mapping[str, int]) -> list[str
     parts = [f"{seen[suite]} of {total} of {suite}" for suite, total in totals.items() if 0 < seen[suite] < total]
     if not parts:
         return []
-    return [f"The sweep was not finished: it came to {', '.join(parts)}, in an order that a seed shuffles.", ""]
+    return [f"The sweep was not finished: it came to {', '.join(parts)}.", ""]
 
 
 def _left_out(records: Sequence[Record]) -> list[str]:
@@ -86,7 +89,7 @@ def _exceptions(records: Sequence[Record]) -> list[str]:
         return []
     lines = ["## Not right", "", "| library | model | stage | outcome | reason |", "| --- | --- | --- | --- | --- |"]
     for suite, name, stage, outcome, reason in rows:
-        short = " ".join(reason.split()).replace("|", "\\|")
+        short = _FOLDER.sub("…/", " ".join(reason.split())).replace("|", "\\|")
         lines.append(f"| {suite} | {name} | {stage} | {outcome} | {short[:240]} |")
     return [*lines, ""]
 
