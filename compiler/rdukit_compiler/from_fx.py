@@ -220,7 +220,7 @@ class _Converter:
                 return
             first = source.args[0] if source.args else None
             if isinstance(first, list | tuple) and str(source.target) == CUSTOM_FUNCTION:
-                node.meta["val"] = first[index].meta["val"]  # forward may have given a view: it lies where that lies
+                self._aliases.tie(node, first[index])  # forward may have given a view
             self._aliases.define(node, self._tuples[source][index], first)
             return
         args = tuple(encode(a, self._name_of_value) for a in node.args)

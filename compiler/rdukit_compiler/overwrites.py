@@ -45,6 +45,8 @@ class Aliases:
         #: View → what it is a view of.
         self._base: dict[fx.Node, fx.Node] = {}
         self._stale: dict[fx.Node, str] = {}
+        #: What a custom function gave → what its forward gave, which may be a view.
+        self._tied: dict[fx.Node, fx.Node] = {}
 
     def define(self, node: fx.Node, name: str, base: object = None) -> None:
         """``node`` stands for value ``name``; it is a view of ``base`` if both share memory."""
@@ -66,6 +68,18 @@ class Aliases:
         if (reason := self._stale.get(own)) is not None:
             raise UnsupportedOperator(reason)
         return self._names[own]
+
+    def tie(self, node: fx.Node, shown: fx.Node) -> None:
+        """``node``, which the record takes for a tensor of its own, lies where ``shown`` lies."""
+        self._tied[node] = shown
+
+    def _places(self, node: fx.Node) -> set[int | None]:
+        """The memory of ``node``, under all names that the record has for it."""
+        found = {_memory(node)}
+        for tied, shown in self._tied.items():
+            if not found.isdisjoint({_memory(tied), _memory(shown)}):
+                found |= {_memory(tied), _memory(shown)}
+        return found - {None}
 
     def knows(self, node: fx.Node) -> bool:
         """Whether ``node`` stands for a value."""
@@ -111,8 +125,9 @@ class Aliases:
             self._names[base] = value = made
             fresh.add(base)
             current = base
+        places = self._places(node)
         for other in self._names:
-            if other not in fresh and shares_memory(other, node):
+            if other not in fresh and _memory(other) in places:
                 self._stale[other] = (
                     f"{what} overwrites memory that {other.name!r} also shows, and that is read afterwards; use the "
                     "operator without the underscore, or read through the tensor that was overwritten"

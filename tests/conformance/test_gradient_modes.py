@@ -351,3 +351,12 @@ def test_what_a_custom_function_shows_of_its_input_is_refused_once_that_is_overw
     inputs = (samba.randn(3, 4, name="x"),)
     with pytest.raises(UnsupportedOperator, match="mul_ overwrites memory"):
         load_model(Scaled(rest), inputs, tmp_path)
+
+
+def test_what_a_custom_function_gives_may_be_overwritten_through_a_view(tmp_path: Path) -> None:
+    def rest(model: Any, y: Any) -> Any:
+        made = Rounded.apply(y.detach())
+        made.transpose(0, 1)[0] = 0.5
+        return made * y
+
+    check_as_eager(rest, tmp_path, "o3")
