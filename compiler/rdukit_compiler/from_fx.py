@@ -322,9 +322,12 @@ class _Converter:
             lambda new, former: self._keep_gradient(node, new, former), self._is_untracked,
         )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
-        if buffer is None or self._values[buffer].kind is ValueKind.INPUT:
+        if buffer is None:
             return
-        if self._values[buffer].kind is not ValueKind.BUFFER:
+        kind, was_checked = self._values[buffer].kind, what.endswith("_")  # a write that ``_check_owner`` allowed
+        if kind is ValueKind.INPUT and was_checked:
+            return
+        if kind is not ValueKind.BUFFER and not was_checked:
             raise UnsupportedOperator(
                 f"{what} overwrites {buffer!r}, which is an input or a parameter of the graph; give it a buffer of the "
                 "model (register_buffer)"
