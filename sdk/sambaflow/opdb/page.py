@@ -44,8 +44,11 @@ class Entry:
 
     @property
     def worst(self) -> str:
-        """The worst of its judgements; ``none`` if torch has no case."""
-        return min(self.states.values(), key=STATES.index, default="none")
+        """The worst of its judgements, ``some`` where one is right and another refused; ``none``: torch has no case."""
+        found = set(self.states.values())
+        if found & {"right", "some"} and not found & {"wrong", "error"} and found & {"refused", "host"}:
+            return "some"
+        return min(found, key=STATES.index, default="none")
 
 
 @dataclass(frozen=True, slots=True)
