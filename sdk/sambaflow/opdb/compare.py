@@ -119,7 +119,7 @@ def _rounded_difference(ours: torch.Tensor, theirs: torch.Tensor, other: torch.T
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach()
+    plain = tensor.detach().resolve_conj()
     return (torch.view_as_real(plain) if plain.is_complex() else plain).to(torch.float64)
 
 
