@@ -4,6 +4,7 @@ The record is ATen at the level before decomposition: ``linear``, ``layer_norm``
 the words that fusion rules use.
 """
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,7 +257,7 @@ class _Converter:
     def _keep_gradient(self, node: fx.Node, value: str, former: str) -> str:
         """``value`` with the gradient of ``former``: what autograd makes of a tensor that was overwritten unseen."""
         if former not in self._carrying:
-            return value
+            return self._without_gradient(node, value) if value in self._carrying else value
         passed = pass_on_text(self._values[former])
         made = self._emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
         return made
@@ -279,6 +280,9 @@ class _Converter:
         owner = self._aliases.name(root)
         base = op.split(".")[1]
         what = f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {base}"
+        if base != "detach_" and _turns_a_tensor(node) and self._values[owner].kind is ValueKind.OPERATOR:
+            self._add(node, self._functional(op, what), args, kwargs)  # a view, by which the tensor goes from now on
+            return
         hooked = next((name for name, n in self._roots.items() if n is not root and shares_memory(n, root)), None)
         self._check_owner(self._values[owner], hooked, what)
         if self._values[owner].kind is ValueKind.PARAMETER:
@@ -428,14 +432,14 @@ class _Converter:
         return node.args[0]
 
     def _functional(self, op: str, what: str) -> str:
-        """``aten.relu_.default`` → ``aten.relu.default``, where torch has it."""
+        """``aten.relu_.default`` → ``aten.relu.default``, where torch has it; a few have another overload's name."""
         namespace, base, overload = op.split(".")
-        candidate = f"{namespace}.{base.rstrip('_')}.{overload}"
-        try:
-            callable_of(candidate)
-        except UnsupportedOperator:
-            raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not") from None
-        return candidate
+        for other in (overload, "default", "int"):
+            candidate = f"{namespace}.{base.rstrip('_')}.{other}"
+            with contextlib.suppress(UnsupportedOperator):
+                callable_of(candidate)
+                return candidate
+        raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
 
     def _add(self, node: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         op_type = op.split(".")[1]
@@ -529,6 +533,11 @@ class _Converter:
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
+
+
+def _turns_a_tensor(node: fx.Node) -> bool:
+    """Whether an in-place operator changes how its tensor shows its memory, such as ``unsqueeze_``, and no number."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.inplace_view in node.target.tags
 
 
 def _gives_itself(node: fx.Node) -> bool:

@@ -163,7 +163,7 @@ def _memory(node: fx.Node) -> int | None:
 def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: Emit) -> str | None:
     """The value of ``base`` after its ``view`` became ``value``; None if there is no operator for that."""
     op, args = str(view.target), list(view.args[1:])
-    word = op.split(".")[1] if op.startswith("aten.") else ""
+    word = op.split(".")[1].rstrip("_") if op.startswith("aten.") else ""
     shape: list[Argument] = [int(size) for size in base.meta["val"].shape]
     plain: list[Argument] = [a for a in args if isinstance(a, int) or a is None]
     if word in {"select", "slice"} and len(plain) == len(args):

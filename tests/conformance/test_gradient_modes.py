@@ -127,11 +127,27 @@ def moving_average_through_data(model: Any, y: Any) -> Any:
     return y - model.mean
 
 
+def computed_into_what_is_detached(model: Any, y: Any) -> Any:
+    y = y.detach() * 1
+    shown = y.detach()
+    shown.lerp_(model.w, 0.5)
+    return y * model.w + shown
+
+
+def turned_in_place_and_overwritten(model: Any, y: Any) -> Any:
+    y = y * 1
+    y.unsqueeze_(0)
+    y.flatten()[0] = 7.0
+    y.transpose_(1, 2).mul_(2)
+    y.squeeze_()[1].add_(1)
+    return y, y.t() * 3
+
+
 REGIONS = [
     inside_no_grad, inside_inference_mode, given_back_inside_no_grad, switched_off_and_on, enabled_again_inside,
     decorated, parameter_read_without_gradient, overwritten_without_gradient, part_overwritten_without_gradient,
     overwritten_through_data, overwritten_through_detach, straight_through_by_detach, moving_average,
-    moving_average_through_data,
+    moving_average_through_data, computed_into_what_is_detached, turned_in_place_and_overwritten,
 ]  # fmt: skip
 
 
