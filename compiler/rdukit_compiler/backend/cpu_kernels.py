@@ -10,6 +10,7 @@ WITHOUT_BF16: Final = frozenset(
     "_cdist_forward _lu_with_info _upsample_bicubic2d_aa _upsample_bilinear2d_aa avg_pool3d cdist cholesky "
     "cholesky_inverse cholesky_solve complex fft_fft fft_fft2 fft_fftn fft_hfft fft_hfft2 fft_hfftn fft_ifft "
     "fft_ifft2 fft_ifftn fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn "
+    "fractional_max_pool3d "
     "geqrf histogram histogramdd istft linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig "
     "linalg_eigh linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor "
     "linalg_ldl_factor_ex linalg_ldl_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve "
