@@ -1,5 +1,6 @@
 """Try many cases: each judgement becomes a line of a file, and a crash of the process costs one case."""
 
+import contextlib
 import json
 import logging
 import os
@@ -60,8 +61,10 @@ def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
     from sambaflow.opdb.judge import judge
 
     table, done = operator_table(), {key_of(record) for record in read_records([out])}
-    logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder, out.open("a", buffering=1) as stream, warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory() as folder, out.open("a", buffering=1) as stream, warnings.catch_warnings(),
+        _without_logs(),
+    ):  # fmt: skip
         warnings.simplefilter("ignore")
         for name in choose_operators(plan, list(table)):
             samples = chosen_samples(table[name], plan.samples)
@@ -76,6 +79,17 @@ def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
                     record["arguments"] = describe(samples[case.sample])
                 stream.write(json.dumps(record) + "\n")
                 yield record
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Say nothing of what compiles and fails on purpose."""
+    former = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(former)
 
 
 class _Hung(BaseException):

@@ -47,7 +47,7 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (Distribution, "_validate_args", False),  # looks at values; torch.compile leaves it out as well
         ),
     ):
-        if "torch._dynamo" in sys.modules:  # what torch.compile has wrapped is traced as it was written
+        if _is_imported("torch._dynamo"):  # what torch.compile has wrapped is traced as it was written
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for attributes, name, value in computed:
             stack.callback(attributes.__setitem__, name, value)
@@ -64,6 +64,11 @@ def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
     finally:
         for owner, name, form in former:
             setattr(owner, name, form)
+
+
+def _is_imported(name: str) -> bool:
+    """Whether the module itself is, and not only something in its place."""
+    return getattr(sys.modules.get(name), "__file__", None) is not None
 
 
 def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

@@ -33,7 +33,8 @@ def device_randomness(model: str) -> Iterator[None]:
     finally:
         for owner, name, function in former:
             setattr(owner, name, function)
-    drawn = [word for word, state in _host_states().items() if word in before and not _are_equal(before[word], state)]
+    after = _host_states()
+    drawn = [word for word, state in after.items() if word not in before or not _are_equal(before[word], state)]
     if drawn:
         logger.warning(
             "[warning Samba]: forward of %s draws from %s: it did so once, while traced, and every run uses those "
@@ -44,8 +45,8 @@ def device_randomness(model: str) -> Iterator[None]:
 
 def _host_states() -> dict[str, Any]:
     states: dict[str, Any] = {"Python's random": random.getstate()}
-    if (numpy := sys.modules.get("numpy")) is not None:
-        states["numpy.random"] = numpy.random.get_state()
+    if (of_numpy := sys.modules.get("numpy.random")) is not None:  # numpy imports it when it is first used
+        states["numpy.random"] = of_numpy.get_state()
     return states
 
 
