@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rdukit.box_backends import BoxSpec
+from rdukit.testing.waiting import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
 from rdukit_modelbox.preprocessing.token_manifest import write_tokenizer
@@ -309,6 +310,9 @@ def test_texts_have_their_times_in_the_answer_and_are_counted(box: ProcessBox, c
             lines = http.get(f"{box.rest_url}/metrics").text.splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
+    labels = '{model="llama",version="1"}'
+    pending = f"nv_inference_pending_request_count{labels}"
+    wait_until(lambda: metrics()[pending] == 0, what="what other tests have asked is over")
     before = metrics()
     answer = client.completions.with_raw_response.create(model="llama", prompt="one", max_tokens=3, temperature=0)
     assert [part.partition(";")[0] for part in answer.headers["server-timing"].split(", ")] == [
@@ -320,7 +324,6 @@ def test_texts_have_their_times_in_the_answer_and_are_counted(box: ProcessBox, c
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model="llama", prompt=[9999])
     after = metrics()
-    labels = '{model="llama",version="1"}'
     for name, more in (("request_success", 2), ("request_failure", 1), ("count", 2), ("exec_count", 2)):
         name = f"nv_inference_{name}{labels}"
         assert after[name] - before[name] == more
