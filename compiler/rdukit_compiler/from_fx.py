@@ -259,8 +259,7 @@ class _Converter:
         if former not in self._carrying:
             return self._without_gradient(node, value) if value in self._carrying else value
         passed = pass_on_text(self._values[former])
-        made = self._emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
-        return made
+        return self._emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
 
     def _check_autocast(self, node: fx.Node) -> None:
         """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""

@@ -64,7 +64,7 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     mode, numbers = get_proxy_mode(), getattr(_thread, "numbers", None)
     if mode is None or numbers is None or torch._C._are_functorch_transforms_active():
         return _original()(function, *args, **kwargs)
-    if (override := _find_override(args)) is not None:
+    if (override := find_override(args)) is not None:
 
         def apply(*plain: Any, **named: Any) -> Any:
             return apply_function(function, plain, named)
@@ -166,9 +166,9 @@ def _run_backward(
     return gradients[:arguments], ""
 
 
-def _find_override(args: Sequence[object]) -> Any:
-    """The type of an argument that stands for a tensor without being one; None if there is none."""
-    kinds = (type(value) for value in args if not isinstance(value, torch.Tensor))
+def find_override(values: Sequence[object]) -> Any:
+    """The type of a value that stands for a tensor without being one; None if there is none."""
+    kinds = (type(value) for value in values if not isinstance(value, torch.Tensor))
     return next((kind for kind in kinds if hasattr(kind, "__torch_function__")), None)
 
 

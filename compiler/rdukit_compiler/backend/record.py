@@ -23,7 +23,7 @@ from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
-from rdukit_compiler.backend.custom_functions import recording_functions
+from rdukit_compiler.backend.custom_functions import find_override, recording_functions
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
     INDEXED,
@@ -159,7 +159,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
     ) -> object:
         if func in _RECORDED or str(getattr(func, "__module__", "")).startswith("torch._functorch"):
             return super().__torch_function__(func, types, args, kwargs)
-        if func in _INDEXED and (override := _find_override(args[1])) is not None:
+        if func in _INDEXED and (override := find_override(_parts(args[1]))) is not None:
             # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
             return override.__torch_function__(func, (override,), args, kwargs)
         if func in _NAMING:
@@ -178,11 +178,8 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         return entry is not None and carries_gradient(entry.proxy.node, self.followed)
 
 
-def _find_override(index: object) -> Any:
-    """The type of an index, or of a part of it, that stands for a tensor without being one; None if there is none."""
-    parts = index if type(index) in {tuple, list} else (index,)
-    found = (type(part) for part in parts if not isinstance(part, torch.Tensor))  # type: ignore[attr-defined]
-    return next((kind for kind in found if hasattr(kind, "__torch_function__")), None)
+def _parts(index: object) -> Sequence[object]:
+    return index if type(index) is tuple or type(index) is list else (index,)
 
 
 class _Form(NamedTuple):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import TraceError
-from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 
@@ -219,8 +219,8 @@ def _describe(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> object:
         if value.kind is not ValueKind.OPERATOR:
             digests[value.name] = _digest_of_input(value.name, graph, state)
     for operator in graph.operators:
-        args = [_with_digests(argument, digests) for argument in operator.args]
-        kwargs = [(key, _with_digests(argument, digests)) for key, argument in sorted(operator.kwargs.items())]
+        args = [rename_references(argument, digests) for argument in operator.args]
+        kwargs = [(key, rename_references(argument, digests)) for key, argument in sorted(operator.kwargs.items())]
         call = hashlib.blake2b(repr((operator.op, args, kwargs)).encode(), digest_size=16).hexdigest()
         digests.update({name: f"{call}.{place}" for place, name in enumerate(operator.outputs)})
     return [digests[n] for n in graph.outputs], {b: digests[v] for b, v in sorted(graph.updates.items())}
@@ -234,13 +234,3 @@ def _digest_of_input(name: str, graph: ModelGraph, state: Mapping[str, torch.Ten
         return name
     content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return hashlib.blake2b(content, digest_size=16).hexdigest() + f" {tensor.dtype} {list(tensor.shape)}"
-
-
-def _with_digests(argument: Argument, digests: Mapping[str, str]) -> Argument:
-    match argument:
-        case Ref(name):
-            return Ref(digests[name])
-        case list():
-            return [_with_digests(item, digests) for item in argument]
-        case _:
-            return argument
