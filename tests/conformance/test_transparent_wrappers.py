@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
+from rdukit.errors import TraceError
 from sambaflow import samba
 from sambaflow.testing import compare_step
 
@@ -96,3 +98,13 @@ def test_what_torch_compile_wraps_is_traced_as_it_was_written(mode: str, tmp_pat
 
     net, reference = make(torch.compile), make(lambda function: function)
     compare_step(net, samba.randn(3, 4, name="x"), tmp_path, optim_level=mode, reference=reference)
+
+
+def test_distributed_data_parallel_is_refused_as_its_averaging_is_in_no_graph(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        net = Model(lambda m, x: m.a(x), a=nn.parallel.DistributedDataParallel(nn.Linear(4, 4)))
+        with pytest.raises(TraceError, match=r"'a' is wrapped in DistributedDataParallel.*--data-parallel"):
+            compare_step(net, samba.randn(3, 4, name="x"), tmp_path)
+    finally:
+        dist.destroy_process_group()

@@ -241,9 +241,19 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
 
     ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` marks
     nothing: torch's profiler would import half of torch.
+
+    Raises:
+        TraceError: a module is wrapped in ``DistributedDataParallel``, which averages outside of forward.
     """
     from torch.autograd.profiler import record_function
 
+    for path, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise TraceError(
+                f"{f'the module {path!r}' if path else 'the model'} is wrapped in DistributedDataParallel, which "
+                "averages gradients outside of forward, where no graph has them; use the module itself (.module), "
+                "compile with --data-parallel and call samba.session.run(…, data_parallel=True)"
+            )
     parallel = [(module, module.device_ids) for module in model.modules() if isinstance(module, nn.DataParallel)]
     former = record_function.__enter__, record_function.__exit__
     try:
