@@ -1,10 +1,8 @@
 """Run a graph's operators on fake tensors, equal calls once: layers that are alike cost little more than one."""
 
-from collections.abc import Mapping
-
 import torch
 
-from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.run_operator import run_operator
 
@@ -36,22 +34,12 @@ class RepeatedCalls:
         Raises:
             CompileError: torch refuses the operator.
         """
-        args = [_identified(argument, tensors) for argument in operator.args]
-        kwargs = [(key, _identified(argument, tensors)) for key, argument in operator.kwargs.items()]
+        names = {name: str(id(tensors[name])) for name in operator.inputs}
+        args = [rename_references(argument, names) for argument in operator.args]
+        kwargs = [(key, rename_references(argument, names)) for key, argument in operator.kwargs.items()]
         call = f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)} {operator.compute}"
         made = self._made.get(call)
         if made is None:
             run_operator(operator, tensors)
             made = self._made[call] = tuple(self.tensor_like(tensors[name]) for name in operator.outputs)
         tensors.update(zip(operator.outputs, made, strict=True))
-
-
-def _identified(argument: Argument, tensors: Mapping[str, torch.Tensor]) -> Argument:
-    """``argument`` with each value called by its tensor."""
-    match argument:
-        case Ref(name):
-            return Ref(str(id(tensors[name])))
-        case list():
-            return [_identified(item, tensors) for item in argument]
-        case _:
-            return argument

@@ -8,7 +8,7 @@ shallow one. The kernels of a repeated section are those of the first; only the 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rdukit.pef.kernel import Argument, Ref
+from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
@@ -101,8 +101,8 @@ def describe_structure(
         held = f"{value.kind} {value.dtype} {value.shape} {value.requires_grad} {value.is_exact}"
         lines.append(f"{held} {changes}")
     for operator in operators:
-        args = [_renamed(argument, names) for argument in operator.args]
-        kwargs = [(key, _renamed(argument, names)) for key, argument in sorted(operator.kwargs.items())]
+        args = [rename_references(argument, names) for argument in operator.args]
+        kwargs = [(key, rename_references(argument, names)) for key, argument in sorted(operator.kwargs.items())]
         for name in operator.outputs:
             names[name] = f"v{len(names)}"
         lines.append(f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)} {operator.compute}")
@@ -130,13 +130,3 @@ def rebind(kernels: SectionKernels, inputs: tuple[str, ...], outputs: tuple[str,
         tangents=tuple(name_of[name] for name in kernels.tangents),
         gradients=tuple(name_of[name] for name in kernels.gradients),
     )
-
-
-def _renamed(argument: Argument, names: Mapping[str, str]) -> Argument:
-    match argument:
-        case Ref(name):
-            return Ref(names[name])
-        case list():
-            return [_renamed(item, names) for item in argument]
-        case _:
-            return argument
