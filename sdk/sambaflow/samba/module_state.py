@@ -21,6 +21,7 @@ from torch import nn
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import ModelGraph, ValueKind
+from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 
 #: Attributes of a module that are torch's bookkeeping, and change while it is traced.
@@ -56,11 +57,8 @@ def assignable_buffers() -> Iterator[None]:
             value = unwrap(value)
         former(self, name, value)
 
-    nn.Module.__setattr__ = assign  # type: ignore[method-assign]
-    try:
+    with replaced((nn.Module, "__setattr__", assign)):
         yield
-    finally:
-        nn.Module.__setattr__ = former  # type: ignore[method-assign]
 
 
 def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.gradient_hooks import ModuleHooks, RecordedHook, hook_tensor
+from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import unwrap
 
 _register_hook = torch.Tensor.register_hook
@@ -35,13 +36,12 @@ def recorded_hooks(
         UnsupportedOperator: a hook of a kind that no static graph has.
     """
     _check(model, parameters)
-    module_file: Any = torch.nn.modules.module
-    former = module_file.BackwardHook
-    torch.Tensor.register_hook = _hook  # type: ignore[method-assign]
-    torch.Tensor.retain_grad = _refuse_retaining  # type: ignore[method-assign,assignment]
-    torch.Tensor.register_post_accumulate_grad_hook = _refuse_accumulating  # type: ignore[method-assign]
-    module_file.BackwardHook = _ModuleHooks
-    try:
+    with replaced(
+        (torch.Tensor, "register_hook", _hook),
+        (torch.Tensor, "retain_grad", _refuse_retaining),
+        (torch.Tensor, "register_post_accumulate_grad_hook", _refuse_accumulating),
+        (torch.nn.modules.module, "BackwardHook", _ModuleHooks),
+    ):
         for parameter in parameters.values():
             for hook in (parameter._backward_hooks or {}).values():
                 hook_tensor(stand_ins[id(parameter)], _plain(hook))
@@ -49,11 +49,6 @@ def recorded_hooks(
             # Said of results that are no torch tensors; those of a trace are hooked all the same.
             warnings.filterwarnings("ignore", message="For backward hooks to be called")
             yield
-    finally:
-        torch.Tensor.register_hook = _register_hook  # type: ignore[method-assign]
-        torch.Tensor.retain_grad = _retain_grad  # type: ignore[method-assign]
-        torch.Tensor.register_post_accumulate_grad_hook = _register_post_accumulate  # type: ignore[method-assign]
-        module_file.BackwardHook = former
 
 
 def _check(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:

@@ -19,6 +19,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from sambaflow.samba import orthogonal_maps
+from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import unwrap
 
 _batch_norm = _BatchNorm.forward
@@ -38,7 +39,7 @@ def static_forms(model: nn.Module) -> Iterator[None]:
     ]
     with (
         contextlib.ExitStack() as stack,
-        _replaced(
+        replaced(
             (_BatchNorm, "forward", _forward_of_batch_norm),
             (F, "normalize", _normalized),
             (_Orthogonal, "forward", _forward_of_orthogonal),
@@ -52,18 +53,6 @@ def static_forms(model: nn.Module) -> Iterator[None]:
         for attributes, name, value in computed:
             stack.callback(attributes.__setitem__, name, value)
         yield
-
-
-@contextlib.contextmanager
-def _replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    former = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
-    try:
-        for owner, name, form in replacements:
-            setattr(owner, name, form)
-        yield
-    finally:
-        for owner, name, form in former:
-            setattr(owner, name, form)
 
 
 def _is_imported(name: str) -> bool:
@@ -122,7 +111,7 @@ def _normalized(
 
 def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
     """With torch's decompositions as products."""
-    with _replaced(
+    with replaced(
         (torch, "matrix_exp", orthogonal_maps.matrix_exp),
         (torch.linalg, "solve", orthogonal_maps.solve_near_identity),
         (torch.linalg, "householder_product", orthogonal_maps.householder_product),

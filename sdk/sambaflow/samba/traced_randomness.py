@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import UnsupportedOperator
+from sambaflow.samba.replaced import replaced
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,9 @@ def device_randomness(model: str) -> Iterator[None]:
     Raises:
         UnsupportedOperator: forward seeds: a run would not, and go on with other numbers than eager torch.
     """
-    former = [(owner, name, getattr(owner, name)) for owner in (torch, torch.random) for name in _SEEDS]
     before = _host_states()
-    try:
-        for owner, name, _ in former:
-            setattr(owner, name, _refusing(name))
+    with replaced(*((owner, name, _refusing(name)) for owner in (torch, torch.random) for name in _SEEDS)):
         yield
-    finally:
-        for owner, name, function in former:
-            setattr(owner, name, function)
     after = _host_states()
     drawn = [word for word, state in after.items() if word not in before or not _are_equal(before[word], state)]
     if drawn:

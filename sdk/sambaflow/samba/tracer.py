@@ -28,6 +28,7 @@ from sambaflow.samba.module_state import (
     memory_of,
     state_refusal,
 )
+from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.samba.scans import traced_scans
 from sambaflow.samba.trace_failure import explain_failure
@@ -254,18 +255,13 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
                 "averages gradients outside of forward, where no graph has them; use the module itself (.module), "
                 "compile with --data-parallel and call samba.session.run(…, data_parallel=True)"
             )
-    parallel = [(module, module.device_ids) for module in model.modules() if isinstance(module, nn.DataParallel)]
-    former = record_function.__enter__, record_function.__exit__
-    try:
-        record_function.__enter__ = lambda self: self  # type: ignore[method-assign]
-        record_function.__exit__ = lambda self, *raised: None  # type: ignore[method-assign]
-        for module, _ in parallel:
-            module.device_ids = []
+    parallel = [module for module in model.modules() if isinstance(module, nn.DataParallel)]
+    with replaced(
+        (record_function, "__enter__", lambda self: self),
+        (record_function, "__exit__", lambda self, *raised: None),
+        *((module, "device_ids", []) for module in parallel),
+    ):
         yield
-    finally:
-        record_function.__enter__, record_function.__exit__ = former  # type: ignore[method-assign]
-        for module, device_ids in parallel:
-            module.device_ids = device_ids
 
 
 def _stand_in(original: SambaTensor, value: torch.Tensor) -> SambaTensor:
