@@ -43,7 +43,7 @@ from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.choose_compute import choose_compute
 from rdukit_compiler.passes.choose_host_operators import choose_host_operators
 from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
-from rdukit_compiler.passes.host_sections import HOST
+from rdukit_compiler.passes.host_sections import HOST, LOOKS_AT_DATA
 from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.passes.quantize_weights import quantize_weights
 from rdukit_compiler.passes.section_memo import SectionMemo
@@ -105,9 +105,8 @@ def _compile(
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
         check_graph(typed, "join_regions")
         plans = cut_sections(typed, choices)
-        for plan in plans:
-            if plan.heuristic == HOST:
-                reporter.warning(f"section {plan.name}: {plan.why}")
+        for why in dict.fromkeys(_host_warning(plan) for plan in plans if plan.heuristic == HOST):
+            reporter.warning(why)
         _check_plans(typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
@@ -185,6 +184,11 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
     check_graph(typed, "assign_precision")
     return graph, typed
+
+
+def _host_warning(plan: SectionPlan) -> str:
+    """Of one that only guards, as every layer of a model may have it: the same whatever its name."""
+    return plan.why if plan.why.startswith(LOOKS_AT_DATA) else f"section {plan.name}: {plan.why}"
 
 
 def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:

@@ -14,6 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from rdukit_compiler.backend.guards import IF_FINITE
 from rdukit_compiler.backend.record_marks import FIXED_META, READ_META
 
 #: Operators that read a tensor's value.
@@ -36,16 +37,19 @@ _COMPARISONS: Final = {
 FindOrigin = Callable[[torch.Tensor], fx.Node | None]
 
 
-def find_known(node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin) -> torch.Tensor | None:
+def find_known(
+    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, if_finite: bool = False
+) -> torch.Tensor | None:  # fmt: skip
     """The tensor of ``node`` with its values; None if they are not known before the program runs.
 
     Args:
         root: holds the constants of a graph that has no module yet.
+        if_finite: what they are if all numbers that the program asks about (``torch.isfinite``) are finite.
     """
     if (answer := _certain_comparison(node)) is not None:
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
             return torch.tensor(answer)
-    order = _operators_before(node, root, origin_of)
+    order = _operators_before(node, root, origin_of, if_finite)
     if order is None:
         return None
     made: dict[fx.Node, Any] = {}
@@ -121,7 +125,7 @@ def _certain_comparison(node: fx.Node) -> bool | None:
 
 
 def _operators_before(
-    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin
+    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, if_finite: bool
 ) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
     """Nodes in the order to compute them, each with the tensor or the other record's node that it equals.
 
@@ -144,6 +148,10 @@ def _operators_before(
             needed = [source] if isinstance(source, fx.Node) else []
         elif FIXED_META in current.meta:
             source = current.meta[FIXED_META]
+        elif if_finite and current.target in IF_FINITE:
+            with unset_fake_temporarily(), disable_proxy_modes_tracing():
+                source = torch.tensor(IF_FINITE[current.target]).expand(tuple(current.meta["val"].shape))
+            needed = []
         elif current.op != "call_function" or not _is_pure(current):
             return None
         found[current] = source

@@ -24,6 +24,7 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
+from rdukit_compiler.backend.guards import record_guard
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
     INDEXED,
@@ -254,8 +255,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             plain = self._plain[func] = _is_plain(func)
         if not plain:
             name = func._schema.name
-            if name in READS and (known := self._known(args[0])) is not None:
-                number = number_in(known)
+            if name in READS and (number := self._number(args[0])) is not None:
                 return bool(number) if name == "aten::is_nonzero" else number
             if name == "aten::equal":
                 sides = [side for side in map(self._known, args) if side is not None]
@@ -307,8 +307,19 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             self._results[key] = _remember(made, tensors)
         return made
 
-    def _known(self, tensor: Any) -> torch.Tensor | None:
-        """The tensor with its values, if they depend on no input, parameter or buffer."""
+    def _number(self, tensor: Any) -> bool | int | float | None:
+        """The number in a tensor, if it is known, or if it is a condition that only asks for finite numbers."""
+        if (known := self._known(tensor)) is not None:
+            return number_in(known)
+        if tensor.dtype.is_floating_point or (supposed := self._known(tensor, if_finite=True)) is None:
+            return None
+        number = number_in(supposed)
+        with self:
+            record_guard(tensor, number)  # type: ignore[arg-type]
+        return number
+
+    def _known(self, tensor: Any, if_finite: bool = False) -> torch.Tensor | None:
+        """The tensor with its values, if they depend on no input, parameter or buffer: see ``find_known``."""
         if not isinstance(tensor, FakeTensor):
             return tensor if isinstance(tensor, torch.Tensor) else None
         entry = self.tracer.tensor_tracker.get(tensor)
@@ -319,7 +330,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             for place, held in self.fixed.items():
                 placeholders[place].meta[FIXED_META] = held
             self.fixed = {}
-        return None if node is None else find_known(node, root, self.origin_of)
+        return None if node is None else find_known(node, root, self.origin_of, if_finite)
 
     def _repeat(
         self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import UnsupportedOperator
+from rdukit_compiler.backend.guards import GUARD
 from rdukit_compiler.custom_gradients import backward_operators
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.supported import is_supported, nearest_supported
@@ -16,7 +17,7 @@ HOST_LABEL: Final = "host"
 
 
 def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
-    """The graph with every unsupported operator marked to run on the host.
+    """The graph with every unsupported operator marked to run on the host, and every guard of a condition.
 
     A marked operator loses its other labels: no fusion rule or directive places it.
 
@@ -25,17 +26,19 @@ def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
     Raises:
         UnsupportedOperator: the graph has such operators and the user has not; names all of them.
     """
+    guards = {operator.name for operator in graph.operators if is_guard(operator)}
     found = [operator for operator in graph.operators if not is_supported(operator)]
-    if not found:
+    if not found and not guards:
         return graph
-    if not host_fallback:
+    if found and not host_fallback:
         lacking = [o for operator in found for o in (*backward_operators(operator), operator) if not is_supported(o)]
         raise UnsupportedOperator(_refusal(lacking), operators=[operator.name for operator in found])
-    names = {operator.name for operator in found}
+    names = {operator.name for operator in found} | guards
     return replace(
         graph,
         operators=tuple(
-            replace(o, labels={HOST_LABEL: nearest_supported(o)}) if o.name in names else o for o in graph.operators
+            replace(o, labels={HOST_LABEL: "" if is_guard(o) else nearest_supported(o)}) if o.name in names else o
+            for o in graph.operators
         ),
     )
 
@@ -43,6 +46,11 @@ def choose_host_operators(graph: ModelGraph, host_fallback: bool) -> ModelGraph:
 def runs_on_host(operator: Operator) -> bool:
     """Whether ``operator`` was marked to run on the host."""
     return HOST_LABEL in operator.labels
+
+
+def is_guard(operator: Operator) -> bool:
+    """Whether ``operator`` checks in each run what was supposed when forward was traced: see ``backend.guards``."""
+    return operator.op == GUARD
 
 
 def _refusal(found: list[Operator]) -> str:

@@ -23,6 +23,7 @@ from rdukit_compiler.backend.torch_private import split_joint, trace_functional,
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_compute import DECLARED
+from rdukit_compiler.passes.choose_host_operators import is_guard
 from rdukit_compiler.passes.convert_again import convert_again
 from rdukit_compiler.passes.update_in_place import update_in_place
 from rdukit_compiler.run_operator import run_operator
@@ -86,7 +87,7 @@ def section_inputs(graph: ModelGraph, operators: Sequence[Operator]) -> tuple[st
 def section_outputs(
     graph: ModelGraph, operators: Sequence[Operator], readers: Mapping[str, Sequence[Operator]] | None = None
 ) -> tuple[str, ...]:
-    """Values that the operators make and that something outside reads, or that the graph returns or keeps.
+    """Values that the operators make and that something outside reads, or that the graph returns or keeps; guards'.
 
     Args:
         readers: ``graph.consumers()``, if it is at hand.
@@ -98,7 +99,7 @@ def section_outputs(
         name
         for operator in operators
         for name in operator.outputs
-        if name in leaving or any(c.name not in inside for c in consumers[name])
+        if name in leaving or is_guard(operator) or any(c.name not in inside for c in consumers[name])
     )
 
 

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from rdukit_compiler.ir import ModelGraph, Operator
-from rdukit_compiler.passes.choose_host_operators import HOST_LABEL, runs_on_host
+from rdukit_compiler.passes.choose_host_operators import HOST_LABEL, is_guard, runs_on_host
 from rdukit_compiler.patterns.match import Match
 
 #: What stands for a heuristic in a host section: nothing is placed on tiles.
 HOST: Final = "host"
+#: How the reason of a section begins that checks what was supposed of data.
+LOOKS_AT_DATA: Final = "forward looks at data"
 
 
 def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
@@ -42,6 +44,11 @@ def host_reason(operators: Sequence[Operator]) -> str | None:
     found = next((operator for operator in operators if runs_on_host(operator)), None)
     if found is None:
         return None
+    if is_guard(found):
+        return (
+            f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers, and a run in which it is "
+            "otherwise is refused"
+        )
     return (
         f"operator {found.op_type} in module {found.module or 'forward'} is not supported on the RDU and runs on the "
         f"host; nearest supported: {found.labels[HOST_LABEL]}"

@@ -15,6 +15,7 @@ from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, r
 from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.device_operators import ELSEWHERE
 from rdukit_runtime.engine.grouped_operators import GROUPED_OPERATORS
+from rdukit_runtime.engine.guard_operators import GUARD_OPERATORS
 from rdukit_runtime.engine.lstm_operators import LSTM_OPERATORS
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
@@ -22,8 +23,10 @@ from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
 from rdukit_runtime.engine.wide_products import wide_form, widens
 from rdukit_runtime.settings import DEVICE
 
-#: Our own operators by name.
-OPERATORS: Final = {**GROUPED_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS}
+#: Our own operators by name, and those of torch that are ours here.
+OPERATORS: Final = {
+    **GROUPED_OPERATORS, **GUARD_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS,
+}  # fmt: skip
 
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
 #: say, so that a view is not always possible; of what lies as recorded, a reshape is a view.

@@ -1,0 +1,45 @@
+"""Conditions that ask whether numbers are finite: forward is recorded as if they were, and each run checks it.
+
+Models guard against overflow with ``if not torch.isfinite(x).all(): x = clamp(x)``. A record takes one way: that of
+finite numbers. It holds a call that checks the condition, so that a run in which it is otherwise ends in an error
+before any weight is updated. Conditions that depend on data in another way stay refused.
+"""
+
+import linecache
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
+
+aten = torch.ops.aten
+
+#: (condition [] bool, message, token) → token; checks the condition when it runs.
+GUARD: Final = "aten._functional_assert_async.msg"
+#: Operators that look for numbers that are not finite → what they give if there are none.
+IF_FINITE: Final[Mapping[object, bool]] = {
+    aten.isfinite.default: True, aten.isnan.default: False, aten.isinf.default: False,
+    aten.isposinf.default: False, aten.isneginf.default: False,
+}  # fmt: skip
+#: Packages whose frames are not the program's.
+_LIBRARIES: Final = frozenset({"torch", "sambaflow", "rdukit", "rdukit_compiler"})
+
+
+def record_guard(condition: torch.Tensor, expected: bool | int) -> None:
+    """Record the check that ``condition``, of one element, is ``expected``, and where forward asks for it."""
+    value = condition.reshape(())
+    holds = value == expected if not isinstance(expected, bool) else value if expected else value.logical_not()
+    aten._functional_assert_async.msg(holds, _place(sys._getframe()), holds)
+
+
+def _place(frame: FrameType | None) -> str:
+    """``model.py:12: if …`` of the innermost frame that is the program's."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "torch")).partition(".")[0] not in _LIBRARIES:
+            name = frame.f_code.co_filename
+            line = linecache.getline(name, frame.f_lineno).strip()
+            return f"{Path(name).name}:{frame.f_lineno}" + (f": {line[:80]}" if line else "")
+        frame = frame.f_back
+    return "forward"

@@ -1,0 +1,31 @@
+"""The check of a condition that forward was compiled for: torch's operator, with an error of ours.
+
+A model that asks whether its numbers are finite is compiled for those that are. Guards run when all other sections of
+forward have, before any gradient is computed and any weight is updated. Source: ours.
+"""
+
+from typing import Any, Final
+
+import torch
+
+from rdukit.errors import SectionFailed
+
+
+def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> torch.Tensor:
+    """``token``, of which nothing reads the value.
+
+    Args:
+        holds: [] bool. asked: file, line and text of the condition.
+    Raises:
+        SectionFailed: ``holds`` is false.
+    """
+    if not bool(holds):
+        raise SectionFailed(
+            f"forward asks at {asked}, and was compiled for finite numbers; in this run some are NaN or infinite. "
+            "Nothing was trained by this run: look for what made them (its inputs, the learning rate, --precision "
+            "f32), or write what forward does with them without a condition: torch.where, torch.nan_to_num, clamp"
+        )
+    return token.clone()
+
+
+GUARD_OPERATORS: Final[dict[str, Any]] = {"aten._functional_assert_async.msg": check_condition}
