@@ -22,7 +22,7 @@ from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, e
 from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NAMED_META, NO_GRAD_META
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
+from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory, taken_again
 from rdukit_compiler.update_order import move_copies, reads_after
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _DROPPED: Final = frozenset({
 
 _DETACH: Final = "aten.detach.default"
 #: Operators beside dropouts that may give the tensor itself, with its gradient, also while gradients are off.
-_IDENTITIES: Final = frozenset({"to", "contiguous", "positive"})
+_IDENTITIES: Final = frozenset({"to", "type_as", "contiguous", "positive"})
 _BROADCAST: Final = "aten.broadcast_tensors.default"
 
 #: Labels of an operator that keeps its declared precision, and of most others.
@@ -81,7 +81,7 @@ class _Converter:
         self._values: dict[str, Value] = {value.name: value for value in inputs}
         self._operators: list[Operator] = []
         #: What each torch node stands for now; an in-place operator moves it on.
-        self._aliases = Aliases()
+        self._aliases = Aliases(self._take_again)
         #: Graph input → its node in the record.
         self._roots: dict[str, fx.Node] = {}
         #: Buffer → the value that forward leaves in it.
@@ -405,6 +405,12 @@ class _Converter:
         else:
             made = callable_of(op)(*(decode(a, tensors) for a in args))
         return dtype_name(made.dtype), tuple(map(int, made.shape))
+
+    def _take_again(self, view: fx.Node, base: str) -> str | None:
+        """Autograd may not follow a view that was taken while gradients were off: none of what carries one."""
+        if NO_GRAD_META in view.meta and base in self._carrying:
+            return None
+        return taken_again(view, base, lambda op, args: self._emit(view, op, args))
 
     def _op_of(self, node: fx.Node) -> str:
         try:

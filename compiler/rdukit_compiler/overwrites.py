@@ -1,12 +1,13 @@
 """In-place operators in a record of torch: what each tensor stands for after one, and which views became stale.
 
 A model graph has values that never change. An in-place operator makes a new value, and from then on the tensor that it
-overwrote, and the tensor that this one is a view of, stand for new values. A view through which an older value would
-be read afterwards is refused, never silently wrong.
+overwrote, and the tensor that this one is a view of, stand for new values. Another view of those is taken again when
+it is read afterwards; one that cannot be, through which an older value would be read, is refused, never silently wrong.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any, Final
 
 import torch
@@ -19,6 +20,8 @@ from rdukit.pef.kernel import Argument, Ref, Special
 Emit = Callable[[str, list[Argument]], str]
 #: (new value, former value) → the new value with the gradient of the former.
 Keep = Callable[[str, str], str]
+#: (view, value of what it is a view of) → the view of that; None if there is no operator for it.
+Renew = Callable[[fx.Node, str], str | None]
 
 _RESHAPES: Final = frozenset(
     {"view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "view_as", "detach",
@@ -37,7 +40,8 @@ class Overwritten:
 class Aliases:
     """Which nodes of a record share memory, and what each stands for now."""
 
-    def __init__(self) -> None:
+    def __init__(self, renew: Renew) -> None:
+        self._renew = renew
         #: Node → name of its value; a node that an in-place operator returned is not here but in ``_same``.
         self._names: dict[fx.Node, str] = {}
         #: What an in-place operator returned → the node that it overwrote.
@@ -66,7 +70,12 @@ class Aliases:
         """
         own = self._own(node)
         if (reason := self._stale.get(own)) is not None:
-            raise UnsupportedOperator(reason)
+            base = self._base.get(own)
+            renewed = self._renew(own, self.name(base)) if base is not None else None
+            if renewed is None:
+                raise UnsupportedOperator(reason)
+            self._names[own] = renewed
+            del self._stale[own]
         return self._names[own]
 
     def tie(self, node: fx.Node, shown: fx.Node) -> None:
@@ -172,8 +181,11 @@ def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emi
         return emit("aten.diagonal_scatter.default", [Ref(base_value), Ref(value), *plain])
     if word in _RESHAPES or view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
-    if word == "to":  # to the dtype that the base had when traced: the device may hold the two in different ones
-        return emit("aten.to.dtype", [Ref(value), Special("dtype", str(base.meta["val"].dtype).removeprefix("torch."))])
+    if word in {
+        "to",
+        "type_as",
+    }:  # to the dtype that the base had when traced: the device may hold the two in different ones
+        return emit("aten.to.dtype", [Ref(value), _dtype_of(base)])
     if word == "t":
         return emit("aten.t.default", [Ref(value)])
     if word == "transpose" and len(plain) == len(args) == 2:
@@ -181,7 +193,63 @@ def _written_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emi
     if word == "permute" and isinstance(args[0], list | tuple):
         dims = [int(d) % len(shape) for d in args[0] if isinstance(d, int)]
         return emit("aten.permute.default", [Ref(value), [dims.index(d) for d in range(len(dims))]])
+    if (chosen := _numbers_of(view, base, emit)) is not None:
+        return emit("aten.put.default", [Ref(base_value), Ref(chosen), Ref(value)])
     return None
+
+
+def taken_again(view: fx.Node, base_value: str, emit: Emit) -> str | None:
+    """The value of a ``view`` now that what it is a view of is ``base_value``; None if no operator gives it."""
+    if not view.args or not isinstance(base := view.args[0], fx.Node) or view.kwargs:
+        return None
+    if view.target is getitem:  # of what ``split`` and its like gave
+        base = base.args[0] if base.args else None
+        if not isinstance(base, fx.Node) or (chosen := _numbers_of(view, base, emit)) is None:
+            return None
+        return emit("aten.take.default", [Ref(base_value), Ref(chosen)])
+    op, rest = str(view.target), _numbers_in(view.args[1:])
+    if op == "aten.type_as.default":
+        return emit("aten.to.dtype", [Ref(base_value), _dtype_of(base)])
+    return emit(op, [Ref(base_value), *rest]) if op.startswith("aten.") and rest is not None else None
+
+
+def _numbers_in(args: Sequence[Any]) -> list[Argument] | None:
+    """Arguments that are sizes, dimensions and the like; None if another is among them."""
+    found: list[Argument] = []
+    for argument in args:
+        if isinstance(argument, list | tuple):
+            if (inside := _numbers_in(argument)) is None:
+                return None
+            found.append(inside)
+        elif argument is None or isinstance(argument, int):
+            found.append(argument)
+        else:
+            return None
+    return found
+
+
+def _numbers_of(view: fx.Node, base: fx.Node, emit: Emit) -> str | None:
+    """Which elements of ``base``, as torch counts them, ``view`` shows: values may lie otherwise than in the record."""
+    if (place := _place_within(view, base)) is None:
+        return None
+    numbers = emit("aten.arange.default", [base.meta["val"].numel()])
+    return emit("aten.as_strided.default", [Ref(numbers), *place])
+
+
+def _dtype_of(node: fx.Node) -> Special:
+    return Special("dtype", str(node.meta["val"].dtype).removeprefix("torch."))
+
+
+def _place_within(view: fx.Node, base: fx.Node) -> list[Argument] | None:
+    """Shape, stride and offset of any other view, such as a part that ``split`` gave, in a ``base`` without gaps."""
+    shown, held = view.meta["val"], base.meta["val"]
+    if shown.dtype != held.dtype or not held.is_contiguous() or 0 in shown.stride():
+        return None
+    offset = int(shown.storage_offset()) - int(held.storage_offset())
+    last = offset + sum((size - 1) * stride for size, stride in zip(shown.shape, shown.stride(), strict=True))
+    if shown.numel() == 0 or offset < 0 or last >= held.numel():
+        return None
+    return [list(map(int, shown.shape)), list(map(int, shown.stride())), offset]
 
 
 def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tuple[str, list[Argument]] | None:

@@ -148,3 +148,19 @@ def test_ctc_of_fixed_lengths_computes_and_trains_as_in_torch(case: str, mode: s
 def test_ctc_in_bf16_is_summed_in_f32(tmp_path: Path) -> None:
     x = samba.randn(7, 3, 5, name="x")
     compare_step(Transcribed(LOSSES["numbers"]), x, tmp_path, precision="bf16", tolerance=3e-2)
+
+
+@pytest.mark.parametrize("mode", ["o0", "o3"])
+@pytest.mark.parametrize(("repeats", "dim"), [([2, 0, 3], 1), ([2], 0), ([1] * 12, None)])
+def test_rows_are_repeated_as_often_as_the_program_says(
+    repeats: list[int], dim: int | None, mode: str, tmp_path: Path
+) -> None:
+    class Repeating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lin(x).repeat_interleave(torch.tensor(repeats), dim).tanh()
+
+    compare_step(Repeating(), samba.randn(4, 3, name="x"), tmp_path, optim_level=mode)

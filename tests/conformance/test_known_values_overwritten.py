@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit.errors import TraceError, UnsupportedOperator
+from rdukit.errors import TraceError
 from sambaflow import samba
 from sambaflow.testing import load_model
 
@@ -57,17 +57,14 @@ class Branch(nn.Module):
         return x * 2 if self.function().any() else x + 0
 
 
-@pytest.mark.parametrize("function", [overwritten, overwritten_through_a_view, set_by_a_mask, read_before])
+@pytest.mark.parametrize(
+    "function", [overwritten, overwritten_through_a_view, seen_through_a_view, set_by_a_mask, read_before]
+)
 def test_a_branch_reads_what_was_written_last(function: Callable[[], torch.Tensor], tmp_path: Path) -> None:
     net = Branch(function)
     x = samba.randn(2, 3, name="x")
     (out,) = load_model(net, x, tmp_path, precision="f32").run()
     assert torch.equal(out.data, net(x.data))
-
-
-def test_a_branch_over_a_view_from_before_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOperator, match="overwrites memory that 'select' also shows"):
-        load_model(Branch(seen_through_a_view), samba.randn(2, 3, name="x"), tmp_path, precision="f32")
 
 
 def test_a_branch_over_what_an_input_overwrote_is_refused(tmp_path: Path) -> None:
@@ -79,3 +76,32 @@ def test_a_branch_over_what_an_input_overwrote_is_refused(tmp_path: Path) -> Non
 
     with pytest.raises(TraceError, match="control flow"):
         load_model(Overwrites(), samba.randn(2, 3, name="x"), tmp_path, precision="f32")
+
+
+def positions() -> torch.Tensor:
+    return torch.tensor([[1, 0, 1], [0, 1, 1]]).nonzero()
+
+
+def distinct() -> torch.Tensor:
+    mask = torch.ones(2, 3, dtype=torch.long).tril()
+    return mask.nonzero()[:, 0].unique()
+
+
+def chosen() -> torch.Tensor:
+    numbers = torch.arange(6)
+    return numbers.masked_select(numbers % 2 == 0)
+
+
+def repeated() -> torch.Tensor:
+    return torch.arange(3).repeat_interleave(torch.tensor([2, 0, 1]))
+
+
+@pytest.mark.parametrize("function", [positions, distinct, chosen, repeated])
+def test_a_shape_that_depends_on_known_values_is_known(function: Callable[[], torch.Tensor], tmp_path: Path) -> None:
+    class Indexed(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.flatten()[function().flatten()], function() + len(function())
+
+    net, x = Indexed(), samba.randn(2, 3, name="x")
+    made = load_model(net, x, tmp_path, precision="f32").run()
+    assert all(torch.equal(ours.data, theirs) for ours, theirs in zip(made, net(x.data), strict=True))

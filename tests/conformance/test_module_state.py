@@ -111,6 +111,30 @@ def test_a_constant_that_the_first_call_caches_is_no_state(tmp_path: Path) -> No
     assert Path(compile_model(model, inputs(), None, tmp_path)).exists()
 
 
+def cached_table(model: Any, y: Any) -> Any:
+    """Of a parameter: a later call finds it, and so computes in another order."""
+    y = y * 2
+    if model.last is None:
+        model.last = model.w.tanh().cumsum(0)
+    return y * model.last
+
+
+def exchanged_module(model: Any, y: Any) -> Any:
+    """With another one over the same parameters, as BigBird does for short inputs."""
+    if model.last is None:
+        model.last, former = True, model.part
+        model.part = nn.Sequential(nn.Linear(4, 4))
+        model.part[0] = former[0]
+    return model.part(y).tanh()
+
+
+@pytest.mark.parametrize("rest", [cached_table, exchanged_module])
+def test_what_the_first_call_prepares_changes_nothing_later(rest: Any, tmp_path: Path) -> None:
+    model = Stateful(rest)
+    model.part = nn.Sequential(nn.Linear(4, 4))
+    compare_step(model, inputs(), tmp_path)
+
+
 def counted_in_python(model: Any, y: Any) -> Any:
     model.steps += 1
     return y * model.steps

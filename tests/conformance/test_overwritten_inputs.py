@@ -15,6 +15,74 @@ from sambaflow import samba
 from sambaflow.testing import compare_step, compile_model, load_model
 
 
+def through_type_as(y: torch.Tensor) -> torch.Tensor:
+    c = (y * 2).contiguous().type_as(y)
+    c[1:] += c[0]
+    return c
+
+
+def through_a_part(y: torch.Tensor) -> torch.Tensor:
+    c = y * 2
+    rows, part, turned = c[1:], c.narrow(1, 1, 2), c.t().unsqueeze(0)
+    part.mul_(y[:, :1])
+    rows.add_(turned[0, 2, 3].exp())
+    return part.sum() + rows[2:] * turned[..., 1:3].amax()
+
+
+def through_views_of_views(y: torch.Tensor) -> torch.Tensor:
+    c = y * 2
+    rows = c.view(10, 2)[2:8].view(3, 4)
+    last = rows[2]
+    c.mul_(3)
+    rows[0].sin_()
+    last.copy_(rows[0] * 2)
+    return torch.cat([rows[1], last, c.flatten()])
+
+
+def through_as_strided(y: torch.Tensor) -> torch.Tensor:
+    c = y * 2
+    c.as_strided((2, 2), (3, 2), 1).exp_()
+    return c
+
+
+class Writing(nn.Module):
+    """lin → ``function``."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+        self._function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._function(self.lin(x))
+
+
+@pytest.mark.parametrize("mode", ["o0", "o3"])
+@pytest.mark.parametrize("function", [through_type_as, through_a_part, through_views_of_views, through_as_strided])
+def test_what_a_view_overwrites_is_seen_through_what_it_is_a_view_of(
+    function: Callable[[torch.Tensor], torch.Tensor], mode: str, tmp_path: Path
+) -> None:
+    compare_step(Writing(function), samba.randn(5, 4, name="x"), tmp_path, optim_level=mode)
+
+
+def test_parts_show_what_was_written_into_the_whole(tmp_path: Path) -> None:
+    """Torch forbids it where gradients are computed."""
+
+    def write(y: torch.Tensor) -> torch.Tensor:
+        c = y * 2
+        first, second = c.split(2, 1)
+        rows = c.unbind(0)
+        c.mul_(3)
+        first.add_(1)
+        rows[3].zero_()
+        return second + first.sum() + rows[0].sum()
+
+    model, x = Writing(write), samba.randn(5, 4, name="x")
+    (made,) = load_model(model, x, tmp_path, precision="f32").run()
+    with torch.no_grad():
+        torch.testing.assert_close(made.data, samba.to_torch(model(x.data)))
+
+
 def sgd(parameters: Any) -> Any:
     return samba.optim.SGD(parameters, lr=0.0)
 

@@ -1,4 +1,4 @@
-"""Packed sequences whose lengths are known while a forward is recorded: static operators in the place of torch's.
+"""Packed sequences, and repeats, of lengths that are known while a forward is recorded: static operators for torch's.
 
 torch's own read the lengths. Where these depend on no input they are numbers, and packing is a choice of rows;
 a recurrent layer over packed rows is one call for each stretch of steps in which equally many sequences go on.
@@ -123,6 +123,20 @@ def _direction(
     return (made_rows if turned is None else made_rows.index_select(0, turned)), [torch.cat(found) for found in ended]
 
 
+def repeat_rows(
+    find: Find, x: torch.Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+) -> Any:  # fmt: skip
+    """``aten.repeat_interleave.self_Tensor``: a choice of rows; torch's own where they depend on data."""
+    if find(repeats) is None:
+        return NotImplemented
+    x, dim = (x.flatten(), 0) if dim is None else (x, dim)
+    counts = _numbers(find, repeats)
+    counts = counts * x.shape[dim] if len(counts) == 1 else counts
+    if len(counts) != x.shape[dim]:
+        return NotImplemented  # torch says what is wrong
+    return x.index_select(dim, _constant([row for row, count in enumerate(counts) for _ in range(count)]))
+
+
 def _numbers(find: Find, tensor: Any) -> list[int]:
     """The numbers in a tensor of lengths.
 
@@ -146,11 +160,12 @@ def _offsets(sizes: Sequence[int]) -> list[int]:
     return [sum(sizes[:t]) for t in range(len(sizes))]
 
 
-#: Operator → the form for known lengths.
+#: Operator → the form for known lengths; ``NotImplemented`` leaves it as it is.
 FORMS: Final[dict[Any, Callable[..., Any]]] = {
     aten._pack_padded_sequence.default: pack,
     aten._pad_packed_sequence.default: pad,
     aten.lstm.data: lstm,
+    aten.repeat_interleave.self_Tensor: repeat_rows,
     aten.gru.data: _of_one_state(aten.gru.input),
     aten.rnn_tanh.data: _of_one_state(aten.rnn_tanh.input),
     aten.rnn_relu.data: _of_one_state(aten.rnn_relu.input),

@@ -5,7 +5,7 @@ all zeros; what they made from nothing can be made for real, from the record.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rdukit_compiler.backend.guards import IF_FINITE
 from rdukit_compiler.backend.record_marks import FIXED_META, READ_META
@@ -86,6 +87,24 @@ def are_equal(tensors: Sequence[torch.Tensor]) -> bool:
     """``torch.equal`` of two known tensors."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():
         return torch.equal(*tensors)
+
+
+def compute_known(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+    find: Callable[[torch.Tensor], torch.Tensor | None],
+) -> Any:  # fmt: skip
+    """What ``function`` gives for known tensors: constants of the record; None if one of them is not known.
+
+    Args:
+        find: the values of a tensor, if they are known.
+    """
+    leaves, structure = tree_flatten((tuple(args), dict(kwargs)))
+    known = [find(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    if any(value is None and leaf is not None for value, leaf in zip(known, leaves, strict=True)):
+        return None
+    with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
+        values, named = tree_unflatten(known, structure)
+        return function(*values, **named)
 
 
 def with_known_positions(

@@ -31,6 +31,7 @@ from rdukit_compiler.backend.known_values import (
     READS,
     FindOrigin,
     are_equal,
+    compute_known,
     find_known,
     number_in,
     with_known_positions,
@@ -249,7 +250,9 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if (static := known_lengths.FORMS.get(func)) is not None:
             with self:
-                return static(self._known, *args)
+                made = static(self._known, *args, **kwargs)
+            if made is not NotImplemented:
+                return made
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
@@ -265,6 +268,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 func, args = with_known_lengths(func, args, self._known)
             if name in INDEXED and (positions := with_known_positions(args[1], self._known)) is not None:  # type: ignore[arg-type]
                 args = (args[0], positions, *args[2:])
+            elif _depends_on_data(func) and (found := compute_known(func, args, kwargs, self._known)) is not None:
+                return found
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
             call = _Call(self.tracer.tensor_tracker)
@@ -395,8 +400,13 @@ def _is_plain(func: Any) -> bool:
         and not func._schema.is_mutable
         and func._schema.name not in _NEVER
         and len(func._schema.returns) == 1
-        and not any(tag in func.tags for tag in _NEEDS_DATA)
+        and not _depends_on_data(func)
     )
+
+
+def _depends_on_data(func: Any) -> bool:
+    """Whether what ``func`` gives, or its shape, cannot be told without values, such as ``nonzero``."""
+    return isinstance(func, torch._ops.OpOverload) and any(tag in func.tags for tag in _NEEDS_DATA)
 
 
 def _state() -> tuple[object, ...]:

@@ -66,6 +66,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
         finally:
             after.restore()
         check_repeats((traced.graph, traced.state), (again.graph, again.state), changed)
+        return again  # what later traces give: the first may make what forward keeps, such as tables
     return traced
 
 
