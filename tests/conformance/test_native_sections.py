@@ -94,6 +94,7 @@ _LINEARS: dict[str, tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[tuple[i
 _PRODUCTS |= _LINEARS
 _WAYS = {"f32": (torch.float32, Routes()), "onednn": (torch.float32, Routes(f32="onednn")),
          "bf16": (torch.bfloat16, Routes()), "bf16 by f32": (torch.bfloat16, Routes(bf16="f32")),
+         "bf16 by onednn's f32": (torch.bfloat16, Routes(bf16="f32", f32="onednn")),
          "f32 in a sweep": (torch.float32, Routes(rows="sweep")),
          "bf16 in a sweep": (torch.bfloat16, Routes(rows="sweep")),
          "bf16 with our attention": (torch.bfloat16, Routes(attention="own")),
@@ -107,7 +108,7 @@ _CASES = [
     (name, way)
     for way in _WAYS
     for name in _PRODUCTS
-    if way in {"f32", "bf16 by f32"}
+    if way in {"f32", "bf16 by f32", "bf16 by onednn's f32"}
     or (
         "attention" in name
         if "attention" in way

@@ -69,6 +69,7 @@ class Routes:
         return {
             "RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"),
             "RDUKIT_NATIVE_BF16": int(self.bf16 == "native"),
+            "RDUKIT_FLOAT_ONEDNN": int(self.f32 == "onednn"),
             "RDUKIT_OWN_LINEAR": int(self.linear == "own"),
             "RDUKIT_WINOGRAD": int(self.convolution == "winograd"),
         }

@@ -1,8 +1,9 @@
 // Matrix products by the route that is fast here, as operators that inductor's code calls through torch's C interface.
 //
 // Routes: ROWS, a row or some against a weight matrix that lies in rows (row_linear.h); FLOAT, bf16 operands computed by
-// float's product, for processors without bf16 instructions; ONEDNN, float operands by oneDNN instead of the BLAS; FEW,
-// float operands of which one dimension is a small batch's (few_row_product.h).
+// float's product (the BLAS's or oneDNN's, as float operands go), for processors without bf16 instructions; ONEDNN,
+// float operands by oneDNN instead of the BLAS; FEW, float operands of which one dimension is a small batch's
+// (few_row_product.h).
 #pragma once
 #include <torch/csrc/inductor/aoti_runtime/utils.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim_cpu.h>
@@ -16,6 +17,10 @@
 #include "few_row_product.h"
 #include "row_int8.h"
 #include "row_linear.h"
+
+#ifndef RDUKIT_FLOAT_ONEDNN
+#define RDUKIT_FLOAT_ONEDNN 0
+#endif
 
 namespace rdukit {
 
@@ -91,14 +96,17 @@ static inline void widen(float* to, const bf16* from, int64_t n) {
   for (; i < n; i++) to[i] = value(from[i]);
 }
 
-// float to bf16, rounded to even; with bf16 instructions, what is below the normal numbers becomes zero.
-static inline void narrow(bf16* to, const float* from, int64_t n) {
+// float, with a bias added if there is one, to bf16, rounded to even; with bf16 instructions, what is below the normal
+// numbers becomes zero.
+static inline void narrow(bf16* to, const float* from, int64_t n, const float* bias = nullptr) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) {
+    Lanes lanes = load(from + i);
+    if (bias) lanes += load(bias + i);
 #if defined(__AVX512BF16__)
-    _mm256_storeu_si256((__m256i*)(to + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
+    _mm256_storeu_si256((__m256i*)(to + i), (__m256i)_mm512_cvtneps_pbh((__m512)lanes));
 #else
-    Words bits = load_as<Words>(from + i);
+    Words bits = (Words)lanes;
     Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     // not a number: keep it one
     rounded = (bits & 0x7fffffff) > 0x7f800000 ? Words{} + 0x7fc0 : rounded;
@@ -106,7 +114,7 @@ static inline void narrow(bf16* to, const float* from, int64_t n) {
     std::memcpy(to + i, &halves, sizeof halves);
 #endif
   }
-  for (; i < n; i++) store(to + i, from[i]);
+  for (; i < n; i++) store(to + i, bias ? from[i] + bias[i] : from[i]);
 }
 
 // A bf16 matrix as floats with the same order of its elements in memory; strides of the result are (rs, cs).
@@ -211,6 +219,29 @@ struct Part {
   int64_t row_stride, column_stride;
 };
 
+// A part of a product, a [m,k] b [k,n], by the way that is fast for floats. ``sums`` [m,n] has room for it, and what it
+// is added to if it is_added. Gives where it is: there, or in ``made`` if the product is_whole.
+static inline const float* float_product(float* sums, const Part& a, const Part& b, bool is_whole, bool is_added,
+                                         int64_t m, int64_t n, int64_t k, RAIIAtenTensorHandle& made) {
+  auto left = matrix_at(a.data, m, k, a.row_stride, a.column_stride);
+  if (RDUKIT_FLOAT_ONEDNN && k > 0) {
+    auto turned = matrix_at(b.data, n, k, b.column_stride, b.row_stride);
+    AtenTensorHandle product;
+    must(aoti_torch_cpu__linear_pointwise(left, turned, nullptr, "none", nullptr, 0, nullptr, &product));
+    made = RAIIAtenTensorHandle(product);
+    const float* data = floats_of(made);
+    if (is_whole) return data;
+    for (int64_t i = 0; i < m * n; i++) sums[i] = is_added ? sums[i] + data[i] : data[i];
+    return sums;
+  }
+  auto out = matrix_at(sums, m, n, n, 1), right = matrix_at(b.data, k, n, b.row_stride, b.column_stride);
+  if (is_added)
+    must(aoti_torch_cpu_addmm_out(out, out, left, right, 1, 1));
+  else
+    must(aoti_torch_cpu_mm_out(out, left, right));
+  return sums;
+}
+
 // y = a b + bias for bf16 a [m,k] and b [k,n], in blocks that stay in the cache while float's product uses them.
 static void bf16_product(const View& a, const View& b, const float* bias, bf16* y, int64_t m, int64_t n, int64_t k) {
   constexpr int64_t BLOCK = 262144, KEPT = 4194304;  // elements
@@ -220,7 +251,7 @@ static void bf16_product(const View& a, const View& b, const float* bias, bf16* 
   broad = broad > n ? n : broad;
   bool is_kept = m * k <= KEPT;  // then a is widened once, else again for each block of columns
   std::unique_ptr<float[]> wide_a(new float[is_kept ? m * k : tall * deep]), wide_b(new float[broad * deep]);
-  std::unique_ptr<float[]> sums(new float[tall * broad]);
+  std::unique_ptr<float[]> room(new float[tall * broad]);
   Part whole{wide_a.get(), 0, 0};
   if (is_kept)
     widen_matrix(whole.data, (const bf16*)a.data, m, k, a.strides[0], a.strides[1], &whole.row_stride,
@@ -231,7 +262,8 @@ static void bf16_product(const View& a, const View& b, const float* bias, bf16* 
     int64_t columns = n - column < broad ? n - column : broad;
     for (int64_t row = 0; row < m; row += tall) {
       int64_t rows = m - row < tall ? m - row : tall;
-      auto out = matrix_at(sums.get(), rows, columns, columns, 1);
+      const float* sums = room.get();
+      RAIIAtenTensorHandle made;
       for (int64_t depth = 0; depth < k; depth += deep) {
         int64_t count = k - depth < deep ? k - depth : deep;
         if (widened_column != column || widened_depth != depth) {
@@ -245,20 +277,11 @@ static void bf16_product(const View& a, const View& b, const float* bias, bf16* 
         if (!is_kept)
           widen_matrix(left.data = wide_a.get(), (const bf16*)a.data + row * a.strides[0] + depth * a.strides[1], rows,
                        count, a.strides[0], a.strides[1], &left.row_stride, &left.column_stride);
-        auto from_left = matrix_at(left.data, rows, count, left.row_stride, left.column_stride);
-        auto from_right = matrix_at(right.data, count, columns, right.row_stride, right.column_stride);
-        if (depth == 0)
-          must(aoti_torch_cpu_mm_out(out, from_left, from_right));
-        else
-          must(aoti_torch_cpu_addmm_out(out, out, from_left, from_right, 1, 1));
+        sums = float_product(room.get(), left, right, deep == k, depth > 0, rows, columns, count, made);
       }
-      for (int64_t r = 0; r < rows; r++) {
-        float* sum = sums.get() + r * columns;
-        if (k == 0) std::memset(sum, 0, columns * sizeof(float));
-        if (bias)
-          for (int64_t c = 0; c < columns; c++) sum[c] += bias[column + c];
-        narrow(y + (row + r) * n + column, sum, columns);
-      }
+      if (k == 0) std::memset(room.get(), 0, rows * columns * sizeof(float));
+      for (int64_t r = 0; r < rows; r++)
+        narrow(y + (row + r) * n + column, sums + r * columns, columns, bias ? bias + column : nullptr);
     }
   }
 }
@@ -313,10 +336,10 @@ static AOTITorchError aoti_torch_cpu_rdukit_batch_product(AtenTensorHandle a, At
     int64_t ars, acs, brs, bcs;
     widen_matrix(wide_a.get(), (const bf16*)va.data + i * va.strides[0], m, k, va.strides[1], va.strides[2], &ars, &acs);
     widen_matrix(wide_b.get(), (const bf16*)vb.data + i * vb.strides[0], k, n, vb.strides[1], vb.strides[2], &brs, &bcs);
-    auto left = matrix_at(wide_a.get(), m, k, ars, acs), right = matrix_at(wide_b.get(), k, n, brs, bcs);
-    auto whole = matrix_at(wide_y.get(), m, n, n, 1);
-    must(aoti_torch_cpu_mm_out(whole, left, right));
-    narrow((bf16*)vy.data + i * m * n, wide_y.get(), m * n);
+    RAIIAtenTensorHandle product;
+    Part left{wide_a.get(), ars, acs}, right{wide_b.get(), brs, bcs};
+    const float* sums = float_product(wide_y.get(), left, right, true, false, m, n, k, product);
+    narrow((bf16*)vy.data + i * m * n, sums, m * n);
   }
   *made = out.release();
   return 0;
