@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from check import MOST_PARAMETERS, Positional, Probed, shake, still
+from check import MOST_PARAMETERS, Fixed, Positional, Probed, shake, still
 from families import Case, declare_torchvision
 from special import SPECIAL_CONFIGS, SPECIAL_INPUTS
 from tiny import LEVELS, tiny_config
@@ -18,8 +18,10 @@ from torch import nn
 
 BATCH: Final = 2
 LENGTH: Final = 12
-#: Parameters of a model that is tiny by its configuration.
-MOST_TINY: Final = 20_000_000
+#: Parameters of a model of which the rules shrink little more than the depth.
+MOST_TINY: Final = 80_000_000
+#: Inputs that say shapes: numbers of the program, as a graph has one shape.
+_FIXED: Final = ("grid_thw", "image_grid_thw", "merge_sizes", "spatial_shapes")
 
 
 class CannotBuild(Exception):
@@ -81,12 +83,18 @@ def _build_transformer(case: Case) -> Built:
                     f"{level}, {sorted(inputs)}: {type(reason).__name__}: {' '.join(str(reason).split())[:160]}"
                 )
                 continue
-            return Built(made, inputs, _find_labels(model, inputs, config), count)
+            labels = _find_labels(model, inputs, config)
+            fixed = {name: inputs.pop(name) for name in _FIXED if name in inputs}
+            return Built(functools.partial(_with_fixed, made, fixed), inputs, labels, count)
     raise CannotBuild(
         failures[0] + (f" (and {len(failures) - 1} more; last: {failures[-1]})" if len(failures) > 1 else "")
         if failures
         else "no inputs are known"
     )
+
+
+def _with_fixed(make: Callable[[], nn.Module], fixed: dict[str, torch.Tensor]) -> nn.Module:
+    return Fixed(make(), fixed) if fixed else make()
 
 
 def _part_for(head: Any, config: Any) -> Any:
@@ -126,6 +134,8 @@ def _transformer_inputs(case: Case, model: nn.Module, config: Any) -> Iterator[d
     parts: list[dict[str, torch.Tensor]] = [{}]
     if "decoder_input_ids" in names:
         parts = [{"decoder_input_ids": ids[:, :7].clone()}]
+    if any(name in names for name in _FIXED):
+        yield from _patches(config, names)
     if "bbox" in names:
         corner = torch.randint(0, 400, (BATCH, LENGTH, 2))
         parts = [{**p, "bbox": torch.cat([corner, corner + 100], -1)} for p in parts] + parts
@@ -199,6 +209,29 @@ def _pixels(config: Any) -> Iterator[torch.Tensor]:
             yield torch.randn(BATCH, 4, channels, height, width)
 
 
+def _patches(config: Any, names: list[str]) -> Iterator[dict[str, torch.Tensor]]:
+    """Two images of 4 by 4 patches, each patch a row, and the shapes that a model wants with them."""
+    side = _first(config, ("patch_size",)) or 14
+    channels = _first(config, ("in_channels", "num_channels", "in_chans")) or 3
+    depth = _first(config, ("temporal_patch_size",)) or 1
+    pixels = "hidden_states" if "hidden_states" in names and "pixel_values" not in names else "pixel_values"
+    if "spatial_shapes" in names:
+        shapes = torch.tensor([[4, 4]] * BATCH)
+        rows = torch.randn(BATCH, 16, channels * side * side)
+        yield {pixels: rows, "pixel_attention_mask": torch.ones(BATCH, 16), "spatial_shapes": shapes}
+        return
+    grid = next(name for name in names if name.endswith("grid_thw"))
+    fixed = {grid: torch.tensor([[1, 4, 4]] * BATCH)}
+    if "merge_sizes" in names:
+        fixed["merge_sizes"] = torch.tensor([1] * BATCH)
+    count = 16 * BATCH
+    for shape in (
+        (count, channels * depth * side * side), (count, channels * side * side), (count, channels, side, side),
+        (count, channels, depth, side, side), (count, side * side, channels),
+    ):  # fmt: skip
+        yield {pixels: torch.randn(shape), **fixed}
+
+
 def _sounds(config: Any, names: list[str]) -> Iterator[dict[str, torch.Tensor]]:
     audio = next(
         (
@@ -222,11 +255,17 @@ def _sounds(config: Any, names: list[str]) -> Iterator[dict[str, torch.Tensor]]:
         yield {"input_features": torch.randn(BATCH, 1, 256, 64)}
         yield {"input_features": torch.randn(BATCH, 64, 160)}
         yield {"input_features": torch.randn(BATCH, 1, 1001, 64)}
+        if "input_features_mask" in names:
+            for shape, steps in (((bins, 64), 64), ((64, bins), 64), ((bins, 2 * longest), 2 * longest)):
+                mask = torch.ones(BATCH, steps, dtype=torch.long)
+                yield {"input_features": torch.randn(BATCH, *shape), "input_features_mask": mask}
     if "input_values" in names:
         frames = _first(audio, ("max_length",)) or 64
         channels = _first(audio, ("audio_channels",)) or 1
         yield {"input_values": torch.randn(BATCH, 1600)}
         yield {"input_values": torch.randn(BATCH, channels, 1920)}
+        yield {"input_values": torch.randn(BATCH, 1920)}
+        yield {"input_values": torch.randn(BATCH, 1, 16000)}
         yield {"input_values": torch.randn(BATCH, channels, 7680)}
         yield {"input_values": torch.randn(BATCH, frames, bins)}
     if "spectrogram" in names:

@@ -90,6 +90,18 @@ class Positional(nn.Module):
         return self.model(x)
 
 
+class Fixed(nn.Module):
+    """A model with inputs that are numbers of the program, such as the sizes of its images."""
+
+    def __init__(self, model: nn.Module, fixed: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self._fixed = dict(fixed)
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.model(**inputs, **self._fixed)
+
+
 def floats(value: Any) -> list[torch.Tensor]:
     """Floating tensors inside nested containers, each once."""
     found: list[torch.Tensor] = []

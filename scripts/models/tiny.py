@@ -7,6 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+
+class Part(dict[str, Any]):
+    """Special attributes of a part of a configuration, which is tiny by the rules otherwise."""
+
+
 #: Attribute → tiny value, where the class has the attribute and its default is of that kind.
 _SIZES: Final[Mapping[str, int]] = {
     **dict.fromkeys(
@@ -140,13 +145,15 @@ def tiny_config(kind: type, level: str = "all", special: Mapping[str, Any] | Non
     """
     config = kind()
     arguments = tiny_overrides(config, level)
+    special = dict(special or {})
     for name, part in vars(config).items():
         if hasattr(part, "to_dict") and hasattr(part, "model_type") and name not in arguments:
-            arguments[name] = tiny_config(type(part), level)
+            own = special.pop(name) if isinstance(special.get(name), Part) else None
+            arguments[name] = tiny_config(type(part), level, own)
     if level == "all" and (sections := _rotary_sections(kind, config, arguments)) is not None:
         arguments["rope_parameters"] = sections
     _shorten_lists(config, arguments)
-    arguments.update(special or {})
+    arguments.update(special)
     made = kind(**arguments)
     if hasattr(made, "text_config") and getattr(made, "use_cache", None) is not None:
         made.use_cache = False

@@ -165,3 +165,16 @@ def test_after_a_trace_the_hosts_modules_are_torchs_own(tmp_path: Path) -> None:
     assert nn.functional.normalize is normalize
     assert type(net.layer.weight) is torch.Tensor, "a weight that a hook computes is the host's"
     assert torch.isfinite(samba.to_torch(net(torch.randn(4, 6)))).all()
+
+
+def test_attention_takes_a_mask_that_is_an_input(tmp_path: Path) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+            return self.attention(x, x, x, attn_mask=mask)[0]
+
+    given = samba.randn(2, 5, 8, name="x"), samba.from_torch_tensor(torch.zeros(5, 5).fill_diagonal_(-1e9), name="mask")
+    compare_step(Attending(), given, tmp_path)

@@ -46,6 +46,6 @@ def find_other_way(way: Way, cause: Exception) -> Way:
         return replace(way, imports_all=True)  # a rare operator takes for granted that somebody has imported it
     if "does not require grad" in text:
         return replace(way, follows_gradients=True)
-    if "SambaTensor" in text:
+    if "SambaTensor" in text or "must be None or torch.Tensor" in text:  # the latter of masks for attention
         return replace(way, is_plain=True)
     return way
