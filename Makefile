@@ -77,7 +77,7 @@ operators: setup ## All of torch's operators against torch (an hour), then docs/
 	$(BIN)/python scripts/operators.py sweep --out $(VENV)/operators.jsonl $(ARGS)
 	$(BIN)/python scripts/operators.py page $(VENV)/operators.jsonl
 	$(BIN)/python scripts/operators.py sweep --out $(VENV)/operators_host.jsonl --host-fallback --refused $(ARGS)
-	$(BIN)/python scripts/operators.py page $(VENV)/operators.jsonl $(VENV)/operators_host.jsonl
+	$(BIN)/python scripts/operators.py page $(VENV)/operators_host.jsonl
 
 sanitize: setup ## Native kernels under AddressSanitizer and UBSan: tests that use them, then random modules.
 	$(BIN)/python scripts/sanitize.py $(ARGS)

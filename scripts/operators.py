@@ -1,9 +1,10 @@
 """Try torch's operators, and write docs/operators.md: ``scripts/operators.py sweep --out FILE``, then ``page FILE…``.
 
 ``sweep`` judges cases of torch's table ``op_db`` against eager torch and writes each as a line of a file; a crash costs
-one case. ``page`` sums files up into docs/operators.json and writes the page from it; without files it writes the page
-alone. Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page
-is stale.
+one case. ``page`` sums files up, puts the outcome into docs/operators.json, in place of what stands there of the same
+operators in the same modes, dtypes and kernels, and writes the page from it; without files it writes the page alone.
+Exit status 1 if a case was wrong, or ended in an error that is none of rdukit's, or with ``--check`` if the page is
+stale.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     return Plan(
         only, int(part), int(parts), arguments.samples,
         tuple(arguments.modes.split(",")), tuple(arguments.dtypes.split(",")),
-        host_fallback=arguments.host_fallback, count=arguments.count, seed=seed,
+        host_fallback=arguments.host_fallback, count=arguments.count, seed=seed, kernels=arguments.kernels,
     )  # fmt: skip
 
 
@@ -78,7 +79,8 @@ def sweep(arguments: argparse.Namespace) -> int:
 def write_page(arguments: argparse.Namespace) -> int:
     data, target = DOCS / "operators.json", DOCS / "operators.md"
     if arguments.files:
-        data.write_text(page.dump(page.summarise(read_records(arguments.files))))
+        found = page.summarise(read_records(arguments.files))
+        data.write_text(page.dump(page.merge(page.load(data.read_text()), found)))
     text = page.write(page.load(data.read_text()))
     if arguments.check:
         return int(target.read_text() != text)

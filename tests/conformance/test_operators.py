@@ -56,6 +56,28 @@ def test_a_part_of_the_table_holds(plan: Plan, summary: page.Summary, tmp_path: 
     assert list(run_plan(plan, out)) == []  # what a file has is not tried again
 
 
+def test_a_sweep_replaces_what_it_tried_again_and_leaves_the_rest() -> None:
+    def record(operator: str, mode: str, state: str, sample: int = 0, **more: object) -> dict[str, object]:
+        case = {"operator": operator, "sample": sample, "mode": mode, "dtype": "f32", "training": False}
+        return {**case, "host_fallback": False, "state": state, "code": "", "text": f"{state} in {mode}", **more}
+
+    tried = [("a", "o0", "wrong", 0), ("a", "o0", "right", 1), ("a", "o3", "refused", 0), ("b", "o3", "right", 0)]
+    once = page.summarise([record(*case) for case in tried])
+    assert once.operators["a"].counts == {"f32 O0 forward": {"right": 1, "wrong": 1}, "f32 O3 forward": {"refused": 1}}
+    assert (once.operators["a"].worst, once.operators["a"].why) == ("wrong", "wrong in o0")
+    again = page.summarise([record("a", "o0", "right"), record("c", "o0", "bare")])
+    mended = page.merge(page.load(page.dump(once)), again)
+    assert mended.cases == {"f32 O0": 2, "f32 O3": 2}
+    found = {name: (entry.worst, entry.why) for name, entry in mended.operators.items()}
+    assert found == {"a": ("some", "refused in o3"), "b": ("right", ""), "c": ("error", "bare in o0")}
+    natively = page.merge(mended, page.summarise([record("b", "o3", "wrong", kernels="native")]))
+    assert natively.operators["b"].counts == {"f32 O3 forward": {"right": 1}, "f32 O3 native forward": {"wrong": 1}}
+    assert natively.operators["b"].worst == "wrong"
+    skipped = page.merge(mended, page.summarise([record("c", "o0", "skipped")]))
+    assert page.load(page.dump(skipped)).operators["c"].worst == "none"
+    assert page.merge(page.Summary("0", mended.operators), once) == once  # another torch
+
+
 def test_the_comparison_finds_what_is_wrong() -> None:
     x, none = torch.linspace(-1, 1, 12).reshape(3, 4), Results([], [])
     right = Results([x], [x, None])

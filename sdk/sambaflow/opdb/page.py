@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,10 +37,19 @@ fault, and listed first."""
 
 @dataclass(slots=True)
 class Entry:
-    """One operator: its judgement in each of ``COLUMNS``, and why where it is not right."""
+    """One operator: how many of its cases ended how, in each way of trying it, and why those that are not right.
 
-    states: dict[str, str] = field(default_factory=dict)
-    why: str = ""
+    ``counts``: by way and direction, such as ``f32 O3 gradient``. ``reasons``: by such names too, as short as the page
+    shows them.
+    """
+
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The judgement in each of ``COLUMNS``."""
+        return {column_name(dtype, training): self._state(dtype, training) for dtype, training in COLUMNS}
 
     @property
     def worst(self) -> str:
@@ -50,51 +59,105 @@ class Entry:
             return "some"
         return min(found, key=STATES.index, default="none")
 
+    @property
+    def why(self) -> str:
+        """The reason of the worst case that has one."""
+        ranks = [(_worst_rank(self.counts[name]), name) for name in self.reasons]
+        return self.reasons[min(ranks)[1]] if ranks else ""
+
+    def _state(self, dtype: str, training: bool) -> str:
+        plain, on_host = set[str](), set[str]()
+        for name, counts in self.counts.items():
+            words = name.split()
+            if words[0] == dtype and words[-1] == _direction(training):
+                (on_host if _HOST in words else plain).update(counts)
+        return _state(plain, on_host)
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All operators by name, and how many cases were judged by dtype and mode."""
+    """All operators by name."""
 
     torch: str
-    cases: Mapping[str, int]
     operators: Mapping[str, Entry]
+
+    @property
+    def cases(self) -> dict[str, int]:
+        """How many cases were judged in each way."""
+        found: dict[str, int] = defaultdict(int)
+        for entry in self.operators.values():
+            for name, counts in entry.counts.items():
+                found[name.rpartition(" ")[0]] += sum(counts.values())
+        return dict(sorted(found.items()))
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     """Sum up a sweep's records, those with ``host_fallback`` among them."""
     grouped: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    counted: dict[str, int] = defaultdict(int)
     for record in records:
         grouped[record["operator"]].append(record)
-        way = f"{record['dtype']} {record['mode'].upper()}"
-        counted[f"{way} --host-fallback" if record["host_fallback"] else way] += record["state"] != State.SKIPPED
     entries = {name: _entry(found) for name, found in sorted(grouped.items())}
-    return Summary(torch.__version__.partition("+")[0], dict(sorted(counted.items())), entries)
+    return Summary(torch.__version__.partition("+")[0], entries)
+
+
+def merge(former: Summary, found: Summary) -> Summary:
+    """``former`` with what was ``found``: an operator that was tried again in one way is as it was found there.
+
+    Results of another torch are dropped.
+    """
+    if former.torch != found.torch:
+        return found
+    merged = dict(former.operators)
+    for name, entry in found.operators.items():
+        before = merged.get(name, Entry())
+        kept = {way: reason for way, reason in before.reasons.items() if way not in entry.counts}
+        merged[name] = Entry({**before.counts, **entry.counts}, {**kept, **entry.reasons})
+    return Summary(found.torch, dict(sorted(merged.items())))
 
 
 def _entry(records: Sequence[dict[str, Any]]) -> Entry:
     entry = Entry()
-    for dtype, training in COLUMNS:
-        here = [r for r in records if r["dtype"] == dtype and r["training"] is training]
-        entry.states[column_name(dtype, training)] = _state(
-            [r["state"] for r in here if not r["host_fallback"]], [r["state"] for r in here if r["host_fallback"]]
-        )
-    for state in (State.WRONG, State.BARE, State.REFUSED):
-        if found := [r for r in records if r["state"] == state and not r["host_fallback"]]:
-            entry.why = shorten(
-                found[0]["text"] if state is State.REFUSED else f"{found[0]['code']} {found[0]['text']}"
-            )
-            break
+    grouped: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for record in records:
+        grouped[f"{_way(record)} {_direction(record['training'])}"].append(record)
+    for name, found in grouped.items():
+        states = [record["state"] for record in found if record["state"] != State.SKIPPED]
+        entry.counts[name] = {state: states.count(state) for state in sorted(set(states))}
+        bad = [r for r in found if r["state"] in _RANKS and not (r["host_fallback"] and r["state"] == State.REFUSED)]
+        if bad:
+            worst = min(bad, key=lambda record: _RANKS[record["state"]])
+            text = worst["text"]
+            entry.reasons[name] = shorten(text if worst["state"] == State.REFUSED else f"{worst['code']} {text}")
     return entry
+
+
+#: States of cases that have a reason, the worst first.
+_RANKS: Final[Mapping[str, int]] = {State.WRONG: 0, State.BARE: 1, State.REFUSED: 2}
+_HOST: Final = "--host-fallback"
+
+
+def _worst_rank(counts: Mapping[str, int]) -> int:
+    return min((_RANKS.get(state, len(_RANKS)) for state in counts), default=len(_RANKS))
+
+
+def _way(record: Mapping[str, Any]) -> str:
+    """``f32 O3``, with what was not as usual."""
+    words = [record["dtype"], record["mode"].upper()]
+    if record.get("kernels", "portable") != "portable":
+        words.append(record["kernels"])
+    return " ".join([*words, *([_HOST] if record["host_fallback"] else [])])
+
+
+def _direction(training: bool) -> str:
+    return "gradient" if training else "forward"
 
 
 def column_name(dtype: str, training: bool) -> str:
     """``f32 gradient``."""
-    return f"{dtype} {'gradient' if training else 'forward'}"
+    return f"{dtype} {_direction(training)}"
 
 
-def _state(states: Sequence[str], on_host: Sequence[str]) -> str:
-    found = set(states) - {State.SKIPPED}
+def _state(found: Set[str], on_host: Set[str]) -> str:
     if State.WRONG in found or State.WRONG in on_host:
         return "wrong"
     if State.BARE in found or State.BARE in on_host:
@@ -105,7 +168,7 @@ def _state(states: Sequence[str], on_host: Sequence[str]) -> str:
         return "right"
     if State.RIGHT in found:
         return "some"
-    return "host" if set(on_host) - {State.SKIPPED} == {State.RIGHT} else "refused"
+    return "host" if on_host == {State.RIGHT} else "refused"
 
 
 def shorten(text: str) -> str:
@@ -124,23 +187,25 @@ def shorten(text: str) -> str:
 
 
 def dump(summary: Summary) -> str:
-    """The data as JSON, an operator a line."""
-    lines = [
-        f"  {json.dumps(name)}: {json.dumps({**entry.states, **({'why': entry.why} if entry.why else {})})}"
-        for name, entry in summary.operators.items()
-    ]
-    head = f'"torch": {json.dumps(summary.torch)},\n "cases": {json.dumps(summary.cases)}'
-    return f'{{{head},\n "operators": {{\n' + ",\n".join(lines) + "\n}}\n"
+    """The data as JSON, an operator a line: cases by way and direction, and the reasons with what they are for."""
+    lines = []
+    for name, entry in summary.operators.items():
+        value: dict[str, object] = {way: counts for way, counts in sorted(entry.counts.items()) if counts}
+        why: dict[str, list[str]] = defaultdict(list)
+        for way, reason in sorted(entry.reasons.items()):
+            why[reason].append(way)
+        lines.append(f"  {json.dumps(name)}: {json.dumps({**value, **({'why': why} if why else {})})}")
+    return f'{{"torch": {json.dumps(summary.torch)},\n "operators": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 def load(text: str) -> Summary:
     """The inverse of ``dump``."""
     read = json.loads(text)
     operators = {}
-    for name, states in read["operators"].items():
-        why = states.pop("why", "")
-        operators[name] = Entry(states, why)
-    return Summary(read["torch"], read["cases"], operators)
+    for name, counts in read["operators"].items():
+        why = counts.pop("why", {})
+        operators[name] = Entry(counts, {way: reason for reason, ways in why.items() for way in ways})
+    return Summary(read["torch"], operators)
 
 
 def write(summary: Summary) -> str:

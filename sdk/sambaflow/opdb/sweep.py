@@ -25,7 +25,10 @@ CASE_LIMIT_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which cases. ``part`` of ``parts``: every so many-th operator. ``count`` operators drawn by ``seed``; 0 = all."""
+    """Which cases. ``part`` of ``parts``: every so many-th operator. ``count`` operators drawn by ``seed``; 0 = all.
+
+    ``kernels``: what ``prepare_environment`` was given; it stands in the records.
+    """
 
     operators: tuple[str, ...] = ()
     part: int = 1
@@ -37,6 +40,7 @@ class Plan:
     host_fallback: bool = False
     count: int = 0
     seed: int = 0
+    kernels: str = "portable"
 
 
 def choose_operators(plan: Plan, names: Sequence[str]) -> list[str]:
@@ -69,7 +73,7 @@ def run_plan(plan: Plan, out: Path) -> Iterator[dict[str, Any]]:
         for name in choose_operators(plan, list(table)):
             samples = chosen_samples(table[name], plan.samples)
             for case in cases_of(plan, name, len(samples)):
-                record: dict[str, Any] = asdict(case)
+                record: dict[str, Any] = {**asdict(case), "kernels": plan.kernels}
                 if key_of(record) in done:
                     continue
                 _current(out).write_text(json.dumps(record))
@@ -147,7 +151,7 @@ def read_records(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def key_of(record: dict[str, Any]) -> tuple[object, ...]:
     """What tells one case from another."""
-    return tuple(record[name] for name in Case.__slots__)
+    return (*(record[name] for name in Case.__slots__), record.get("kernels", "portable"))
 
 
 def prepare_environment(kernels: str) -> None:
