@@ -211,9 +211,10 @@ def _pixels(config: Any) -> Iterator[torch.Tensor]:
 
 def _patches(config: Any, names: list[str]) -> Iterator[dict[str, torch.Tensor]]:
     """Two images of 4 by 4 patches, each patch a row, and the shapes that a model wants with them."""
+    config = getattr(config, "vision_config", config)
     side = _first(config, ("patch_size",)) or 14
     channels = _first(config, ("in_channels", "num_channels", "in_chans")) or 3
-    depth = _first(config, ("temporal_patch_size",)) or 1
+    depth = _first(config, ("temporal_patch_size", "patch_temporal")) or 1
     pixels = "hidden_states" if "hidden_states" in names and "pixel_values" not in names else "pixel_values"
     if "spatial_shapes" in names:
         shapes = torch.tensor([[4, 4]] * BATCH)
@@ -300,23 +301,24 @@ def _find_labels(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any)
 def _build_vision(case: Case) -> Built:
     declare_torchvision()
     failures: list[str] = []
+    too_many = ""
     for side, options in itertools.product((64, 96, 128, 160, 192, 224, 256, 299), _vision_options(case)):
         try:
             make = _making_vision(case, side, options)
             if (least := _count_on_meta(make)) > MOST_PARAMETERS:
-                raise CannotBuild(f"{least:,} parameters: too many for this sweep")
+                too_many = f"{least:,} parameters: too many for this sweep"
+                failures.append(too_many)
+                continue
             model = make(True)
             count = sum(p.numel() for p in model.parameters())
             inputs = {"x": torch.randn(BATCH, 3, side, side, generator=torch.Generator().manual_seed(3))}
             _try(model, inputs)
             Probed(model.train(), True)(**inputs).backward()
-        except CannotBuild:
-            raise
         except Exception as reason:  # noqa: BLE001 -- what others wrote raises anything
             failures.append(f"{side}: {type(reason).__name__}: {' '.join(str(reason).split())[:160]}")
             continue
         return Built(functools.partial(make, True), inputs, {}, count)
-    raise CannotBuild(f"{failures[0]} … {failures[-1]}")
+    raise CannotBuild(too_many or f"{failures[0]} … {failures[-1]}")
 
 
 def _count_on_meta(make: Callable[[bool], nn.Module]) -> int:
@@ -329,11 +331,11 @@ def _count_on_meta(make: Callable[[bool], nn.Module]) -> int:
 
 
 def _vision_options(case: Case) -> list[dict[str, Any]]:
-    return [{}, {"img_size": 0}] if case.suite == "timm" else [{"image_size": 0}, {}]
+    return [{}, {"img_size": 0}, {"depth": 2}] if case.suite == "timm" else [{"image_size": 0}, {}]
 
 
 def _making_vision(case: Case, side: int, options: dict[str, Any]) -> Callable[[bool], nn.Module]:
-    sized = dict.fromkeys(options, side)
+    sized = {name: value or side for name, value in options.items()}
 
     def make(is_real: bool) -> nn.Module:
         torch.manual_seed(0)

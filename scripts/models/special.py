@@ -39,11 +39,47 @@ _ROTARY: Final = {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "defau
 
 _SERIES: Final = {"prediction_length": 4, "context_length": 8, "num_time_features": 1}
 
+_RT_RESNET: Final = {
+    "model_type": "rt_detr_resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
+    "layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"],
+}  # fmt: skip
+_RT_DETR: Final = {
+    "backbone_config": _RT_RESNET, "backbone": None, "encoder_in_channels": [16, 24, 32], "d_model": 32,
+    "decoder_in_channels": [32, 32, 32], "encoder_hidden_dim": 32, "num_queries": 8,
+}  # fmt: skip
+
+_GROUNDING: Final = {
+    "backbone_config": {**_SWIN, "out_features": ["stage2", "stage3", "stage4"]}, "backbone": None,
+}  # fmt: skip
+
+_COMPASS: Final = {
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 10000.0, "rope_type": "default", "mrope_section": [2, 1, 1]},
+    },
+}
+
 #: Kind of model → attributes of its configuration; ``Part`` adds to those of a part.
 SPECIAL_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "bamba": {"attn_layer_indices": [1]},
-    "autoformer": _SERIES,
+    "autoformer": {**_SERIES, "label_length": 4},
+    "blip-2": {"image_token_index": 90},
+    "instructblip": {"image_token_index": 90},
+    "instructblipvideo": {"video_token_index": 90, "num_query_tokens": 4},
+    "cohere_compass_text": _COMPASS,
+    "cohere_compass": {"text_config": Part(_COMPASS)},
+    **dict.fromkeys(
+        ("rt_detr", "rt_detr_v2", "d_fine", "deimv2", "pp_doclayout_v2", "pp_doclayout_v3", "pp_doclayout_v4"), _RT_DETR
+    ),
+    **dict.fromkeys(("grounding-dino", "mm-grounding-dino"), _GROUNDING),
+    "dpt": {
+        "num_hidden_layers": 4,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "neck_hidden_sizes": [16] * 4,
+        "fusion_hidden_size": 16,
+    },
+    "zoedepth": {**_DEPTH, "bottleneck_features": 16},
+    "tvp": {"max_img_size": 64, "visual_prompt_size": 16},
     "informer": _SERIES,
     "time_series_transformer": _SERIES,
     "detr": _BACKBONE,
@@ -101,20 +137,33 @@ SPECIAL_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pocket_tts_audio_tokenizer_decoder": {"upsample_groups": 32},
     "esmc": {"num_key_value_heads": 4},
     "chameleon": {"vocabulary_map": {"<image>": 4, "IMGIMGA": 5}},
-    "granite_speech5_ctc": {"context_size": 8},
+    "granite_speech5_ctc": {"encoder_config": Part(context_size=8)},
     "granite_speech5_encoder": {"context_size": 8},
-    "lw_detr": {"num_windows": 4},
+    "lw_detr": {"backbone_config": Part(num_windows=4, image_size=64)},
     "moonshine_streaming": {"num_key_value_heads": 4},
     "timm_backbone": {"backbone": "resnet10t", "use_timm_backbone": True},
     "step3p7": {"text_config": Part(sliding_window=8)},
     "pi0": {"chunk_size": 4, "max_state_dim": 8, "max_action_dim": 8},
     "nemo_speechlm": {"head_config": Part(audio_hidden_size=32)},
-    "xlstm": {"hidden_size": 64, "num_heads": 4, "qk_dim_factor": 0.5, "v_dim_factor": 1.0, "chunk_size": 16},
+    "xlstm": {
+        "hidden_size": 64,
+        "embedding_dim": 64,
+        "num_heads": 4,
+        "qk_dim_factor": 0.5,
+        "v_dim_factor": 1.0,
+        "chunk_size": 16,
+    },
     "sapiens2": {"num_key_value_heads": None},
     "patchtst": {"context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2},
     "patchtsmixer": {"context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2},
     "timesfm": {"context_length": 64, "horizon_length": 16, "patch_length": 16},
     "bridgetower": {"text_config": Part(num_attention_heads=4), "vision_config": Part(hidden_size=32)},
+    "dia": {
+        "encoder_config": Part(hidden_size=32),
+        "decoder_config": Part(
+            cross_hidden_size=32, cross_head_dim=8, cross_num_attention_heads=4, cross_num_key_value_heads=4
+        ),
+    },
     "pix2struct": {"vision_config": Part(patch_embed_hidden_size=32), "text_config": Part(hidden_size=32)},
 }
 
@@ -188,11 +237,11 @@ def _queries(config: Any) -> dict[str, torch.Tensor]:
 
 def _image_and_text(config: Any) -> dict[str, torch.Tensor]:
     """As many ids of the image's token as the model has queries."""
-    count, token = config.num_query_tokens, getattr(config, "image_token_index", None) or config.image_token_id
+    is_video = "video" in config.model_type
+    count, token = config.num_query_tokens * (4 if is_video else 1), 90
     ids = torch.cat([torch.full((2, count), token), _ids()], 1)
     side = config.vision_config.image_size
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": _random(2, 3, side, side)}
-    is_video = "video" in config.model_type
     if "instruct" in config.model_type:
         given |= {"qformer_input_ids": _ids(), "qformer_attention_mask": torch.ones(2, 12, dtype=torch.long)}
     if is_video:
@@ -208,9 +257,9 @@ def _grounded(config: Any) -> dict[str, torch.Tensor]:
 
 
 def _flat_patches(config: Any) -> dict[str, torch.Tensor]:
-    side = config.vision_config.patch_size
+    width = config.vision_config.patch_embed_hidden_size
     places = torch.stack(torch.meshgrid(torch.arange(1.0, 4), torch.arange(1.0, 4), indexing="ij"), -1).reshape(9, 2)
-    rows = torch.cat([places.expand(2, 9, 2), _random(2, 9, 3 * side * side)], -1)
+    rows = torch.cat([places.expand(2, 9, 2), _random(2, 9, width)], -1)
     return {"flattened_patches": rows, "attention_mask": torch.ones(2, 9), "decoder_input_ids": _ids(7)}
 
 
@@ -257,7 +306,7 @@ def _robot(config: Any) -> dict[str, torch.Tensor]:
 def _noised(config: Any) -> dict[str, torch.Tensor]:
     return {
         "noise_embeds": _random(2, 4, config.hidden_size),
-        "context_hidden_states": _random(2, 12, config.hidden_size),
+        "context_hidden_states": _random(2, 12, 2 * config.hidden_size),
     }
 
 
@@ -268,7 +317,23 @@ def _interleaved(config: Any) -> dict[str, torch.Tensor]:
 
 
 def _channel_first(channels: int) -> Callable[[Any], dict[str, torch.Tensor]]:
-    return lambda config: {"hidden_states": _random(2, channels or config.hidden_size, 640 if channels else 4)}
+    return lambda config: {"hidden_states": _random(2, channels or config.hidden_size, 6400 if channels else 4)}
+
+
+def _windows(config: Any) -> dict[str, torch.Tensor]:
+    return {"input_features": _random(2, config.num_mel_bins, 200), "input_features_mask": torch.ones(2, 200).long()}
+
+
+def _stacked(config: Any) -> dict[str, torch.Tensor]:
+    return {"input_features": _random(2, 32, 320)}
+
+
+def _with_task(config: Any) -> dict[str, torch.Tensor]:
+    return {"pixel_values": _random(2, 3, 64, 64), "task_inputs": _ids(config.task_seq_len)}
+
+
+def _steps_of_codes(config: Any) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.cat([_ids()[..., None]] * (config.num_codebooks + 1), -1)}
 
 
 def _mono(config: Any) -> dict[str, torch.Tensor]:
@@ -286,6 +351,11 @@ SPECIAL_INPUTS: Final[Mapping[str, Callable[[Any], dict[str, torch.Tensor]]]] = 
     **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _image_and_text),
     **dict.fromkeys(("efficientloftr", "lightglue"), _pairs),
     "decision_transformer": _trajectories,
+    "qwen3_asr_encoder": _windows,
+    "granite_speech5_encoder": _stacked,
+    "granite_speech5_ctc": _stacked,
+    "oneformer": _with_task,
+    "kyutai_speech_to_text": _steps_of_codes,
     "lxmert": _regions,
     "blip_2_qformer": _queries,
     "kosmos-2": _grounded,
