@@ -31,4 +31,12 @@ HOST_FALLBACK: Final = Setting(
     parse_bool,
 )  # fmt: skip
 
-COMPILER_SETTINGS: Final = (KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SECTION_CACHE, KERNEL_CACHE, ROUTES)
+SUPPOSE_EXAMPLE: Final = Setting(
+    "suppose_example", False,
+    "Where forward looks at values that depend on inputs, compile for those that the example inputs give; each run "
+    "checks them.", parse_bool,
+)  # fmt: skip
+
+COMPILER_SETTINGS: Final = (
+    KERNELS, PRECISION, ARCH, WORKERS, HOST_FALLBACK, SUPPOSE_EXAMPLE, SECTION_CACHE, KERNEL_CACHE, ROUTES,
+)  # fmt: skip

@@ -343,6 +343,7 @@ def _mono(config: Any) -> dict[str, torch.Tensor]:
 #: Kind of model → its inputs.
 SPECIAL_INPUTS: Final[Mapping[str, Callable[[Any], dict[str, torch.Tensor]]]] = {
     "switch_transformers": _with_mask,
+    "longt5": _with_mask,
     **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _series),
     **dict.fromkeys(("patchtst", "patchtsmixer"), _patched_series),
     **dict.fromkeys(("timesfm", "timesfm2_5"), _forecast),

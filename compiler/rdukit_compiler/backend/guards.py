@@ -1,8 +1,9 @@
-"""Conditions that ask whether numbers are finite: forward is recorded as if they were, and each run checks it.
+"""Values that forward looks at and that depend on data: it is recorded as if they were known, and each run checks it.
 
 Models guard against overflow with ``if not torch.isfinite(x).all(): x = clamp(x)``. A record takes one way: that of
 finite numbers. It holds a call that checks the condition, so that a run in which it is otherwise ends in an error
-before any weight is updated. Conditions that depend on data in another way stay refused.
+before any weight is updated. Values that depend on data in another way are refused, unless the user lets those of
+the example inputs stand for all (``SUPPOSE_EXAMPLE``): one graph for labels without gaps, or for batches of one length.
 """
 
 import linecache
@@ -31,6 +32,12 @@ def record_guard(condition: torch.Tensor, expected: bool | int) -> None:
     """Record the check that ``condition``, of one element, is ``expected``, and where forward asks for it."""
     value = condition.reshape(())
     holds = value == expected if not isinstance(expected, bool) else value if expected else value.logical_not()
+    aten._functional_assert_async.msg(holds, _place(sys._getframe()), holds)
+
+
+def record_equality(values: torch.Tensor, expected: torch.Tensor) -> None:
+    """Record the check that whole numbers, or a mask, are ``expected``, and where forward asks for them."""
+    holds = (values == expected).all()
     aten._functional_assert_async.msg(holds, _place(sys._getframe()), holds)
 
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rdukit_compiler.backend.guards import IF_FINITE
-from rdukit_compiler.backend.record_marks import FIXED_META, READ_META
+from rdukit_compiler.backend.record_marks import EXAMPLE_META, FIXED_META, READ_META
 
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
@@ -39,18 +39,19 @@ FindOrigin = Callable[[torch.Tensor], fx.Node | None]
 
 
 def find_known(
-    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, if_finite: bool = False
+    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, supposing: bool = False
 ) -> torch.Tensor | None:  # fmt: skip
     """The tensor of ``node`` with its values; None if they are not known before the program runs.
 
     Args:
         root: holds the constants of a graph that has no module yet.
-        if_finite: what they are if all numbers that the program asks about (``torch.isfinite``) are finite.
+        supposing: what they are if all numbers that the program asks about (``torch.isfinite``) are finite, and inputs
+            those of the example, where this is known.
     """
     if (answer := _certain_comparison(node)) is not None:
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
             return torch.tensor(answer)
-    order = _operators_before(node, root, origin_of, if_finite)
+    order = _operators_before(node, root, origin_of, supposing)
     if order is None:
         return None
     made: dict[fx.Node, Any] = {}
@@ -144,7 +145,7 @@ def _certain_comparison(node: fx.Node) -> bool | None:
 
 
 def _operators_before(
-    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, if_finite: bool
+    node: fx.Node, root: torch.nn.Module, origin_of: FindOrigin, supposing: bool
 ) -> list[tuple[fx.Node, fx.Node | torch.Tensor | None]] | None:
     """Nodes in the order to compute them, each with the tensor or the other record's node that it equals.
 
@@ -167,7 +168,9 @@ def _operators_before(
             needed = [source] if isinstance(source, fx.Node) else []
         elif FIXED_META in current.meta:
             source = current.meta[FIXED_META]
-        elif if_finite and current.target in IF_FINITE:
+        elif supposing and EXAMPLE_META in current.meta:
+            source = current.meta[EXAMPLE_META]
+        elif supposing and current.target in IF_FINITE:
             with unset_fake_temporarily(), disable_proxy_modes_tracing():
                 source = torch.tensor(IF_FINITE[current.target]).expand(tuple(current.meta["val"].shape))
             needed = []

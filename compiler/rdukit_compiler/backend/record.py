@@ -24,7 +24,7 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
-from rdukit_compiler.backend.guards import record_guard
+from rdukit_compiler.backend.guards import record_equality, record_guard
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
     INDEXED,
@@ -38,6 +38,7 @@ from rdukit_compiler.backend.known_values import (
 )
 from rdukit_compiler.backend.record_marks import (
     DTYPE_READERS_META,
+    EXAMPLE_META,
     FIXED_META,
     FOLLOWED_META,
     NAMED_META,
@@ -70,7 +71,7 @@ _NAMING: Final = frozenset({torch.Tensor.float})
 def record_forward(
     function: Callable[..., Any], values: Sequence[torch.Tensor], origin_of: FindOrigin = lambda tensor: None,
     followed: Sequence[bool] = (), where: Callable[[], str | None] = lambda: "",
-    fixed: Mapping[int, torch.Tensor] | None = None,
+    fixed: Mapping[int, torch.Tensor] | None = None, examples: Mapping[int, torch.Tensor] | None = None,
 ) -> fx.GraphModule:  # fmt: skip
     """Record the calls of ``function(list of tensors)``; each node has its result in ``meta["val"]``.
 
@@ -82,11 +83,13 @@ def record_forward(
         followed: which of ``values`` stand for tensors that require a gradient.
         where: the module that runs at the moment; None while none does.
         fixed: position among ``values`` → the tensor that never changes and that it stands for.
+        examples: position among ``values`` → an example of it, whose values are supposed where ``function`` looks.
     Raises:
         Whatever ``function`` raises.
     """
     recorder = _Recorder(None, "fake", True, True, False, False, True, _disable_torch_fn_metadata_mode=True)
     recorder.origin_of, recorder.followed, recorder.fixed = origin_of, followed, fixed or {}
+    recorder.examples = examples or {}
     recorder.where, recorder.dtype_readers = where, set()
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
     with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
@@ -121,6 +124,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
     origin_of: FindOrigin
     followed: Sequence[bool]
     fixed: Mapping[int, torch.Tensor]
+    examples: Mapping[int, torch.Tensor]
     where: Callable[[], str | None]
     dtype_readers: set[str | None]
 
@@ -137,6 +141,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
             _error_on_data_dependent_ops=self._error_on_data_dependent_ops,
         )
         self.proxy_mode.origin_of, self.proxy_mode.fixed = self.origin_of, self.fixed
+        self.proxy_mode.examples = self.examples
 
     def _convert_args_to_fake(self, args: Any) -> Any:
         (values,) = args
@@ -235,6 +240,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         self._plain: dict[object, bool] = {}
         self.origin_of: FindOrigin = lambda tensor: None
         self.fixed: Mapping[int, torch.Tensor] = {}
+        self.examples: Mapping[int, torch.Tensor] = {}
+        self._has_marks = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
@@ -266,9 +273,10 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                     return are_equal(sides)
             if name == "aten::ctc_loss":
                 func, args = with_known_lengths(func, args, self._known)
-            if name in INDEXED and (positions := with_known_positions(args[1], self._known)) is not None:  # type: ignore[arg-type]
+            find = self._supposed if self.examples else self._known
+            if name in INDEXED and (positions := with_known_positions(args[1], find)) is not None:  # type: ignore[arg-type]
                 args = (args[0], positions, *args[2:])
-            elif _depends_on_data(func) and (found := compute_known(func, args, kwargs, self._known)) is not None:
+            elif _depends_on_data(func) and (found := compute_known(func, args, kwargs, find)) is not None:
                 return found
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
@@ -313,29 +321,39 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _number(self, tensor: Any) -> bool | int | float | None:
-        """The number in a tensor, if it is known, or if it is a condition that only asks for finite numbers."""
+        """The number in a tensor, if it is known, or supposed: see ``find_known``."""
         if (known := self._known(tensor)) is not None:
             return number_in(known)
-        if tensor.dtype.is_floating_point or (supposed := self._known(tensor, if_finite=True)) is None:
+        if tensor.dtype.is_floating_point or (supposed := self._known(tensor, supposing=True)) is None:
             return None
         number = number_in(supposed)
         with self:
             record_guard(tensor, number)  # type: ignore[arg-type]
         return number
 
-    def _known(self, tensor: Any, if_finite: bool = False) -> torch.Tensor | None:
+    def _supposed(self, tensor: Any) -> torch.Tensor | None:
+        """A known tensor, or whole numbers or a mask as the example gives them, which each run checks."""
+        if (known := self._known(tensor)) is not None or tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return known
+        if (supposed := self._known(tensor, supposing=True)) is not None:
+            with self:
+                record_equality(tensor, supposed)
+        return supposed
+
+    def _known(self, tensor: Any, supposing: bool = False) -> torch.Tensor | None:
         """The tensor with its values, if they depend on no input, parameter or buffer: see ``find_known``."""
         if not isinstance(tensor, FakeTensor):
             return tensor if isinstance(tensor, torch.Tensor) else None
         entry = self.tracer.tensor_tracker.get(tensor)
         node = entry.proxy.node if entry is not None else self.origin_of(tensor)
         root: torch.nn.Module = self.tracer.root  # type: ignore[union-attr]
-        if self.fixed:
+        if not self._has_marks:
+            self._has_marks = True
             placeholders = [n for n in self.tracer.graph.nodes if n.op == "placeholder"]
-            for place, held in self.fixed.items():
-                placeholders[place].meta[FIXED_META] = held
-            self.fixed = {}
-        return None if node is None else find_known(node, root, self.origin_of, if_finite)
+            for key, values in ((FIXED_META, self.fixed), (EXAMPLE_META, self.examples)):
+                for place, held in values.items():
+                    placeholders[place].meta[key] = held
+        return None if node is None else find_known(node, root, self.origin_of, supposing)
 
     def _repeat(
         self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]

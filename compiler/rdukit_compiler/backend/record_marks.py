@@ -22,6 +22,8 @@ FOLLOWED_META: Final = "rdukit_followed"
 NAMED_META: Final = "rdukit_named_dtype"
 #: A placeholder stands for a tensor that never changes, whose values forward may look at: that tensor.
 FIXED_META: Final = "rdukit_fixed"
+#: A placeholder stands for an input whose example values forward may look at, each run being checked: those values.
+EXAMPLE_META: Final = "rdukit_example"
 #: It has looked.
 READ_META: Final = "rdukit_read"
 #: Of the whole record: modules in which the program looked up the dtype of a float32 tensor.

@@ -1,6 +1,7 @@
 """The check of a condition that forward was compiled for: torch's operator, with an error of ours.
 
-A model that asks whether its numbers are finite is compiled for those that are. Guards run when all other sections of
+A model that asks whether its numbers are finite is compiled for those that are, and by opt-in one that looks at other
+data for what the example inputs gave. Guards run when all other sections of
 forward have, before any gradient is computed and any weight is updated. Source: ours.
 """
 
@@ -21,9 +22,10 @@ def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> tor
     """
     if not bool(holds):
         raise SectionFailed(
-            f"forward asks at {asked}, and was compiled for finite numbers; in this run some are NaN or infinite. "
-            "Nothing was trained by this run: look for what made them (its inputs, the learning rate, --precision "
-            "f32), or write what forward does with them without a condition: torch.where, torch.nan_to_num, clamp"
+            f"forward looks at data at {asked}: it was compiled for what finite numbers give, or with "
+            "RDUKIT_SUPPOSE_EXAMPLE the example inputs, and this run gives something else. Nothing was trained by it: "
+            "look for NaN and infinity (inputs, learning rate, --precision f32), or write it without a condition: "
+            "torch.where, torch.nan_to_num, clamp, masks"
         )
     return token.clone()
 

@@ -62,7 +62,7 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
             "Python numbers cannot depend on data: use torch.where, masks, topk or nonzero_static, or pass the "
-            "value in as an argument"
+            "value in as an argument; RDUKIT_SUPPOSE_EXAMPLE=1 compiles for the values of the example inputs alone"
         )
     return TraceError(f"tracing forward of {model!r} failed {where}: {kind}: {text}")
 

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnsupportedOperator
+from rdukit.settings import resolve
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from rdukit_compiler.settings import SUPPOSE_EXAMPLE
 from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
@@ -116,6 +118,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
     fixed = fixed_buffers(model, buffers, len(named) + len(parameters))
+    examples = _examples(named) if resolve(SUPPOSE_EXAMPLE) else {}
 
     def record(way: Way) -> torch.fx.GraphModule:
         trackers.clear()
@@ -127,7 +130,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
             if way.follows_gradients:
                 values = [v.requires_grad_(t.requires_grad) for v, t in zip(values, originals, strict=True)]
             followed = [t.requires_grad for t in originals]
-            return record_forward(forward, values, origin_of, followed, lambda: running[-1] if running else None, fixed)
+            where = lambda: running[-1] if running else None  # noqa: E731
+            return record_forward(forward, values, origin_of, followed, where, fixed, examples)
 
     try:
         recorded = record_some_way(record)
@@ -202,6 +206,11 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
         if named.setdefault(tensor.sn_name, tensor) is not tensor:
             raise TraceError(f"two inputs are called {tensor.sn_name!r}; names of a graph's inputs must differ")
     return named
+
+
+def _examples(named: Mapping[str, SambaTensor]) -> dict[int, torch.Tensor]:
+    """Values of inputs by position, of those that have any."""
+    return {place: t.torch_tensor().detach() for place, t in enumerate(named.values()) if t.has_data}
 
 
 def _check_modules(model: nn.Module) -> None:
