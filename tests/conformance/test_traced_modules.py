@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
+from rdukit.errors import TraceError
 from sambaflow import samba
 from sambaflow.samba import orthogonal_maps
 from sambaflow.testing import compare_step, load_model
@@ -178,3 +179,26 @@ def test_attention_takes_a_mask_that_is_an_input(tmp_path: Path) -> None:
 
     given = samba.randn(2, 5, 8, name="x"), samba.from_torch_tensor(torch.zeros(5, 5).fill_diagonal_(-1e9), name="mask")
     compare_step(Attending(), given, tmp_path)
+
+
+def test_a_library_that_asks_for_torch_tensors_gets_them(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+            if not (isinstance(mask, torch.Tensor) and mask.dim() == 3):
+                mask = mask[:, None, :, None].expand(2, 5, 5)
+            return self.lin(x).tanh() * mask.sum(-1, keepdim=True)
+
+    compare_step(Masked(), (samba.randn(2, 5, 4, name="x"), samba.ones(2, 5, 5, name="mask")), tmp_path)
+
+
+def test_the_first_failure_is_told(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(len(x.sn_name), 7)
+
+    with pytest.raises(TraceError, match="shape '\\[5, 7\\]' is invalid"):
+        load_model(Named(), samba.randn(2, 5, name="given"), tmp_path)

@@ -21,19 +21,25 @@ class Way:
 
 
 def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
-    """Record, by another way for as long as a failure asks for one.
+    """Record, by another way for as long as a failure asks for one, and at last on torch tensors whatever it is.
+
+    Libraries ask ``isinstance(mask, torch.Tensor)``, which a SambaTensor is not, and fail somewhere else.
 
     Raises:
         Whatever the first failure was that no other way mends.
     """
-    way = Way()
+    way, first = Way(), None
     while True:
         try:
             return record(way)
         except (AttributeError, RuntimeError, TypeError, ValueError) as cause:
+            if first is not None:
+                raise first from None
             other = find_other_way(way, cause)
             if other == way:
-                raise
+                if way.is_plain:
+                    raise
+                first, other = cause, replace(way, is_plain=True)
             way = other
         if way.imports_all:
             importlib.import_module("torch._dynamo")
