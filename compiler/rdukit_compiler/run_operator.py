@@ -169,10 +169,18 @@ def _viewed(op: str) -> Callable[..., Any]:
     return form
 
 
-def _batch_norm(*args: Any) -> torch.Tensor:
-    """With f32 statistics and a bf16 input: fake tensors allow the mix, the CPU does not. Keeps the input's dtype."""
-    made: torch.Tensor = torch.ops.aten.batch_norm.default(*(promote_floats(list(args)) or args))
-    return made.to(args[0].dtype)
+def _norm(op: str) -> Callable[..., Any]:
+    """A norm in f32 inside, rounded once: torch's own bf16 form keeps mean and deviation in bf16 for its backward, and
+    adds up the parameters' gradients in bf16, which stop growing after a few hundred rows. Keeps the dtype of x.
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        wide = [_as_wide(value) for value in (x, *args)]
+        named = {key: _as_wide(value) for key, value in kwargs.items()}
+        made: torch.Tensor = callable_of(op)(*(promote_floats(wide) or wide), **named)
+        return made.to(x.dtype)
+
+    return form
 
 
 def _wide(op: str) -> Callable[..., Any]:
@@ -186,15 +194,6 @@ def _wide(op: str) -> Callable[..., Any]:
         return callable_of(op)(*(_as_wide(a) for a in args), **{key: _as_wide(value) for key, value in kwargs.items()})
 
     return form
-
-
-def _layer_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """In f32 inside, rounded once: torch's own bf16 form adds up the parameters' gradients in bf16, which stop growing
-    after a few hundred rows. Keeps the dtype of x.
-    """
-    wide = {key: _as_wide(value) for key, value in kwargs.items()}
-    made: torch.Tensor = torch.ops.aten.layer_norm.default(_as_wide(x), *(_as_wide(a) for a in args), **wide)
-    return made.to(x.dtype)
 
 
 def _rounded_once(op: str) -> Callable[..., Any]:
@@ -225,19 +224,21 @@ _CONVOLUTIONS = (
     "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
 )  # fmt: skip
+_NORMS = (
+    "aten.layer_norm.default", "aten.batch_norm.default", "aten.group_norm.default", "aten.instance_norm.default",
+)  # fmt: skip
 _FORMS: dict[str, Callable[..., Any]] = {
     **{op: convolution_form(op) for op in _CONVOLUTIONS},
+    **{op: _norm(op) for op in _NORMS},
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
     "aten.embedding_renorm.default": embedding_renorm,
     CUSTOM_FUNCTION: custom_function,
     INT8_LINEAR: int8_linear,
     INT8_EMBEDDING: int8_embedding,
-    "aten.layer_norm.default": _layer_norm,
     "aten.index.Tensor": index,
     "aten.index_put.default": index_put,
     "aten.index_fill.int_Tensor": index_fill,
-    "aten.batch_norm.default": _batch_norm,
     "aten.dropout.default": dropout,
     "aten.feature_dropout.default": feature_dropout,
     "aten.lstm.input": lstm,
