@@ -4,7 +4,6 @@ The record is ATen at the level before decomposition: ``linear``, ``layer_norm``
 the words that fusion rules use.
 """
 
-import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ from rdukit.errors import CompileError, RdukitError, UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.backend.custom_functions import ENTRY
-from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
+from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, find_functional, name_of
 from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NAMED_META, NO_GRAD_META
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory, taken_again
+from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
 from rdukit_compiler.update_order import move_copies, reads_after
+from rdukit_compiler.views import Emit, asks_for_places, look_up_places, scatter_places, show_again, shown_places
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ _BROADCAST: Final = "aten.broadcast_tensors.default"
 #: Labels of an operator that keeps its declared precision, and of most others.
 _EXACT: Final = {"graphamp": "disabled"}
 _UNLABELLED: Final[Mapping[str, str]] = {}
+_NO_KWARGS: Final[Mapping[str, Argument]] = {}
 
 #: (x, weight, bias, mean, variance, train, momentum, …): operators that update mean and variance when they train.
 _KEEP_STATISTICS: Final = frozenset({"aten.batch_norm.default", "aten.instance_norm.default"})
@@ -81,7 +82,7 @@ class _Converter:
         self._values: dict[str, Value] = {value.name: value for value in inputs}
         self._operators: list[Operator] = []
         #: What each torch node stands for now; an in-place operator moves it on.
-        self._aliases = Aliases(self._take_again)
+        self._aliases = Aliases(self._show_again)
         #: Graph input → its node in the record.
         self._roots: dict[str, fx.Node] = {}
         #: Buffer → the value that forward leaves in it.
@@ -224,6 +225,13 @@ class _Converter:
                 self._aliases.tie(node, first[index])  # forward may have given a view
             self._aliases.define(node, self._tuples[source][index], first)
             return
+        if asks_for_places(node):
+            self._show_places(node)
+            return
+        if op == "aten.as_strided_scatter.default":
+            value, source = (self._named(n) for n in node.args[:2])
+            self._aliases.define(node, scatter_places(node, value, source, self._emitting(node)))
+            return
         args = tuple(encode(a, self._name_of_value) for a in node.args)
         kwargs = {k: encode(v, self._name_of_value) for k, v in node.kwargs.items()}
         if (mutated := self._mutated(node)) is not None:
@@ -321,7 +329,7 @@ class _Converter:
         """``target`` stands for ``value`` from now on; a buffer, or what it is a view of, is updated."""
         root = self._aliases.root(target)
         moved = self._aliases.overwrite(
-            target, value, lambda op, args: self._emit(node, op, args), what,
+            target, value, self._emitting(node), what,
             lambda new, former: self._keep_gradient(node, new, former), self._is_untracked,
         )  # fmt: skip
         buffer = next((name for name, node in self._roots.items() if node is root), None)
@@ -376,14 +384,57 @@ class _Converter:
             self._move(node, statistic, moved, word)
         return (*args[:3], None, None, *args[5:])
 
-    def _emit(self, node: fx.Node, op: str, args: list[Argument]) -> str:
+    def _show_again(self, view: fx.Node, base: fx.Node, base_value: str) -> str | None:
+        """A view of what has been overwritten, as it is now.
+
+        Autograd may not follow a view that was taken while gradients were off: none of what carries one.
+        """
+        is_untracked = NO_GRAD_META in view.meta and not _gives_itself(view)
+        if asks_for_places(view):  # it may show more than its operand, which alone says whether a gradient flows
+            is_untracked = is_untracked or self._named(view.args[0]) not in self._carrying
+        if is_untracked and base_value in self._carrying:
+            return None
+        return show_again(view, base, base_value, self._name_of_value, self._emitting(view))
+
+    def _show_places(self, node: fx.Node) -> None:
+        """``as_strided``, of its operand or of the tensor that owns that one's memory."""
+        operand = node.args[0]
+        assert isinstance(operand, fx.Node)
+        carries = self._named(operand) in self._carrying
+        shown = shown_places(node, self._aliases.root(operand), carries)
+        value = self._named(shown)
+        if value in self._carrying and not carries:
+            value = self._without_gradient(node, value)
+        self._aliases.define(node, look_up_places(node, shown, value, self._emitting(node)), shown)
+
+    def _emitting(self, node: fx.Node) -> Emit:
+        def emit(op: str, args: list[Argument], kwargs: Mapping[str, Argument] = _NO_KWARGS) -> str:
+            return self._emit(node, op, args, kwargs)
+
+        return emit
+
+    def _named(self, item: object) -> str:
+        name = self._name_of_value(item)
+        assert name is not None
+        return name
+
+    def _emit(self, node: fx.Node, op: str, args: list[Argument], kwargs: Mapping[str, Argument] = _NO_KWARGS) -> str:
         """Add an operator of our own making beside ``node``; returns its value's name."""
         op_type, module = op.split(".")[1], str(node.meta.get(MODULE_META, ""))
         name = self._unique("__".join(filter(None, (self._model, module.replace(".", "__"), _label(op_type)))))
-        value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self._infer(op, args))
+        value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self._infer(op, args, kwargs))
         self._values[value.name] = value
         self._append(
-            Operator(name, op, op_type, tuple(args), {}, (value.name,), module, dict(node.meta.get(LABELS_META, {})))
+            Operator(
+                name,
+                op,
+                op_type,
+                tuple(args),
+                dict(kwargs),
+                (value.name,),
+                module,
+                dict(node.meta.get(LABELS_META, {})),
+            )  # fmt: skip
         )
         return value.name
 
@@ -394,23 +445,18 @@ class _Converter:
                 n for n in operator.outputs if getattr(torch, self._values[n].dtype).is_floating_point
             )
 
-    def _infer(self, op: str, args: list[Argument]) -> tuple[str, tuple[int, ...]]:
+    def _infer(self, op: str, args: list[Argument], kwargs: Mapping[str, Argument]) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of what an operator makes, by running it on tensors without data."""
         tensors = {
             name: torch.empty(self._values[name].shape, dtype=getattr(torch, self._values[name].dtype), device="meta")
-            for name in references(args)
+            for name in references([*args, *kwargs.values()])
         }
         if op == CUSTOM_FUNCTION:
             ((made,), *_) = (decode(a, tensors) for a in args)
         else:
-            made = callable_of(op)(*(decode(a, tensors) for a in args))
+            given = {key: decode(value, tensors) for key, value in kwargs.items()}
+            made = callable_of(op)(*(decode(a, tensors) for a in args), **given)
         return dtype_name(made.dtype), tuple(map(int, made.shape))
-
-    def _take_again(self, view: fx.Node, base: str) -> str | None:
-        """Autograd may not follow a view that was taken while gradients were off: none of what carries one."""
-        if NO_GRAD_META in view.meta and base in self._carrying:
-            return None
-        return taken_again(view, base, lambda op, args: self._emit(view, op, args))
 
     def _op_of(self, node: fx.Node) -> str:
         try:
@@ -438,12 +484,8 @@ class _Converter:
 
     def _functional(self, op: str, what: str) -> str:
         """``aten.relu_.default`` → ``aten.relu.default``, where torch has it; a few have another overload's name."""
-        namespace, base, overload = op.split(".")
-        for other in (overload, "default", "int"):
-            candidate = f"{namespace}.{base.rstrip('_')}.{other}"
-            with contextlib.suppress(UnsupportedOperator):
-                callable_of(candidate)
-                return candidate
+        if (found := find_functional(op)) is not None:
+            return found
         raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
 
     def _add(self, node: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:

@@ -63,6 +63,24 @@ def name_of(target: object) -> str:
     raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
 
 
+def find_functional(op: str) -> str | None:
+    """``aten.relu_.default`` → ``aten.relu.default``: the same without the underscore, by its arguments."""
+    namespace, base, overload = op.split(".")
+    packet: Any = getattr(getattr(torch.ops, namespace), base.removesuffix("_"), None)
+    if packet is None:
+        return None
+    wanted, known = _arguments_of(callable_of(op)), packet.overloads()
+    for other in (overload, *known):
+        if other in known and _arguments_of(getattr(packet, other)) == wanted:
+            return f"{namespace}.{base.removesuffix('_')}.{other}"
+    return None
+
+
+def _arguments_of(overload: Any) -> list[tuple[str, str]]:
+    """Types, and names but for the first's: ``dropout_`` calls it otherwise than ``dropout``."""
+    return [(a.name if place else "", str(a.type)) for place, a in enumerate(overload._schema.arguments)]
+
+
 def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
     """An argument as torch takes it; ``values`` gives the tensors by name."""
     match argument:

@@ -64,6 +64,15 @@ _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 _INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 _REQUIRES_GRAD: Final = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 
+#: (x, rate, train): operators that give x itself where they drop nothing.
+_DROPOUTS: Final = frozenset(
+    getattr(torch.ops.aten, f"{kind}dropout{end}").default
+    for kind in ("", "feature_", "alpha_", "feature_alpha_")
+    for end in ("", "_")
+)
+
+_NATIVE_DROPOUT: Final = torch.ops.aten.native_dropout.default
+
 #: Functions whose name is a dtype.
 _NAMING: Final = frozenset({torch.Tensor.float})
 
@@ -255,6 +264,14 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, types, args, kwargs or {})
 
     def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        # Forward may write to what it is given: torch gives x itself or not, and its own record is the other way round.
+        if func in _DROPOUTS and _drops_nothing(*args, **kwargs):
+            return args[0]
+        if func is _NATIVE_DROPOUT and _drops_nothing(*args, **kwargs):
+            with self:
+                return torch.ops.aten.clone.default(args[0]), torch.ops.aten.ones_like.default(
+                    args[0], dtype=torch.bool
+                )
         if (static := known_lengths.FORMS.get(func)) is not None:
             with self:
                 made = static(self._known, *args, **kwargs)
@@ -410,6 +427,10 @@ class _Call:
         self.key.append(tensor.fake_device)
         self.tensors.append(tensor)
         return entry.proxy.node
+
+
+def _drops_nothing(x: Any, p: Any, train: Any = True) -> bool:
+    return 0 <= p <= 1 and (p == 0 or not train or not x.numel())
 
 
 def _is_plain(func: Any) -> bool:
