@@ -106,3 +106,20 @@ def test_a_tensor_that_forward_prints_has_no_values_yet(tmp_path: Path, capsys: 
 
     load_model(Model(printing), samba.randn(3, 4, name="x"), tmp_path).run()
     assert "SEEN FakeTensor(..., size=(3, 4))" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(lambda x: nn.functional.one_hot((x > 0).long()), "num_classes"),
+     (lambda x: torch.repeat_interleave(x, (x[:, 0] > 0).long(), 0), "output_size")],
+    ids=["one_hot", "repeat_interleave"],
+)  # fmt: skip
+def test_a_shape_that_depends_on_data_is_refused_with_the_argument_that_gives_it(
+    function: Callable[[Any], Any], argument: str, tmp_path: Path
+) -> None:
+    class Shapeless(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return function(x)
+
+    with pytest.raises(TraceError, match=f"depends on data: pass {argument}"):
+        compile_model(Shapeless(), samba.randn(4, 3, name="x"), None, tmp_path)

@@ -73,6 +73,13 @@ _DROPOUTS: Final = frozenset(
 
 _NATIVE_DROPOUT: Final = torch.ops.aten.native_dropout.default
 
+#: Operators of which the shape depends on data → the argument that gives it.
+_GIVE_SHAPES: Final = {
+    torch.ops.aten.one_hot.default: "num_classes",
+    torch.ops.aten.repeat_interleave.Tensor: "output_size",
+    torch.ops.aten.repeat_interleave.self_Tensor: "output_size",
+}
+
 #: Functions whose name is a dtype.
 _NAMING: Final = frozenset({torch.Tensor.float})
 
@@ -272,6 +279,14 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 return torch.ops.aten.clone.default(args[0]), torch.ops.aten.ones_like.default(
                     args[0], dtype=torch.bool
                 )
+        try:
+            return self._record_call(func, types, args, kwargs)
+        except Exception as cause:
+            if (argument := _GIVE_SHAPES.get(func)) is not None:
+                cause.add_note(argument)  # see ``trace_failure``
+            raise
+
+    def _record_call(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if (static := known_lengths.FORMS.get(func)) is not None:
             with self:
                 made = static(self._known, *args, **kwargs)

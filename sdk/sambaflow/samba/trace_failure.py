@@ -59,6 +59,11 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             "compute both and choose with torch.where, or make a fixed number of steps and mask those that are too many"
         )
     if any(word in f"{kind} {text}" for word in _DATA_DEPENDENT):
+        if arguments := getattr(cause, "__notes__", ()):  # see ``record``
+            return TraceError(
+                f"the shape of what forward of {model!r} makes {where} depends on data: pass {arguments[0]}, with "
+                "which it is known"
+            )
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
             "Python numbers cannot depend on data: use torch.where, masks, topk or nonzero_static, or pass the "
