@@ -1,5 +1,6 @@
 """Random modules equal eager torch, or are refused: a seeded part of what ``make fuzz`` does at length."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,8 @@ def test_random_modules_are_right_or_refused(mode: str, precision: str, tmp_path
                 f"again, and smaller: scripts/fuzz.py --seed {seed} --count 1 --mode {mode} --precision {precision}"
             )
     assert counted.count(Outcome.RIGHT) >= len(counted) / 2
+
+
+def test_processes_that_judge_at_the_same_time_do_not_share_a_pef(tmp_path: Path) -> None:
+    judge_together([generate(1)], Way("o0"), tmp_path)
+    assert [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*.pef")] == [str(os.getpid())]

@@ -25,6 +25,8 @@ _AGREES: Final = {"f32": 2e-6, "bf16": 4e-3}
 _MOVES: Final = {"f32": 2.0**-23, "bf16": 2.0**-8}
 #: How often the program runs moved, and how much further off the device may be than the farthest of these runs.
 _RUNS: Final = 6
+#: In bf16, how often a program runs once more that seems wrong.
+_MORE_RUNS: Final = 24
 _FACTOR: Final = 5.0
 
 #: What a step leaves, by a name such as ``step 1 gradient p0``; None: no gradient reached it.
@@ -158,8 +160,14 @@ def find_differences(program: Program, expected: Results, found: Results, precis
     for moved in _moved_runs(program, precision):
         for name in suspects:
             spreads[name] = max(spreads[name], _distance(expected[name], moved[name]))
+    doubtful = [name for name in suspects if not _distance(expected[name], found.get(name)) <= _FACTOR * spreads[name]]
+    if doubtful and precision == "bf16":  # what ties decide, such as the order of equal numbers, few runs may miss
+        for number in range(_MORE_RUNS):
+            moved = run_torch(program, (0.0, 0.25, 1.0)[number % 3] * _MOVES[precision], _RUNS + number, rounds=True)
+            for name in doubtful:
+                spreads[name] = max(spreads[name], _distance(expected[name], moved[name]))
     wrong = []
-    for name in suspects:
+    for name in doubtful:
         error, value = _distance(expected[name], found.get(name)), expected[name]
         if not error <= _FACTOR * spreads[name]:
             scale = 0.0 if value is None or value.numel() == 0 else float(value.double().abs().max())

@@ -43,6 +43,8 @@ _UNARY: Final = (
     "torch.zeros_like({a}) + {a}", "torch.full_like({a}, 0.5) * {a}", "{a}.double().float()", "{a}.half().float()",
     "{a}.bfloat16().float()", "{a}.to(torch.float32)", "{a}.float() * 2", "{a}.type_as(torch.zeros(1))",
     "{a}.new_ones({a}.shape) - {a}", "torch.sgn({a}) + {a}", "{a}.clip(-1, 1)", "F.local_response_norm({a}, 2)",
+    "F.dropout({a}, 0.0)", "F.alpha_dropout({a}, 0.4, training=False)", "F.dropout1d({a}, 0.2, training=False)",
+    "F.feature_alpha_dropout({a}, 0.2, training=False)", "torch.native_dropout({a}, 0.5, False)[0]", "+{a}",
     "{a}.diff(dim={d})", "{a}.renorm(2, {d}, 1.0)", "{a} @ {a}.mT", "torch.addcmul({a}, {a}, {a}, value=0.3)",
     "F.rms_norm({a}, {a}.shape[-1:])", "F.instance_norm({a})", "F.group_norm({a}, 1)", "torch.cov({a})",
 )  # fmt: skip
@@ -364,7 +366,11 @@ def product(s: Scene) -> None:
         f"torch.einsum('...i,ij->...j', {a}, {{{k}, {n}}})",
         f"{a} @ {{{k}}}",
         f"torch.matmul({{{n}, {k}}}, {a}.mT)",
+        f"F.linear({a}, {{{n}, {k}}}.tanh())",
+        f"F.bilinear({a}, {a}, {{2, {k}, {k}}})",
     ]
+    tied = [m for m in s.members if m.text.endswith(f"nn.Linear({k}, {n})") or f"nn.Embedding({n}, {k}" in m.text]
+    ways += [f"F.linear({a}, {member.name}.weight)" for member in tied] * 2
     if len(shape) == 2:
         ways += [
             f"torch.addmm({{{n}}}, {a}, {{{k}, {n}}})",

@@ -21,6 +21,9 @@ def layer(s: Scene) -> None:
         f"nn.RMSNorm({k})",
         f"nn.LayerNorm({k}, elementwise_affine=False)",
         f"nn.Sequential(nn.Linear({k}, {n}), nn.ReLU(inplace=True), nn.Linear({n}, {k}))",
+        f"nn.Sequential(nn.Linear({k}, {n}), nn.Dropout(0.3), nn.LayerNorm({n})).eval()",
+        f"torch.nn.utils.parametrizations.weight_norm(nn.Linear({k}, {n}))",
+        "nn.Dropout(0.3).eval()",
     ]
     if len(shape) in {3, 4, 5}:
         dims, c = len(shape) - 2, shape[1]
@@ -34,6 +37,7 @@ def layer(s: Scene) -> None:
             f"nn.{norm}({c}, track_running_stats=False)",
             f"nn.PReLU({c})",
             f"nn.{norm}({c}, affine=False)",
+            f"nn.{norm}({c}).eval()",
         ]
     if len(shape) == 2:
         ways += [f"nn.BatchNorm1d({k})", f"nn.BatchNorm1d({k}, momentum=None)"]
@@ -266,6 +270,21 @@ def write(s: Scene) -> None:
                         "{a}.flatten()",
                         "{a}.reshape(-1)",
                         "{a}.detach()",
+                        "{a}.contiguous()",
+                        "{a}.to(torch.float32)",
+                        "{a}.expand_as({a})",
+                        "{a}.movedim(0, -1)",
+                        "{a}.diagonal()",
+                        "{a}.squeeze()",
+                        "{a}.unfold(0, 1, 1)",
+                        "{a}.as_strided((1, 2), (1, 1))",
+                        "{a}.type_as({a})",
+                        "{a}.unbind(0)[-1]",
+                        "{a}.chunk(2, -1)[0]",
+                        "{a}.unflatten(0, (-1, 1))",
+                        "F.dropout({a}, 0.2, training=False)",
+                        "nn.Identity()({a})",
+                        "{a}.T",
                     )
                 ).format(a=a)
             )
@@ -376,4 +395,5 @@ BLOCKS = (
     "with torch.set_grad_enabled(False):", "for _ in range(2):", "for _ in range(3):", "if self.training:",
     "if {a}.shape[0] > 0:", "if {a}.dim() >= 1:", "with torch.inference_mode(False):",
     "with torch.autograd.profiler.record_function('block'):", "if {a}.requires_grad or True:",
+    "with torch.autocast('cpu', enabled=False):", "for _ in [None]:",
 )  # fmt: skip

@@ -116,7 +116,7 @@ def _judge_traced(
     folder: Path,
 ) -> None:
     config = {
-        "output_folder": str(folder),
+        "output_folder": str(folder / str(os.getpid())),  # a sweep's two processes judge at the same time
         "pef_name": "fuzz",
         "log_level": "error",
         "precision": way.precision,
