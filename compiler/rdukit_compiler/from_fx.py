@@ -424,18 +424,8 @@ class _Converter:
         name = self._unique("__".join(filter(None, (self._model, module.replace(".", "__"), _label(op_type)))))
         value = Value(f"{name}__outputs__0", ValueKind.OPERATOR, *self._infer(op, args, kwargs))
         self._values[value.name] = value
-        self._append(
-            Operator(
-                name,
-                op,
-                op_type,
-                tuple(args),
-                dict(kwargs),
-                (value.name,),
-                module,
-                dict(node.meta.get(LABELS_META, {})),
-            )  # fmt: skip
-        )
+        labels = dict(node.meta.get(LABELS_META, {}))
+        self._append(Operator(name, op, op_type, tuple(args), dict(kwargs), (value.name,), module, labels))
         return value.name
 
     def _append(self, operator: Operator) -> None:

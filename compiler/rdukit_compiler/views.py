@@ -223,7 +223,11 @@ def _layout(call: Call, base: fx.Node) -> Layout | None:
         made = function(whole, *args, **call.kwargs)
     except (RuntimeError, ValueError, TypeError, IndexError):
         return None
-    if not isinstance(made, torch.Tensor) or made.untyped_storage()._cdata != whole.untyped_storage()._cdata:
+    if (
+        not isinstance(made, torch.Tensor)
+        or made.dtype != whole.dtype
+        or made.untyped_storage()._cdata != whole.untyped_storage()._cdata
+    ):
         return None
     return Layout(tuple(made.shape), made.stride(), int(made.storage_offset()))
 
