@@ -105,6 +105,7 @@ SPECIAL_CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "efficientnet": {"hidden_dim": 2560},
     "upernet": {"backbone_config": _RESNET},
     "glm5_next": {"text_config": Part(index_kpool=4)},
+    "inkling_mm_model": {"vision_config": Part(num_hidden_layers=3, patch_size=4)},
     "glm5_next_text": {"index_kpool": 4},
     "maskformer": {"backbone_config": _SWIN, "backbone": None},
     "mask2former": {"backbone_config": _SWIN, "backbone": None, "feature_size": 32, "mask_feature_size": 32},
