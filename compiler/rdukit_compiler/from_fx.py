@@ -18,7 +18,13 @@ from rdukit.pef.kernel import Argument, Ref, Special, references
 from rdukit.pef.model import ITEM_BYTES
 from rdukit_compiler.backend.custom_functions import ENTRY
 from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, find_functional, name_of
-from rdukit_compiler.backend.record_marks import BACKWARD_META, FOLLOWED_META, NAMED_META, NO_GRAD_META
+from rdukit_compiler.backend.record_marks import (
+    BACKWARD_META,
+    FOLLOWED_META,
+    LOSS_META,
+    NAMED_META,
+    NO_GRAD_META,
+)
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
@@ -514,7 +520,12 @@ class _Converter:
         if op_type == "embedding_renorm":
             labels |= _EXACT  # it overwrites a parameter, whose other rows keep every bit
         names_dtype = NAMED_META in node.meta or not self._may_be_looked_up(module)
-        self._append(Operator(name, op, op_type, args, kwargs, names, module, labels, names_dtype=names_dtype))
+        self._append(
+            Operator(
+                name, op, op_type, args, kwargs, names, module, labels, names_dtype=names_dtype,
+                is_of_loss=LOSS_META in node.meta,
+            )
+        )  # fmt: skip
         if isinstance(made, list | tuple):
             self._tuples[node] = names
         else:

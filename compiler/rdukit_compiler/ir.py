@@ -56,6 +56,7 @@ class Operator:
     directives that were active there, such as ``op_fusion`` groups. ``compute``: dtypes that its floating operands
     are rounded to, one after the other, joined by ``+``; then, after ``>``, that of its results. Empty: as they come.
     ``names_dtype``: a dtype among its arguments is the program's own word, and not that of a tensor it looked at.
+    ``is_of_loss``: a loss function of torch that is several operators called it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Operator:
     labels: Mapping[str, str] = field(default_factory=dict)
     compute: str = ""
     names_dtype: bool = False
+    is_of_loss: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from rdukit_compiler.backend.record_marks import (
     EXAMPLE_META,
     FIXED_META,
     FOLLOWED_META,
+    LOSS_META,
     NAMED_META,
     NO_GRAD_META,
     carries_gradient,
@@ -79,6 +80,15 @@ _GIVE_SHAPES: Final = {
     torch.ops.aten.repeat_interleave.Tensor: "output_size",
     torch.ops.aten.repeat_interleave.self_Tensor: "output_size",
 }
+
+#: Losses of which torch makes several operators, in Python.
+_LOSSES: Final = frozenset(
+    getattr(torch.nn.functional, name)
+    for name in (
+        "gaussian_nll_loss", "huber_loss", "kl_div", "linear_cross_entropy", "mse_loss", "multilabel_soft_margin_loss",
+        "triplet_margin_with_distance_loss",
+    )
+)  # fmt: skip
 
 #: Functions whose name is a dtype.
 _NAMING: Final = frozenset({torch.Tensor.float})
@@ -188,6 +198,9 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _NAMING:
             with marked(self.tracer.graph, NAMED_META, True):
                 return func(*args, **(kwargs or {}))
+        if func in _LOSSES:
+            with marked(self.tracer.graph, LOSS_META, True):
+                return UNCHECKED.get(func, func)(*args, **(kwargs or {}))
         made = UNCHECKED.get(func, func)(*args, **(kwargs or {}))
         if made is False and func == _REQUIRES_GRAD:
             return self._requires_grad(args[0])

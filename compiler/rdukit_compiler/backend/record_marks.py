@@ -20,6 +20,8 @@ FOLLOWED_META: Final = "rdukit_followed"
 
 #: The program named the dtype, in ``x.float()``.
 NAMED_META: Final = "rdukit_named_dtype"
+#: A loss function made the call: see ``record``.
+LOSS_META: Final = "rdukit_loss"
 #: A placeholder stands for a tensor that never changes, whose values forward may look at: that tensor.
 FIXED_META: Final = "rdukit_fixed"
 #: A placeholder stands for an input whose example values forward may look at, each run being checked: those values.

@@ -19,8 +19,9 @@ from rdukit_compiler.backend.fake_mode import FakeMode
 from rdukit_compiler.backend.operators import dtype_name
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.convert_back import ConversionsBack
-from rdukit_compiler.passes.keep_float32 import ROUNDED, find_exact, widen_sums, with_device_dtype
+from rdukit_compiler.passes.keep_float32 import ROUNDED, find_exact, with_device_dtype
 from rdukit_compiler.passes.repeated_calls import RepeatedCalls
+from rdukit_compiler.passes.widen_losses import widen_losses
 
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
 #: Operators that put values into a copy of their first argument.
@@ -66,7 +67,7 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     if precision.name == "f32":
         return _typed(graph, graph.operators, precision, None)
     prepared = tuple(with_device_dtype(_in_range(o), graph) for o in graph.operators)
-    typed = _typed(graph, widen_sums(prepared, graph), precision, ConversionsBack(graph.values))
+    typed = _typed(graph, widen_losses(prepared, graph), precision, ConversionsBack(graph.values))
     values = dict(typed.values)
     for name, shown in find_exact(graph, typed.operators, values).items():
         values[name] = replace(values[name], dtype="float32", is_exact=True)

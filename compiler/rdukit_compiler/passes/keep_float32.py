@@ -3,10 +3,7 @@
 ========================  =========================================================================================
 what                      why
 ========================  =========================================================================================
-losses                    what a program reads and compares; the form of the operator is in ``run_operator``
-sums that leave           a sum, mean or norm from which only results are made: rounding it at the very end saves a few
-                          bytes. Not a mean inside a network, which would widen the layers behind it. Likewise the
-                          ``log_softmax`` of a loss by hand
+losses, sums that leave   what a program reads and compares, and what it is made of: see ``widen_losses``
 running sums              ``cumsum`` counts and locates, and differences of its numbers lose what both have in common
 sequences                 ``arange``, ``linspace``, if they are given a dtype or bf16 lacks their numbers: it has no odd
                           integers above 256
@@ -21,7 +18,6 @@ that has some. Source: ours; the vendor computes in bf16 "whatever the host dtyp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Final
 
 import torch
@@ -30,7 +26,7 @@ from rdukit.pef.kernel import Ref, Special, references
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.choose_compute import DECLARED
-from rdukit_compiler.patterns.vocabulary import RUNNING_SUMS, VIEWS, is_loss
+from rdukit_compiler.passes.widen_losses import ARITHMETIC, MOVING
 
 ROUNDED: Final = frozenset({torch.float32, torch.float64, torch.float16})
 _FLOAT32: Final = Special("dtype", "float32")
@@ -38,21 +34,6 @@ _BFLOAT16: Final = Special("dtype", "bfloat16")
 
 #: Operators that make a sequence of nothing.
 _SEQUENCES: Final = frozenset({"arange", "linspace", "logspace"})
-#: Operators that make fewer numbers of many.
-SUMS: Final = frozenset(
-    "sum mean nansum nanmean var std norm linalg_vector_norm linalg_norm prod logsumexp dot vdot trace dist".split()
-)
-_LOG_CHANCES: Final = frozenset({"log_softmax", "_log_softmax"})
-#: Operators that work element by element, and take operands of mixed dtypes.
-_ARITHMETIC: Final = frozenset(
-    "add sub rsub mul div neg abs square sqrt rsqrt pow exp exp2 expm1 log log1p log2 log10 reciprocal sigmoid tanh "
-    "relu softplus clamp clamp_min clamp_max maximum minimum where masked_fill nan_to_num".split()
-)
-_JOINING: Final = frozenset({"cat", "stack"})
-#: Operators that move numbers of their first operand and compute nothing.
-_MOVING: Final = VIEWS | frozenset(
-    "clone index index_select gather embedding flip roll repeat repeat_interleave take take_along_dim".split()
-)
 _TAKING_DTYPE: Final = frozenset({"aten.type_as.default", "aten.to.other"})
 
 
@@ -96,50 +77,6 @@ def _with_buffer_dtype(operator: Operator, graph: ModelGraph) -> Operator:
     return replace(operator, op="aten.to.dtype", op_type="to", args=(Ref(read[0]), _FLOAT32), kwargs={})
 
 
-def widen_sums(operators: Sequence[Operator], graph: ModelGraph) -> tuple[Operator, ...]:
-    """``operators`` with the sums that leave computing in f32."""
-    leaving = _Leaving(graph)
-
-    def widened(operator: Operator) -> Operator:
-        made = [graph.values[name] for name in operator.outputs]
-        is_sum = operator.op_type in SUMS
-        if operator.op_type in _LOG_CHANCES:  # of which a loss is made; many numbers, if they are the result
-            is_sum = not any(value.name in graph.outputs for value in made)
-        if not is_sum or any(value.dtype != "float32" for value in made):
-            return operator
-        return replace(operator, compute=DECLARED) if all(leaving.leaves(v.name) for v in made) else operator
-
-    return tuple(map(widened, operators))
-
-
-class _Leaving:
-    """Which values f32 may have because nothing large is made of them: only results, and what is no float."""
-
-    def __init__(self, graph: ModelGraph) -> None:
-        self._graph = graph
-        self._readers = graph.consumers()
-        self._kept = frozenset(graph.updates.values())
-        self._known: dict[str, bool] = {}
-
-    def leaves(self, name: str) -> bool:
-        if name not in self._known:
-            self._known[name] = name not in self._kept and all(self._is_end(name, o) for o in self._readers[name])
-        return self._known[name]
-
-    def _is_end(self, name: str, reader: Operator) -> bool:
-        """Whether f32 in ``name`` reaches only what leaves through ``reader``."""
-        made = [self._graph.values[output] for output in reader.outputs]
-        if not any(getattr(torch, value.dtype).is_floating_point for value in made):
-            return True
-        size = prod(self._graph.values[name].shape)
-        if reader.op_type in _ARITHMETIC and not self._graph.values[name].shape and all(v.shape for v in made):
-            return True  # torch promotes no tensor with dimensions by one without
-        joins = reader.op_type in _JOINING
-        if not (joins or is_loss(reader) or reader.op_type in _ARITHMETIC | SUMS | RUNNING_SUMS | _MOVING):
-            return False
-        return all((joins or value.elements <= size) and self.leaves(value.name) for value in made)
-
-
 def find_exact(graph: ModelGraph, operators: Sequence[Operator], values: Mapping[str, Value]) -> dict[str, list[str]]:
     """Inputs, buffers and parameters of which operators make nothing in bf16, with the values that only show them.
 
@@ -167,7 +104,7 @@ def _shown_exactly(
     for operator in readers[name]:
         if operator.compute == DECLARED:
             continue
-        moves = operator.op_type in _MOVING and references(operator.args[:1]) == [name]
+        moves = operator.op_type in MOVING and references(operator.args[:1]) == [name]
         if not operator.compute and (moves or _is_scalar(name, operator, values)):
             for made in (output for output in operator.outputs if moves or not values[output].shape):
                 further = _shown_exactly(made, readers, values)
@@ -181,7 +118,7 @@ def _shown_exactly(
 
 def _is_scalar(name: str, reader: Operator, values: Mapping[str, Value]) -> bool:
     """Whether ``name`` has no dimensions, and so decides no dtype but that of others without."""
-    return not values[name].shape and reader.op_type in _ARITHMETIC
+    return not values[name].shape and reader.op_type in ARITHMETIC
 
 
-__all__ = ["ROUNDED", "SUMS", "find_exact", "widen_sums", "with_device_dtype"]
+__all__ = ["ROUNDED", "find_exact", "with_device_dtype"]

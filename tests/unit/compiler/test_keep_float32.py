@@ -100,6 +100,35 @@ def test_f32_does_not_spread_into_what_the_device_computes(case: str) -> None:
     assert results(NARROW[case]) == ["bfloat16"]
 
 
+def wide_words(function: Callable[[Any, torch.Tensor], Any]) -> set[str]:
+    """Operators that are made to compute in f32."""
+    return {operator.op_type for operator in typed(function).operators if operator.compute}
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda m, x: ((x @ m.weight) - x).pow(2).sum(1), {"sub", "pow", "sum"}),
+        (lambda m, x: F.cross_entropy((x @ m.weight).tanh().view(ROWS, COLUMNS), LABELS), {"tanh"}),
+        (lambda m, x: F.mse_loss(F.normalize(x @ m.weight), x), {"div", "clamp_min", "linalg_vector_norm"}),
+        (
+            lambda m, x: F.gaussian_nll_loss(x @ m.weight, x, 0.5, reduction="none"),
+            {"sub", "pow", "div", "log", "add", "mul", "clamp"},
+        ),
+        (lambda m, x: F.relu(x @ m.weight).mean(1), {"mean"}),
+        (lambda m, x: F.gelu(x @ m.weight).mean(1), {"mean"}),
+        (lambda m, x: F.dropout(x * 2, 0.5).mean(1), {"mean"}),
+        (lambda m, x: ((x @ m.weight) * 2).argmax(1), set()),
+        (lambda m, x: ((x @ m.weight) * 2).softmax(1), set()),
+        (lambda m, x: F.cross_entropy((x * 2).tanh() @ m.weight, LABELS), set()),
+        (lambda m, x: ((x * 2).softmax(1) @ m.weight).mean(1), {"mean"}),
+        (lambda m, x: (y := x @ m.weight * 2, y.square().sum(1)), {"square", "sum"}),
+    ],
+)
+def test_what_only_a_loss_reads_computes_in_f32_and_no_layer_does(function: Any, expected: set[str]) -> None:
+    assert wide_words(function) == expected
+
+
 @pytest.mark.parametrize(
     ("function", "name", "expected"),
     [
