@@ -27,7 +27,7 @@ from rdukit_compiler.backend.record_marks import (
 )
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.overwrites import Aliases, functional_form, shares_memory
+from rdukit_compiler.overwrites import Aliases, functional_form, keeps_dtype, overwritten_argument, shares_memory
 from rdukit_compiler.update_order import move_copies, reads_after
 from rdukit_compiler.views import Emit, asks_for_places, look_up_places, scatter_places, show_again, shown_places
 
@@ -200,7 +200,7 @@ class _Converter:
         if node.target in {_enter_autocast, _exit_autocast}:
             self._check_autocast(node)
             return
-        if "val" not in node.meta and not node.users:
+        if "val" not in node.meta and not node.users and not _returns_nothing(node):
             return  # torch refused this call while tracing; it was made again with operands that torch takes
         op = self._op_of(node)
         if "out" in node.kwargs:
@@ -243,6 +243,11 @@ class _Converter:
         if (mutated := self._mutated(node)) is not None:
             self._overwrite(node, mutated, op, args, kwargs)
             return
+        if _returns_nothing(node):
+            raise UnsupportedOperator(
+                f"in module {_module_of(node)!r}: operator {op!r} returns nothing, so that no graph can hold it; leave "
+                "it out of forward, or let it return what it makes"
+            )
         if op in _KEEP_STATISTICS:
             args = self._without_statistics(node, args)
         self._add(node, op, args, kwargs)
@@ -294,18 +299,25 @@ class _Converter:
         base = op.split(".")[1]
         what = f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {base}"
         if base != "detach_" and _turns_a_tensor(node) and self._values[owner].kind is ValueKind.OPERATOR:
-            self._add(node, self._functional(op, what), args, kwargs)  # a view, by which the tensor goes from now on
+            self._add(node, _functional(op, what), args, kwargs)  # a view, by which the tensor goes from now on
             return
         hooked = next((name for name, n in self._roots.items() if n is not root and shares_memory(n, root)), None)
         self._check_owner(self._values[owner], hooked, what)
         if self._values[owner].kind is ValueKind.PARAMETER:
             args = (Ref(owner), *args[1:])  # as it is held, not as detach reads it
         arguments = {"target": args[0], "source": args[1] if len(args) > 1 else None}
+        dtype = dtype_name(mutated.meta["val"].dtype)
         if (form := functional_form(node, op, arguments)) is not None:
             value = self._emit(node, *form)
         else:
-            self._add(node, self._functional(op, what), args, kwargs)
-            value = self._aliases.name(node)
+            form_of = _functional(op, what)
+            if keeps_dtype(node, op) or self._infer(form_of, args, kwargs)[0] == dtype:
+                self._add(node, form_of, args, kwargs)
+                value = self._aliases.name(node)
+            else:
+                value = self._emit(node, form_of, list(args), kwargs)
+        if self._values[value].dtype != dtype:  # what is overwritten keeps its own
+            value = self._emit(node, "aten.to.dtype", [Ref(value), Special("dtype", dtype)])
         self._move(node, mutated, value, what)
         self._aliases.identify(node, mutated)
 
@@ -441,7 +453,7 @@ class _Converter:
                 n for n in operator.outputs if getattr(torch, self._values[n].dtype).is_floating_point
             )
 
-    def _infer(self, op: str, args: list[Argument], kwargs: Mapping[str, Argument]) -> tuple[str, tuple[int, ...]]:
+    def _infer(self, op: str, args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> tuple[str, tuple[int, ...]]:
         """dtype and shape of what an operator makes, by running it on tensors without data."""
         tensors = {
             name: torch.empty(self._values[name].shape, dtype=getattr(torch, self._values[name].dtype), device="meta")
@@ -462,27 +474,11 @@ class _Converter:
             raise UnsupportedOperator(f"in module {module!r}: {cause.message}") from cause
 
     def _mutated(self, node: fx.Node) -> fx.Node | None:
-        """The value that an in-place operator overwrites.
-
-        Raises:
-            UnsupportedOperator: it overwrites another than its first argument.
-        """
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
-            return None
-        written = [argument.name for argument in schema.arguments if argument.is_write]
-        if written != [schema.arguments[0].name]:
-            raise UnsupportedOperator(
-                f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {schema.name.partition('::')[2]} overwrites "
-                f"its arguments {', '.join(written)}; use a function of torch.nn.functional, which compiles"
-            )
-        return node.args[0]
-
-    def _functional(self, op: str, what: str) -> str:
-        """``aten.relu_.default`` → ``aten.relu.default``, where torch has it; a few have another overload's name."""
-        if (found := find_functional(op)) is not None:
-            return found
-        raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
+        """The value that an in-place operator overwrites: see ``overwritten_argument``."""
+        try:
+            return overwritten_argument(node)
+        except UnsupportedOperator as cause:
+            raise UnsupportedOperator(f"in module {_module_of(node)!r}: {cause.message}") from cause
 
     def _add(self, node: fx.Node, op: str, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         op_type = op.split(".")[1]
@@ -581,6 +577,22 @@ class _Converter:
         count = self._used.get(name, 0)
         self._used[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
+
+
+def _module_of(node: fx.Node) -> str:
+    return str(node.meta.get(MODULE_META) or "forward")
+
+
+def _returns_nothing(node: fx.Node) -> bool:
+    """Whether an operator acts by what it does alone, such as one that overwrites a list of tensors."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+
+
+def _functional(op: str, what: str) -> str:
+    """The operator that makes what the in-place operator ``op`` writes."""
+    if (found := find_functional(op)) is None:
+        raise UnsupportedOperator(f"{what} overwrites its input and has no form that does not")
+    return found
 
 
 def _turns_a_tensor(node: fx.Node) -> bool:

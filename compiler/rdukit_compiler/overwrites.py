@@ -7,7 +7,7 @@ when they are read: see ``views``. One that cannot be is refused, never silently
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -20,6 +20,12 @@ from rdukit_compiler.views import Emit, leaves_gradient, write_back
 ShowAgain = Callable[[fx.Node, fx.Node, str], str | None]
 #: (new value, former value) → the new value with the gradient of the former.
 Keep = Callable[[str, str], str]
+
+#: In-place operators on floating tensors that write another dtype than their operands': what they write is converted.
+_OTHER_DTYPE: Final = frozenset(
+    "eq ne lt le gt ge not_equal less less_equal greater greater_equal logical_and logical_or logical_xor logical_not "
+    "float_power".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +163,40 @@ def _memory(node: fx.Node) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
+def overwritten_argument(node: fx.Node) -> fx.Node | None:
+    """The value that an in-place operator overwrites and returns; None for an operator that overwrites nothing.
+
+    Raises:
+        UnsupportedOperator: it overwrites anything else.
+    """
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return None
+    written = [argument.name for argument in schema.arguments if argument.is_write]
+    is_first = written == [schema.arguments[0].name] and node.args and isinstance(node.args[0], fx.Node)
+    returned = [item.alias_info for item in schema.returns]
+    if is_first and len(returned) == 1 and returned[0] is not None and returned[0].is_write:
+        assert isinstance(node.args[0], fx.Node)
+        return node.args[0]
+    namespace, _, name = schema.name.partition("::")
+    if namespace == "aten":
+        raise UnsupportedOperator(
+            f"{name} overwrites its arguments {', '.join(written)}; use a function of torch.nn.functional, which "
+            "compiles"
+        )
+    raise UnsupportedOperator(
+        f"{schema.name} overwrites its arguments {', '.join(written)}; let it return new tensors (mutates_args=()) and "
+        "compile with --host-fallback or RDUKIT_HOST_FALLBACK=1, which runs it on the host"
+    )
+
+
+def keeps_dtype(node: fx.Node, op: str) -> bool:
+    """Whether the functional form of an in-place operator surely makes the dtype of what is overwritten."""
+    dtypes = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
+    is_floating = all(dtype.is_floating_point for dtype in dtypes)
+    return len(dtypes) == 1 and is_floating and op.split(".")[1].removesuffix("_") not in _OTHER_DTYPE
+
+
 def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tuple[str, list[Argument]] | None:
     """In-place operators whose form without the underscore has another name: that name and its arguments.
 
@@ -170,6 +210,8 @@ def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tup
     if op == "aten.zero_.default":
         return "aten.zeros_like.default", [target]
     numbers: list[Argument] = [a for a in node.args[1:] if isinstance(a, int | float)]
+    if op == "aten.polygamma_.default":
+        return "aten.polygamma.default", [*numbers, target]
     if op == "aten.bernoulli_.float":
         return "aten.bernoulli.p", [target, *(numbers or [0.5])]
     if op == "aten.normal_.default":

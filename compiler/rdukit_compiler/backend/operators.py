@@ -64,14 +64,15 @@ def name_of(target: object) -> str:
 
 
 def find_functional(op: str) -> str | None:
-    """``aten.relu_.default`` → ``aten.relu.default``: the same without the underscore, by its arguments."""
+    """``aten.relu_.default`` → ``aten.relu.default``: what takes the same arguments and overwrites none."""
     namespace, base, overload = op.split(".")
     packet: Any = getattr(getattr(torch.ops, namespace), base.removesuffix("_"), None)
     if packet is None:
         return None
     wanted, known = _arguments_of(callable_of(op)), packet.overloads()
     for other in (overload, *known):
-        if other in known and _arguments_of(getattr(packet, other)) == wanted:
+        found = getattr(packet, other) if other in known else None
+        if found is not None and not found._schema.is_mutable and _arguments_of(found) == wanted:
             return f"{namespace}.{base.removesuffix('_')}.{other}"
     return None
 

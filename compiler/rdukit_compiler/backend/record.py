@@ -24,7 +24,7 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
-from rdukit_compiler.backend.guards import record_equality, record_guard
+from rdukit_compiler.backend.guards import ASSERTIONS, record_equality, record_guard
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
     INDEXED,
@@ -36,6 +36,7 @@ from rdukit_compiler.backend.known_values import (
     number_in,
     with_known_positions,
 )
+from rdukit_compiler.backend.overwritten_lists import find_single, overwrite_each
 from rdukit_compiler.backend.record_marks import (
     DTYPE_READERS_META,
     EXAMPLE_META,
@@ -316,6 +317,14 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 sides = [side for side in map(self._known, args) if side is not None]
                 if len(sides) == len(args):
                     return are_equal(sides)
+            if func in ASSERTIONS:
+                with self:
+                    record_guard(args[0], True)  # type: ignore[arg-type]
+                return None
+            if func._schema.is_mutable and find_single(func) is not None:
+                with self:
+                    overwrite_each(func, args, kwargs)
+                return None
             if name == "aten::ctc_loss":
                 func, args = with_known_lengths(func, args, self._known)
             find = self._supposed if self.examples else self._known

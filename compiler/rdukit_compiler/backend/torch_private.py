@@ -76,22 +76,33 @@ def trace_functional(function: Callable[..., Any], inputs: Sequence[torch.Tensor
         UnsupportedOperator: an operator overwrites one of ``inputs``, or has no form that overwrites nothing.
     """
     traced = trace_aten(function, inputs)
-    if find_overwriting(traced.graph) is None:
+    if (overwriting := find_overwriting(traced.graph)) is None:
         return traced
-    traced = trace_aten(torch.func.functionalize(traced, remove="mutations"), [tensor.detach() for tensor in inputs])
-    if (node := find_overwriting(traced.graph)) is not None:
-        raise UnsupportedOperator(
-            f"operator {node.target} overwrites a tensor and has no form that does not; use an operator without "
-            "underscore or out="
-        )
-    return traced
+    without = torch.func.functionalize(traced, remove="mutations")
+    cause: Exception | None = None
+    try:
+        traced = trace_aten(without, [tensor.detach() for tensor in inputs])
+        overwriting = find_overwriting(traced.graph)
+    except RuntimeError as refusal:  # torch knows no such form
+        cause = refusal
+    if overwriting is None:
+        return traced
+    raise UnsupportedOperator(
+        f"operator {overwriting.target} overwrites a tensor and has no form that does not; use an operator without "
+        "underscore or out="
+    ) from cause
 
 
 def find_overwriting(graph: fx.Graph) -> fx.Node | None:
-    """The first call that overwrites one of its arguments, in place or as ``out``."""
-    return next(
-        (n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable), None
-    )
+    """The first call that overwrites one of its arguments: in place, in lists, as ``out``, or inside of a wrapper."""
+    return next((node for node in graph.nodes if _overwrites(node)), None)
+
+
+def _overwrites(node: fx.Node) -> bool:
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        inside = [argument for argument in node.args if isinstance(argument, torch._ops.OpOverload)]
+        return any(overload._schema.is_mutable for overload in inside)
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -505,12 +505,13 @@ def _install_operators() -> None:
         "invert and rand or ror xor rxor eq ne lt le gt ge lshift rshift"
     ).split():
         setattr(SambaTensor, f"__{word}__", make(f"__{word}__"))
-    for word in "iadd isub imul itruediv".split():
+    for word in "iadd isub imul idiv itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split():
 
-        def in_place(self: SambaTensor, other: Any, _name: str = f"__{word}__") -> SambaTensor:
-            getattr(self.torch_tensor(), _name)(unwrap(other))
-            return self
+        def in_place(self: SambaTensor, other: Any, _name: str = f"__{word}__") -> Any:
+            made = getattr(self.torch_tensor(), _name)(unwrap(other))
+            return made if made is NotImplemented else self
 
+        in_place.__name__ = f"__{word}__"
         setattr(SambaTensor, f"__{word}__", in_place)
 
 
