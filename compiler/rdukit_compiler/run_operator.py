@@ -2,7 +2,8 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from rdukit_compiler.supported import GROUPED_MM_OF_OTHERS
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
+#: Functions of torch that do.
+_INDEXING_FUNCTIONS = frozenset("embedding cross_entropy nll_loss gather index_select scatter one_hot".split())
 _NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
 
 
@@ -108,6 +111,22 @@ def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         fake.disabled = before
+
+
+def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a torch function; operands that it refuses and the device takes are converted: mixed floats, indices."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError:
+        name = getattr(function, "__name__", "")
+        values = [*args, *kwargs.values()]
+        taken = [as_index(value) for value in values] if name in _INDEXING_FUNCTIONS else values
+        promoted = promote_floats(taken)
+        is_same = promoted is None and all(map(is_, taken, values))
+        if is_same or (name.endswith("_") and not name.endswith("__")):  # in place
+            raise
+        taken = taken if promoted is None else promoted
+        return function(*taken[: len(args)], **dict(zip(kwargs, taken[len(args) :], strict=True)))
 
 
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:

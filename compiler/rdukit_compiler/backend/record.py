@@ -49,6 +49,7 @@ from rdukit_compiler.backend.record_marks import (
     marked,
 )
 from rdukit_compiler.backend.unchecked import UNCHECKED
+from rdukit_compiler.run_operator import call_promoting
 
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (
@@ -201,8 +202,8 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
                 return func(*args, **(kwargs or {}))
         if func in _LOSSES:
             with marked(self.tracer.graph, LOSS_META, True):
-                return UNCHECKED.get(func, func)(*args, **(kwargs or {}))
-        made = UNCHECKED.get(func, func)(*args, **(kwargs or {}))
+                return call_promoting(UNCHECKED.get(func, func), args, kwargs or {})
+        made = call_promoting(UNCHECKED.get(func, func), args, kwargs or {})
         if made is False and func == _REQUIRES_GRAD:
             return self._requires_grad(args[0])
         if made is torch.float32 and func.__name__ == "__get__":

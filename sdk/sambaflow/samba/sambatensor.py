@@ -7,12 +7,13 @@ device.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
-from rdukit_compiler.run_operator import as_index, promote_floats, quiet_refusals
+from rdukit_compiler.run_operator import call_promoting as _call_promoting
+from rdukit_compiler.run_operator import quiet_refusals
 
 _anonymous = itertools.count()
 
@@ -33,11 +34,16 @@ _DESCRIPTIONS = frozenset(
 _VALUES = frozenset({"item", "tolist", "numpy", "backward", "data_ptr", "retain_grad", "storage", "untyped_storage"})
 
 
-#: Functions whose integer operands are indices or class labels.
-_INDEXING = frozenset("embedding cross_entropy nll_loss gather index_select scatter one_hot".split())
+#: Attribute of a class whose instances count as SambaTensors: the values of a trace.
+STANDS_FOR_SAMBA: Final = "_stands_for_samba"
 
 
-class SambaTensor:
+class _SambaTensorMeta(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type.__instancecheck__(cls, instance) or getattr(type(instance), STANDS_FOR_SAMBA, False)
+
+
+class SambaTensor(metaclass=_SambaTensorMeta):
     """A named tensor.
 
     Args:
@@ -259,8 +265,6 @@ class SambaTensor:
         if has_empty((args, kwargs)):
             return infer(func, args, kwargs or {})
         plain, named = unwrap(list(args)), unwrap(dict(kwargs or {}))
-        if getattr(func, "__name__", "") in _INDEXING:
-            plain = [as_index(value) for value in plain]
         return wrap(call_promoting(func, plain, named))
 
     def __getattr__(self, name: str) -> Any:
@@ -398,18 +402,8 @@ class DimInfo:
 
 def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a torch function; floating operands of mixed dtypes that it refuses are promoted, as on the device."""
-    values = [*args, *kwargs.values()]
-    with torch._C.DisableTorchFunctionSubclass():
-        try:
-            with quiet_refusals(values):
-                return function(*args, **kwargs)
-        except RuntimeError:
-            promoted = promote_floats(values)
-            name = getattr(function, "__name__", "")
-            if promoted is None or (name.endswith("_") and not name.endswith("__")):  # in place
-                raise
-            named = dict(zip(kwargs, promoted[len(args) :], strict=True))
-            return function(*promoted[: len(args)], **named)
+    with torch._C.DisableTorchFunctionSubclass(), quiet_refusals([*args, *kwargs.values()]):
+        return _call_promoting(function, args, kwargs)
 
 
 def has_empty(value: Any) -> bool:
@@ -447,7 +441,9 @@ def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def wrap(value: Any) -> Any:
-    """Torch tensors inside ``value`` as SambaTensors; parameters and everything else as they are."""
+    """Torch tensors inside ``value`` as SambaTensors; values of a trace and everything else as they are."""
+    if isinstance(value, SambaTensor):
+        return value
     if isinstance(value, torch.Tensor):
         return SambaTensor(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -12,34 +12,27 @@ class Way:
     """How to record.
 
     ``imports_all``: with all of torch's compilers imported. ``follows_gradients``: autograd follows forward, which
-    asks it for a gradient. ``is_plain``: forward gets torch tensors for inputs, not SambaTensors.
+    asks it for a gradient.
     """
 
     imports_all: bool = False
     follows_gradients: bool = False
-    is_plain: bool = False
 
 
 def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
-    """Record, by another way for as long as a failure asks for one, and at last on torch tensors whatever it is.
-
-    Libraries ask ``isinstance(mask, torch.Tensor)``, which a SambaTensor is not, and fail somewhere else.
+    """Record, by another way for as long as a failure asks for one.
 
     Raises:
         Whatever the first failure was that no other way mends.
     """
-    way, first = Way(), None
+    way = Way()
     while True:
         try:
             return record(way)
         except (AttributeError, RuntimeError, TypeError, ValueError) as cause:
-            if first is not None:
-                raise first from None
             other = find_other_way(way, cause)
             if other == way:
-                if way.is_plain:
-                    raise
-                first, other = cause, replace(way, is_plain=True)
+                raise
             way = other
         if way.imports_all:
             importlib.import_module("torch._dynamo")
@@ -52,6 +45,4 @@ def find_other_way(way: Way, cause: Exception) -> Way:
         return replace(way, imports_all=True)  # a rare operator takes for granted that somebody has imported it
     if "does not require grad" in text:
         return replace(way, follows_gradients=True)
-    if "SambaTensor" in text or "must be None or torch.Tensor" in text:  # the latter of masks for attention
-        return replace(way, is_plain=True)
     return way

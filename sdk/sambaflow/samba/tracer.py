@@ -1,10 +1,11 @@
 """Tracing: run a model's forward once on tensors without data, and record the graph.
 
-Inputs are SambaTensors, so programs see what they would see on the host; parameters are replaced by stand-ins of the
-same shape and dtype, so tracing touches no weight.
+Forward gets torch tensors, so that it takes the way that it takes on the host; parameters are replaced by stand-ins of
+the same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.samba.scans import traced_scans
 from sambaflow.samba.trace_failure import explain_failure
 from sambaflow.samba.trace_ways import Way, record_some_way
+from sambaflow.samba.traced_values import as_input, as_parameter, traced_values
 
 
 @dataclass(slots=True)
@@ -92,22 +94,22 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     positions = {id(tensor): i for i, tensor in enumerate(named.values())}
     trackers: list[Mapping[Any, Any]] = []
     running: list[str] = []
-    ways: list[Way] = []
     #: Buffers that forward assigned, and their new values.
     assigned: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def forward(flat: list[torch.Tensor]) -> list[torch.Tensor]:
         trackers.append(tracker_of_trace())
-        plain = ways[0].is_plain
-        stand_ins = [v if plain else _stand_in(o, v) for o, v in zip(named.values(), flat, strict=False)]
+        stand_ins = [as_input(v, o) for o, v in zip(named.values(), flat, strict=False)]
         rest = flat[len(named) :]
+        for parameter, value in zip(parameters.values(), rest, strict=False):
+            as_parameter(value, parameter)
         replaced = {id(t): s for t, s in zip([*parameters.values(), *buffers.values()], rest, strict=True)}
         args, kwargs = _call_arguments(inputs, lambda t: stand_ins[positions[id(t)]])
         # Libraries ask torch whether somebody compiles (transformers: before it looks at a mask's values).
         with (
             _module_paths(model, running), _stand_ins(model, replaced) as places, _unwrapped(model), traced_scans(),
             static_forms(model), recorded_hooks(model, parameters, replaced), assignable_buffers(),
-            device_randomness(name), torch.compiler._compile_session_context(),
+            device_randomness(name), traced_values(), torch.compiler._compile_session_context(),
         ):  # fmt: skip
             made = model(*args, **kwargs)
             assigned[:] = assigned_buffers(places)
@@ -123,7 +125,6 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     def record(way: Way) -> torch.fx.GraphModule:
         trackers.clear()
         running.clear()
-        ways[:] = [way]
         with contextlib.nullcontext() if way.imports_all else without_dynamo():
             with FakeMode(allow_non_fake_inputs=True):
                 values = [torch.empty(tuple(t.shape), dtype=t.dtype) for t in originals]
@@ -267,18 +268,13 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
             )
     parallel = [module for module in model.modules() if isinstance(module, nn.DataParallel)]
     with replaced(
+        # It would tell each refusal of torch at length, also those that are answered with other operands.
+        (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
         (record_function, "__enter__", lambda self: self),
         (record_function, "__exit__", lambda self, *raised: None),
         *((module, "device_ids", []) for module in parallel),
     ):
         yield
-
-
-def _stand_in(original: SambaTensor, value: torch.Tensor) -> SambaTensor:
-    return SambaTensor(
-        value, name=original.sn_name, batch_dim=original.batch_dim, named_dims=original.named_dims,
-        sized_dims=original.sized_dims, region_name=original._region,
-    )  # fmt: skip
 
 
 def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,0 +1,85 @@
+"""Values of a trace: torch tensors, as forward would get on the host, that also have what SambaTensors have.
+
+Forward may ask whether a value is a ``torch.Tensor`` or a ``SambaTensor``: both are answered with yes, as by the
+SambaTensor that a program passes in and by the torch tensor that its CPU script does. Source: ours.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from rdukit.errors import TraceError
+from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor
+
+_set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def traced_values() -> Iterator[None]:
+    """While it lasts, tensors of the trace have a SambaTensor's members."""
+    try:
+        for name, member in _MEMBERS.items():
+            setattr(FakeTensor, name, member)
+        yield
+    finally:
+        for name in _MEMBERS:
+            delattr(FakeTensor, name)
+
+
+def as_input(value: torch.Tensor, original: SambaTensor) -> torch.Tensor:
+    """``value``, which stands for the input ``original``, with its name and dims."""
+    value._samba = SambaTensor(  # type: ignore[attr-defined]
+        shape=original.shape, dtype=original.dtype, name=original.sn_name, batch_dim=original.batch_dim,
+        named_dims=original.named_dims, sized_dims=original.sized_dims, region_name=original._region,
+    )  # fmt: skip
+    return value
+
+
+def as_parameter(value: torch.Tensor, original: torch.Tensor) -> None:
+    """Let ``value`` stand for the parameter ``original``: ``isinstance(value, nn.Parameter)`` holds from now on."""
+    value._is_param = True
+    value._samba = SambaTensor(  # type: ignore[attr-defined]
+        shape=original.shape, dtype=original.dtype, name=getattr(original, "sn_name", None)
+    )
+
+
+def _description(value: Any) -> SambaTensor:
+    """The empty SambaTensor that has name and dims of ``value``."""
+    found = value.__dict__.get("_samba")
+    if found is None:
+        with torch._C.DisableTorchFunction():  # the program looks up no dtype here
+            found = value._samba = SambaTensor(shape=value.shape, dtype=value.dtype)
+    assert isinstance(found, SambaTensor)
+    return found
+
+
+def _described(name: str) -> property:
+    return property(
+        lambda self: getattr(_description(self), name), lambda self, value: setattr(_description(self), name, value)
+    )
+
+
+def _assign_data(self: torch.Tensor, value: torch.Tensor) -> None:
+    if getattr(self, "_is_state", False):  # parameters and buffers: refused by name, when forward has run
+        _set_data(self, value)
+        return
+    raise TraceError(
+        f"forward gives a value of shape {list(self.shape)} other data (.data = …); that has no trace: use the new "
+        "value itself, or write it in place under torch.no_grad()"
+    )
+
+
+_MEMBERS: Final[dict[str, Any]] = {
+    STANDS_FOR_SAMBA: True,
+    **{name: _described(name) for name in (
+        "sn_name", "has_name", "sn_region_name", "batch_dim", "named_dims", "sized_dims", "materializer",
+        "is_complex_value", "host_memory", "mem_type",
+    )},
+    **{name: lambda self: self for name in ("torch_tensor", "torch", "rdu", "cpu_")},
+    "has_data": True,
+    "_is_empty": lambda self: False,
+    "data": property(lambda self: self.detach(), _assign_data),
+}  # fmt: skip
