@@ -127,6 +127,11 @@ def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
     """
     base = node.args[0]
     assert isinstance(base, fx.Node)
+    if not _lies_as_recorded(root):
+        raise UnsupportedOperator(
+            f"as_strided looks at the memory of {root.name!r}, which torch lays out in a way of its own: make it "
+            "contiguous first"
+        )
     if _memory_order(base) is not None and _fits(_relative(node, base), _numel(base)):
         return base
     if carries:
@@ -304,6 +309,20 @@ def _memory_order(node: fx.Node) -> list[int] | None:
             return None
         expected *= int(value.shape[d])
     return order
+
+
+def _lies_as_recorded(root: fx.Node) -> bool:
+    """Whether what owns a memory lies there as its record says.
+
+    What torch's record says of results in another order than their axes' is certain of elementwise operators, and of
+    copies in an order that the program names.
+    """
+    if root.op != "call_function" or word_of(root) in {"clone", "contiguous", "to", "_to_copy"}:
+        return True
+    if torch.Tag.pointwise in getattr(root.target, "tags", ()):
+        return True
+    values = [n.meta.get("val") for n in (root, *root.all_input_nodes)]
+    return all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor))
 
 
 def _relative(node: fx.Node, root: fx.Node) -> Layout:

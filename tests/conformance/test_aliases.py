@@ -106,6 +106,25 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
+def _turned_norm(x: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x.reshape(2, 3, 4).transpose(1, 2), None, None, training=True)
+
+
+class Shown(nn.Module):
+    """What is written to may be a view of what is read: that depends on how torch lays a result out."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.arange(1.0, ROWS * WIDTH + 1).reshape(ROWS, WIDTH) / 8)
+        self._function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        made = self._function(x * self.scale)
+        made.reshape(-1).add_(3.0)
+        made.transpose(1, 2).flatten(1).add_(0.5)
+        return made * 2 + self.scale.sum()
+
+
 class Written(nn.Module):
     """Two tensors that may be one; forward writes to the first or to the second, and reads both."""
 
@@ -167,7 +186,7 @@ def written_through_places(x: torch.Tensor) -> torch.Tensor:
 PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of-a-transposed": lambda x: x.t().as_strided((3,), (1,)),
     "of-a-part": lambda x: x[1:].as_strided((3, 2), (1, 2)),
-    "before-a-part": lambda x: x.detach()[1:].as_strided((3,), (1,), 0) + x[0, 0],
+    "beside-a-detached-part": lambda x: x.detach()[1:].as_strided((3,), (1,), 0) + x[0, 0],
     "of-a-copy-of-a-transposed": lambda x: x.t().sigmoid().as_strided((5, 2), (1, 2)),
     "of-channels-last": lambda x: x.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last).as_strided((5,), (2,), 3),
     "of-what-overlaps": lambda x: x.as_strided((4, 3), (2, 1)),
@@ -186,9 +205,29 @@ def test_places_in_memory_are_those_of_torch_however_the_device_lays_values_out(
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: x[1:].as_strided((3,), (1,), 0), lambda x: x[:, 1:3].as_strided((3,), (1,))],
-    ids=["beside-a-part", "with-gaps"],
+    "function",
+    [
+        lambda x: x[1:].as_strided((3,), (1,), 0),
+        lambda x: x[:, 1:3].as_strided((3,), (1,)),
+        lambda x: F.batch_norm(x.reshape(2, 3, 4).permute(2, 1, 0), None, None, training=True).as_strided((2,), (1,)),
+    ],
+    ids=["beside-a-part", "with-gaps", "of-what-torch-lays-out-itself"],
 )  # fmt: skip
-def test_places_whose_gradient_torch_loses_are_refused(function: Any, tmp_path: Path) -> None:
+def test_places_that_are_not_known_or_whose_gradient_torch_loses_are_refused(function: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperator, match="as_strided looks at"):
         compare_step(Places(function), samba.randn(ROWS, WIDTH, name="x"), tmp_path)
+
+
+LAID_OUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "norm": _turned_norm,
+    "interpolate": lambda x: F.interpolate(x.reshape(2, 3, 4).transpose(1, 2), 3),
+    "copysign": lambda x: torch.copysign(x.detach().reshape(2, 3, 4).transpose(1, 2), torch.tensor(-1.0)),
+    "floor-divide": lambda x: x.detach().reshape(2, 3, 4).transpose(1, 2).floor_divide(0.5),
+    "relu": lambda x: F.relu(x.reshape(2, 3, 4).transpose(1, 2)) * 1,
+    "softmax": lambda x: x.reshape(2, 3, 4).transpose(1, 2).softmax(1) * 1,
+}
+
+
+@pytest.mark.parametrize("case", LAID_OUT)
+def test_whether_a_reshape_is_a_view_is_decided_as_torch_lays_values_out(case: str, tmp_path: Path) -> None:
+    compare_step(Shown(LAID_OUT[case]), samba.randn(ROWS, WIDTH, name="x"), tmp_path)

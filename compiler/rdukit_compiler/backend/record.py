@@ -48,6 +48,7 @@ from rdukit_compiler.backend.record_marks import (
     carries_gradient,
     marked,
 )
+from rdukit_compiler.backend.true_layouts import find_true_stride
 from rdukit_compiler.backend.unchecked import UNCHECKED
 from rdukit_compiler.run_operator import call_promoting
 
@@ -339,7 +340,11 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             node_args = call.add_all(args)
             node_kwargs = {key: call.add(value) for key, value in kwargs.items()}
         if not call.is_plain:
-            return super().__torch_dispatch__(func, types, tuple(map(_without_dead_wrapper, args)), kwargs)
+            made = super().__torch_dispatch__(func, types, tuple(map(_without_dead_wrapper, args)), kwargs)
+            with torch._C.DisableTorchFunction():
+                if type(made) is FakeTensor and (stride := find_true_stride(func, args, made)) is not None:
+                    return self._lay_out(made, stride)
+            return made
         key = (func, *_state(), *kwargs, *call.key)
         if key not in self._results and (found := find_form(func, args, kwargs)) is not None:
             dtype, shape = found
@@ -372,8 +377,21 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 tracker[converted], tracker[made] = tracker[made], former
                 self._results[key] = apart
                 return converted
+            if isinstance(made, FakeTensor) and (stride := find_true_stride(func, args, made)) is not None:
+                made = self._lay_out(made, stride)
             self._results[key] = _remember(made, tensors)
         return made
+
+    def _lay_out(self, made: FakeTensor, stride: tuple[int, ...]) -> FakeTensor:
+        """The same result with the strides that it has when it is computed."""
+        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        form = _Form(made.dtype, tuple(made.shape), stride, 0)
+        described = _Result(form, made.fake_device, -1).make(mode, ())
+        laid = FakeTensor(mode, described, made.fake_device)
+        tracker = self.tracer.tensor_tracker
+        tracker[laid] = tracker[made]
+        tracker[made].proxy.node.meta["val"] = described
+        return laid
 
     def _number(self, tensor: Any) -> bool | int | float | None:
         """The number in a tensor, if it is known, or supposed: see ``find_known``."""
