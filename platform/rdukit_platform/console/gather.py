@@ -28,7 +28,7 @@ from rdukit_platform.console.views import (
     view_job,
 )
 from rdukit_platform.db.models import ArtifactRow, JobEventRow, JobRow, PipelineRow
-from rdukit_platform.jobs.pipelines import pipeline_jobs
+from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import Attempt, Event, Pipeline
 from rdukit_platform.jobs.service import list_attempts, list_events
 from rdukit_platform.jobs.states import JobState

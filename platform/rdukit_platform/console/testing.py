@@ -21,7 +21,7 @@ from rdukit_platform.gateway.app import create_app
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_job
-from rdukit_platform.jobs.pipelines import promote_jobs, submit_pipeline
+from rdukit_platform.jobs.pipelines import submit_pipeline
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import cancel_job, record_job
 from rdukit_platform.jobs.states import JobEvent
@@ -170,7 +170,6 @@ class Example:
             execution.record_logs(session, ticket, [f"step {step} of 1250"], self.now)
 
     def _succeed(self, job_id: str, slot: str, at: float, result: dict[str, object], steps: int = 0) -> None:
-        self._transact(lambda session: promote_jobs(session, at))
         ticket = self._start(job_id, at)
         content = self.store.add_manifest([])
         with self.database.write() as session:

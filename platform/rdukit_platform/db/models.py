@@ -70,6 +70,8 @@ class JobRow(Base):
         UniqueConstraint("tenant_id", "idempotency_key"),
         Index(None, "tenant_id", "created_at"),
         Index(None, "state", "created_at"),
+        #: The front of each tenant's queue.
+        Index(None, "state", "tenant_id", "queued_at"),
     )
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))

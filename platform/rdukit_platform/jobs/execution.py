@@ -16,7 +16,8 @@ from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRo
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome, judge
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState
+from rdukit_platform.jobs.promotion import promote_steps
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,13 @@ class Output:
 
 
 def admit(session: Session, job_id: str, now: float) -> Ticket:
-    """Give a queued job its next attempt. The caller publishes the ticket after the commit."""
+    """Give a queued job its next attempt. The caller publishes the ticket after the commit.
+
+    Raises:
+        InvalidTransition: it is not queued any more; nothing was written.
+    """
     job = lock_job(session, job_id)
+    next_state(job.id, JobState(job.state), JobEvent.ADMIT)
     attempt = AttemptRow(
         id=new_id("try"),
         job_id=job.id,
@@ -248,7 +254,7 @@ def _end(
     data: dict[str, object] = {"outcome": str(outcome)}
     if error is not None:
         data["error"] = dict(error)
-    return apply_event(
+    after = apply_event(
         session,
         job,
         verdict.event,
@@ -260,3 +266,6 @@ def _end(
         error=None if error is None or verdict.reason is None else dict(error),
         **columns,
     )
+    if after in FINAL and job.pipeline_id is not None:
+        promote_steps(session, job.pipeline_id, now)
+    return after

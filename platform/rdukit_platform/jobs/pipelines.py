@@ -1,8 +1,6 @@
 """Pipelines: jobs whose inputs are outputs of earlier steps, written ``@step.slot``."""
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,27 +9,10 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.catalog.model import Boxes, Verb
 from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.ids import new_id
-from rdukit_platform.jobs.changes import apply_event
+from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import artifact_kind, check_request, record_job
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
 from rdukit_platform.paging import read_page
-
-REFERENCE: Final = re.compile(r"^@(?P<step>[a-z][a-z0-9_-]*)\.(?P<slot>[A-Za-z0-9_-]+)$")
-
-
-def read_reference(text: str) -> tuple[str, str] | None:
-    """Step and slot of ``@step.slot``; ``None`` for an artifact id.
-
-    Raises:
-        InvalidArgument: it starts with ``@`` but is no reference.
-    """
-    if not text.startswith("@"):
-        return None
-    found = REFERENCE.match(text)
-    if found is None:
-        raise InvalidArgument(f"{text!r} is not a reference; legal: @step.slot, such as @train.checkpoint")
-    return found["step"], found["slot"]
 
 
 def submit_pipeline(
@@ -70,6 +51,7 @@ def submit_pipeline(
         record_job(session, tenant_id, step, verbs[step.name], now + number * 1e-6, pipeline_id=pipeline.id)
         for number, step in enumerate(request.steps)
     ]
+    promote_steps(session, pipeline.id, now)
     return pipeline, jobs
 
 
@@ -86,36 +68,6 @@ def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, 
         slots = {slot: _kind_of(step, text, verbs, kinds) for slot, text in step.inputs.items()}
         verbs[step.name] = check_request(boxes, step, slots)
     return verbs
-
-
-def promote_jobs(session: Session, now: float) -> int:
-    """Queue the submitted jobs whose inputs are all there; end those whose earlier step gave none. Returns how many."""
-    changed = 0
-    waiting = session.scalars(
-        select(JobRow).where(JobRow.state == str(JobState.SUBMITTED)).order_by(JobRow.created_at)
-    ).all()
-    for job in waiting:
-        siblings = _siblings(session, job)
-        inputs: dict[str, str] = {}
-        for slot, text in job.inputs.items():
-            reference = read_reference(text)
-            if reference is None:
-                inputs[slot] = text
-                continue
-            source = siblings[reference[0]]
-            if source.state == JobState.SUCCEEDED and reference[1] in source.outputs:
-                inputs[slot] = source.outputs[reference[1]]
-            elif JobState(source.state) in FINAL:
-                data: dict[str, object] = {"step": reference[0], "job": source.id, "state": source.state}
-                apply_event(session, job, JobEvent.STRAND, now, Reason.UPSTREAM_ENDED, data)
-                changed += 1
-                break
-            else:
-                break
-        else:
-            apply_event(session, job, JobEvent.READY, now, inputs=inputs)
-            changed += 1
-    return changed
 
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> PipelineRow:
@@ -136,19 +88,6 @@ def list_pipelines(
     """The tenant's pipelines, newest first, and the cursor of the next page."""
     query = select(PipelineRow).where(PipelineRow.tenant_id == tenant_id)
     return read_page(session, query, PipelineRow.created_at, PipelineRow.id, limit, cursor)
-
-
-def pipeline_jobs(session: Session, pipeline_id: str) -> Sequence[JobRow]:
-    """A pipeline's jobs in the order of its steps."""
-    return session.scalars(
-        select(JobRow).where(JobRow.pipeline_id == pipeline_id).order_by(JobRow.created_at, JobRow.id)
-    ).all()
-
-
-def _siblings(session: Session, job: JobRow) -> dict[str, JobRow]:
-    if job.pipeline_id is None:
-        return {}
-    return {sibling.step or "": sibling for sibling in pipeline_jobs(session, job.pipeline_id)}
 
 
 def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, Verb], kinds: Mapping[str, str]) -> str:

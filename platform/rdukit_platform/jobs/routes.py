@@ -10,6 +10,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.follow import log_line, stream_events, stream_logs
+from rdukit_platform.jobs.promotion import pipeline_jobs
 from rdukit_platform.jobs.schemas import (
     EventPage,
     Job,
@@ -132,7 +133,7 @@ def list_pipelines(request: Request, caller: Reader, limit: int = 50, cursor: st
     """The tenant's pipelines, newest first, with their jobs."""
     with platform_of(request).database.read() as session:
         rows, following = pipelines.list_pipelines(session, caller.tenant_id, limit, cursor)
-        shown = [show_pipeline(row, pipelines.pipeline_jobs(session, row.id)) for row in rows]
+        shown = [show_pipeline(row, pipeline_jobs(session, row.id)) for row in rows]
     return PipelinePage(pipelines=shown, next_cursor=following)
 
 
@@ -141,5 +142,5 @@ def show_one_pipeline(request: Request, pipeline_id: str, caller: Reader) -> Pip
     """One pipeline with its jobs."""
     with platform_of(request).database.read() as session:
         row = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
-        jobs: list[JobRow] = list(pipelines.pipeline_jobs(session, row.id))
+        jobs: list[JobRow] = list(pipeline_jobs(session, row.id))
     return show_pipeline(row, jobs)

@@ -14,7 +14,8 @@ from rdukit_platform.catalog.model import Boxes, Verb
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome
-from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt
+from rdukit_platform.jobs.changes import add_event, apply_event, find_locked, find_open_attempt
+from rdukit_platform.jobs.promotion import promote_steps
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
 from rdukit_platform.paging import read_page
@@ -39,7 +40,9 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
     verb = check_request(
         boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
     )
-    return record_job(session, tenant_id, request, verb, now, key=request.idempotency_key)
+    job = record_job(session, tenant_id, request, verb, now, key=request.idempotency_key)
+    apply_event(session, job, JobEvent.READY, now)
+    return job
 
 
 def record_job(
@@ -112,9 +115,8 @@ def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = 
     Raises:
         NotFound: the tenant has no such job.
     """
-    query = select(JobRow).where(JobRow.id == job_id, JobRow.tenant_id == tenant_id)
-    job = session.scalars(query.with_for_update() if is_locked else query).one_or_none()
-    if job is None:
+    job = find_locked(session, job_id) if is_locked else session.get(JobRow, job_id)
+    if job is None or job.tenant_id != tenant_id:
         raise NotFound(f"there is no job {job_id!r}; list yours with: rdukit job list")
     return job
 
@@ -165,6 +167,8 @@ def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
     if attempt is not None:
         attempt.ended_at, attempt.outcome = now, str(Outcome.CANCELLED)
     apply_event(session, job, JobEvent.CANCEL, now, Reason.CANCELLED_BY_USER)
+    if job.pipeline_id is not None:
+        promote_steps(session, job.pipeline_id, now)
     return job
 
 

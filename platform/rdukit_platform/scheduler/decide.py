@@ -1,11 +1,13 @@
 """Which waiting jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
 
 Jobs of the tenant that has the fewest active ones go first, then the oldest. A job that does not fit lets smaller ones
-past it, until it has waited ``starve_s``; from then on nothing that would take its tiles starts before it.
+past it, until it has waited ``starve_s``; from then on nothing that would take its tiles starts before it. Where there
+are several tenants, no one of them gets the last free slot beside jobs of its own: the next one's first job finds it.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+import heapq
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -58,6 +60,8 @@ class Snapshot:
     #: Active jobs that one tenant may have; 0 means no limit.
     tenant_jobs: int = 0
     starve_s: float = 60.0
+    #: Whether there are tenants beside those that have jobs here.
+    has_other_tenants: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,7 @@ def decide(snapshot: Snapshot) -> Decision:
     admitted: list[str] = []
     waits: dict[str, str] = {}
     blocker: Waiting | None = None
-    remaining = list(snapshot.queued)
-    while remaining:
-        job = min(remaining, key=lambda j: (active[j.tenant_id], j.since, j.job_id))
-        remaining.remove(job)
+    for job in _in_turn(snapshot.queued, active):
         why = _why_not(snapshot, job, active[job.tenant_id], slots, free_tiles, places, blocker)
         if why is None:
             admitted.append(job.job_id)
@@ -96,6 +97,23 @@ def decide(snapshot: Snapshot) -> Decision:
         if job.tiles > free_tiles and starves and can_ever_fit and blocker is None:
             blocker = job
     return Decision(tuple(admitted), waits)
+
+
+def _in_turn(queued: Sequence[Waiting], active: Mapping[str, int]) -> Iterator[Waiting]:
+    """Each job once, always one of a tenant that has the fewest active ones *then*, and its oldest."""
+    lines: dict[str, deque[Waiting]] = defaultdict(deque)
+    for job in sorted(queued, key=lambda j: (j.since, j.job_id)):
+        lines[job.tenant_id].append(job)
+    heads = [(active.get(tenant, 0), line[0].since, line[0].job_id, tenant) for tenant, line in lines.items()]
+    heapq.heapify(heads)
+    while heads:
+        tenant = heads[0][3]
+        line = lines[tenant]
+        yield line.popleft()
+        if line:
+            heapq.heapreplace(heads, (active.get(tenant, 0), line[0].since, line[0].job_id, tenant))
+        else:
+            heapq.heappop(heads)
 
 
 def _why_not(
@@ -115,6 +133,8 @@ def _why_not(
         return "no worker is up"
     if slots <= 0:
         return f"all {snapshot.slots} worker slots are taken"
+    if slots == 1 and tenant_active and snapshot.has_other_tenants:
+        return "the last free worker slot is kept for other tenants"
     if job.tiles == 0:
         return None
     if snapshot.node is None:

@@ -5,35 +5,31 @@ import os
 import signal
 import socket
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Final
 
 import redis
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
-from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Conflict
+from rdukit.errors import Conflict, InvalidTransition
 from rdukit.settings import resolve
 from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
-from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs.execution import Ticket, admit, expire_attempts, queue_due_jobs, take_unclaimed
-from rdukit_platform.jobs.pipelines import promote_jobs
-from rdukit_platform.jobs.states import JobState
+from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes.service import find_node_view
-from rdukit_platform.scheduler.decide import Active, NodeView, Snapshot, Waiting, decide
-from rdukit_platform.services import beat_service, end_service, live_services
+from rdukit_platform.scheduler.decide import NodeView, decide
+from rdukit_platform.scheduler.snapshot import needs_pass, read_reasons, read_snapshot, tell_reasons
+from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
     SCHEDULER_POLL_S,
     SCHEDULER_REPUBLISH_S,
-    SCHEDULER_STARVE_S,
-    SCHEDULER_TENANT_JOBS,
     Home,
 )
 from rdukit_platform.worker.app import make_app, publish
@@ -92,7 +88,6 @@ class Scheduler:
     def _recover(self, now: float) -> list[Ticket]:
         with self._database.write() as session:
             expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now)
-            promote_jobs(session, now)
             queue_due_jobs(session, now)
             again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
         if expired:
@@ -100,13 +95,20 @@ class Scheduler:
         return again
 
     def _admit(self, node: NodeView | None, now: float) -> list[Ticket]:
+        # Deciding takes no lock: what changed meanwhile is left to the next pass.
+        with self._database.read() as session:
+            snapshot = read_snapshot(session, node, now)
+            told = read_reasons(session, snapshot)
+        decision = decide(snapshot)
+        news = {job_id: why for job_id, why in decision.waits.items() if told.get(job_id) != why}
+        if not decision.admissions and not news:
+            return []
         with self._database.write() as session:
-            decision = decide(read_snapshot(session, node, now))
-            tickets = [admit(session, job_id, now) for job_id in decision.admissions]
-            for job_id, why in decision.waits.items():
-                job = session.get(JobRow, job_id)
-                if job is not None and job.waits_for != why:
-                    job.waits_for = why
+            tickets = []
+            for job_id in decision.admissions:
+                with suppress(InvalidTransition):  # cancelled since, or another scheduler's
+                    tickets.append(admit(session, job_id, now))
+            tell_reasons(session, news)
         for ticket in tickets:
             logger.info("admitted job=%s attempt=%s", ticket.job_id, ticket.attempt_id)
         return tickets
@@ -119,38 +121,16 @@ class Scheduler:
             logger.warning("message not sent job=%s error=%s", ticket.job_id, error)
 
 
-def needs_pass(session: Session) -> bool:
-    """Whether any job is on its way; without one a pass would only read."""
-    open_states = [str(state) for state in JobState if state not in {"succeeded", "failed", "cancelled"}]
-    return session.scalars(select(JobRow.id).where(JobRow.state.in_(open_states)).limit(1)).first() is not None
-
-
-def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapshot:
-    """The queue, the active jobs and the workers, as values."""
-    queued = session.scalars(select(JobRow).where(JobRow.state == str(JobState.QUEUED))).all()
-    active = session.execute(
-        select(JobRow, AttemptRow).join(AttemptRow, AttemptRow.job_id == JobRow.id).where(AttemptRow.ended_at.is_(None))
-    ).all()
-    return Snapshot(
-        now=now,
-        queued=tuple(
-            Waiting(job.id, job.tenant_id, job.tiles, job.queued_at or job.created_at, job.not_before) for job in queued
-        ),
-        active=tuple(Active(job.id, job.tenant_id, job.tiles, attempt.tiles is not None) for job, attempt in active),
-        node=node,
-        slots=sum(service.slots for service in live_services(session, now) if service.kind == "worker"),
-        tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),
-        starve_s=resolve(SCHEDULER_STARVE_S),
-    )
-
-
 def serve(home: Home) -> None:
     """Run a scheduler until SIGTERM."""
     from rdukit_platform.db.migrate import migrate
 
+    clock = SystemClock()
     database = Database.of_home(home)
     migrate(database)
-    scheduler = Scheduler(home, database, make_app(home.broker_url()), Waker(home.broker_url()), SystemClock())
+    with database.write() as session:
+        promote_all(session, clock.now())
+    scheduler = Scheduler(home, database, make_app(home.broker_url()), Waker(home.broker_url()), clock)
     signal.signal(signal.SIGTERM, scheduler.stop)
     signal.signal(signal.SIGINT, scheduler.stop)
     logger.info("scheduler up name=%s", scheduler.name)

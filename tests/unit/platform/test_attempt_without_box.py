@@ -12,9 +12,7 @@ from rdukit_platform.artifacts.store import Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
-from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.schemas import JobRequest
-from rdukit_platform.jobs.states import JobEvent
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.testing import counter_boxes, fresh_database
@@ -63,7 +61,6 @@ def test_a_box_that_ends_counts_against_its_job_and_an_engine_that_is_away_does_
             job = service.submit_job(
                 session, counter_boxes(), tenant, JobRequest(box="counter", verb="preprocess"), 1.0
             )
-            apply_event(session, job, JobEvent.READY, 1.0)
             ticket = execution.admit(session, job.id, 2.0)
         around = Surroundings(
             home=Home(tmp_path), database=database, store=Store(tmp_path / "artifacts"),

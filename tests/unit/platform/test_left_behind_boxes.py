@@ -13,9 +13,7 @@ from rdukit.errors import BackendUnavailable, InvalidArgument, Unavailable
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
-from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.schemas import JobRequest
-from rdukit_platform.jobs.states import JobEvent
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.testing import counter_boxes, fresh_database
@@ -67,7 +65,6 @@ def admitted_job(database: Database) -> str:
     with database.write() as session:
         tenant = create_tenant(session, "lab", 0.0).id
         job = service.submit_job(session, counter_boxes(), tenant, JobRequest(box="counter", verb="preprocess"), 1.0)
-        apply_event(session, job, JobEvent.READY, 1.0)
         execution.admit(session, job.id, 2.0)
         return job.id
 

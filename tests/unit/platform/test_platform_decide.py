@@ -105,3 +105,33 @@ def test_nothing_is_promised_twice_and_every_job_gets_an_answer(
     given = sum(names[job_id].tiles for job_id in decision.admissions)
     assert given == 0 or given + pending <= free
     assert len(decision.admissions) <= max(slots - len(active), 0)
+
+
+def test_the_last_slot_is_another_tenants_where_there_are_others() -> None:
+    flood = tuple(waiting(f"flood-{i}", since=float(i)) for i in range(10))
+    alone = decide(replace(EMPTY, queued=flood))
+    assert len(alone.admissions) == 4
+    shared = decide(replace(EMPTY, queued=flood, has_other_tenants=True))
+    assert shared.admissions == ("flood-0", "flood-1", "flood-2")
+    assert shared.waits["flood-3"] == "the last free worker slot is kept for other tenants"
+    late = replace(EMPTY, queued=(*flood, waiting("quiet", since=99, tenant="b")), has_other_tenants=True)
+    running = tuple(Active(f"r{i}", "a", 0, holds_tiles=False) for i in range(3))
+    assert decide(replace(late, active=running)).admissions == ("quiet",)
+
+
+def test_a_tenant_without_jobs_gets_a_lone_slot() -> None:
+    assert decide(replace(EMPTY, slots=1, queued=(waiting("x"),), has_other_tenants=True)).admissions == ("x",)
+
+
+@given(queued=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=20), slots=st.integers(0, 20))
+def test_the_turns_are_those_of_the_fewest_active_jobs_and_then_of_age(
+    queued: list[tuple[int, str]], slots: int
+) -> None:
+    jobs = tuple(waiting(f"q{i:02}", 0, since, tenant) for i, (since, tenant) in enumerate(queued))
+    rest, active, wanted = list(jobs), dict.fromkeys("abc", 0), list[str]()
+    while rest and len(wanted) < slots:
+        job = min(rest, key=lambda j: (active[j.tenant_id], j.since, j.job_id))
+        rest.remove(job)
+        active[job.tenant_id] += 1
+        wanted.append(job.job_id)
+    assert list(decide(replace(EMPTY, queued=jobs, slots=slots)).admissions) == wanted

@@ -43,7 +43,6 @@ def submit(database: Database, tenant: str, now: float = 1.0, **body: object) ->
     with database.write() as session:
         request = JobRequest.model_validate({"box": "counter", "verb": "preprocess", **body})
         job = service.submit_job(session, BOXES, tenant, request, now)
-        pipelines.promote_jobs(session, now)
         return job.id
 
 
@@ -229,13 +228,11 @@ def test_a_pipeline_runs_in_the_order_of_its_references(database: Database, tena
     ]
     with database.write() as session:
         _, jobs = pipelines.submit_pipeline(session, BOXES, tenant, PipelineRequest(name="p", steps=steps), 1.0)
-        assert pipelines.promote_jobs(session, 1.0) == 1
         first, second = (job.id for job in jobs)
     assert read(database, second).state == "submitted"
     ticket = begin(database, first)
     with database.write() as session:
         made = execution.succeed(session, ticket, [Output("dataset", "dataset", "0" * 64, 3, True)], {}, 3.0)
-        assert pipelines.promote_jobs(session, 3.0) == 1
     job = read(database, second)
     assert (job.state, job.inputs) == ("queued", made)
 
