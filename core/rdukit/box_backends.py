@@ -80,6 +80,10 @@ class Stats:
     pids: int
 
 
+#: What a container's exit status says of SIGKILL.
+KILLED_STATUS: Final = 137
+
+
 class EventKind(StrEnum):
     """What can happen to a box."""
 
@@ -89,13 +93,25 @@ class EventKind(StrEnum):
     ENDED = "ended"
 
 
+class BoxEnd(StrEnum):
+    """How a box ended, or why it did not begin; ``Unavailable`` of ``start`` has it as the detail ``end``."""
+
+    #: By itself, or for its memory limit.
+    EXITED = "exited"
+    #: By SIGKILL that was none of its limits': the host's doing.
+    KILLED = "killed"
+    #: It ran, but was not ready in its time.
+    LATE = "late"
+
+
 @dataclass(frozen=True, slots=True)
 class BoxEvent:
-    """Something that happened to a box, at seconds since 1970."""
+    """Something that happened to a box, at seconds since 1970. ``end``: of an ``ENDED``."""
 
     kind: EventKind
     time: float
     detail: str = ""
+    end: BoxEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)

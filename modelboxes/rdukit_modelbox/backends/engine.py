@@ -10,7 +10,18 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
-from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
+from rdukit.box_backends import (
+    KILLED_STATUS,
+    BoxEnd,
+    BoxEvent,
+    BoxSpec,
+    EventKind,
+    OwnedBox,
+    Owner,
+    Stats,
+    is_orphan,
+    last_lines,
+)
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, Unavailable
 from rdukit_modelbox.backends.process import answers_ready
@@ -119,7 +130,9 @@ class ContainerBox:
             time = _seconds(state.get("FinishedAt")) or self._clock.now()
             if state.get("OOMKilled"):
                 self._events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
-            self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {state.get('ExitCode')}"))
+            status = state.get("ExitCode")
+            end = BoxEnd.KILLED if status == KILLED_STATUS and not state.get("OOMKilled") else BoxEnd.EXITED
+            self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {status}", end))
         return tuple(self._events)
 
     def terminate(self) -> None:
@@ -160,7 +173,8 @@ class ContainerBox:
                 ended = self.events()[-1]
                 self.stop(0)
                 what = f"was not ready in {timeout_s:g} s" if is_late else ended.detail
-                raise Unavailable(f"container {self.id[:12]} {what}: {self.logs().strip()[-500:]}")
+                end = BoxEnd.LATE if is_late else ended.end or BoxEnd.EXITED
+                raise Unavailable(f"container {self.id[:12]} {what}: {self.logs().strip()[-500:]}", end=str(end))
             self._clock.sleep(POLL_S)
         self._events.append(BoxEvent(EventKind.READY, self._clock.now()))
 

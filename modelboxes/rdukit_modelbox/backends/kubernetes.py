@@ -15,7 +15,18 @@ from typing import Any, Final
 
 import httpx
 
-from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, OwnedBox, Owner, Stats, is_orphan, last_lines
+from rdukit.box_backends import (
+    KILLED_STATUS,
+    BoxEnd,
+    BoxEvent,
+    BoxSpec,
+    EventKind,
+    OwnedBox,
+    Owner,
+    Stats,
+    is_orphan,
+    last_lines,
+)
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, Unavailable
 from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
@@ -120,7 +131,7 @@ class PodBox:
         self._backend.delete(self._name, grace_s, self._keep_words)
         self._is_removed = True
         if self._events[-1].kind is not EventKind.ENDED:
-            self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted"))
+            self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted", BoxEnd.KILLED))
 
     def _keep_words(self) -> None:
         self.events()
@@ -194,7 +205,8 @@ class KubernetesBackend:
                 waits = box.waits_for()
                 box.stop(0)
                 what = f"was not ready in {timeout_s:g} s{waits}" if is_late else box.events()[-1].detail
-                raise Unavailable(f"pod {name} {what}: {box.logs().strip()[-500:]}")
+                end = BoxEnd.LATE if is_late else box.events()[-1].end or BoxEnd.EXITED
+                raise Unavailable(f"pod {name} {what}: {box.logs().strip()[-500:]}", end=str(end))
             self.clock.sleep(POLL_S)
         box.became_ready()
         return box
@@ -304,10 +316,14 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
             time = datetime.fromisoformat(str(ended["finishedAt"]).replace("Z", "+00:00")).timestamp()
             if ended.get("reason") == "OOMKilled":
                 events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the pod's memory limit was reached"))
-            events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {ended.get('exitCode')}"))
+            code = ended.get("exitCode")
+            end = BoxEnd.KILLED if code == KILLED_STATUS and not events else BoxEnd.EXITED
+            events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {code}", end))
     if not events and status.get("phase") in {"Failed", "Succeeded"}:
         detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"
-        events.append(BoxEvent(EventKind.ENDED, 0.0, detail))
+        # Evicted or lost with its machine: a container that ended by itself has a status.
+        end = BoxEnd.KILLED if status["phase"] == "Failed" else BoxEnd.EXITED
+        events.append(BoxEvent(EventKind.ENDED, 0.0, detail, end))
     return events
 
 

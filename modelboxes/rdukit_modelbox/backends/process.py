@@ -14,7 +14,18 @@ from typing import Final
 
 import httpx
 
-from rdukit.box_backends import BoxEvent, BoxSpec, EventKind, Limits, OwnedBox, Owner, Stats, is_orphan, last_lines
+from rdukit.box_backends import (
+    BoxEnd,
+    BoxEvent,
+    BoxSpec,
+    EventKind,
+    Limits,
+    OwnedBox,
+    Owner,
+    Stats,
+    is_orphan,
+    last_lines,
+)
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Cancelled, Unavailable
 from rdukit.files import write_json_atomic
@@ -122,7 +133,7 @@ class ProcessBox:
         """Start, readiness, and the end once it is seen; the kernel does not tell of memory it refused."""
         status = self._process.poll()
         if status is not None and self._events[-1].kind is not EventKind.ENDED:
-            self._events.append(BoxEvent(EventKind.ENDED, self._clock.now(), describe_status(status)))
+            self._events.append(BoxEvent(EventKind.ENDED, self._clock.now(), describe_status(status), _end_of(status)))
         return tuple(self._events)
 
     def terminate(self) -> None:
@@ -208,7 +219,8 @@ class ProcessBackend:
             if status is not None or self._clock.monotonic() > deadline:
                 words = log_file.read_text(errors="replace").strip()[-500:]
                 what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
-                raise Unavailable(f"box {spec.box} {what}: {words}")
+                end = BoxEnd.LATE if status is None else _end_of(status)
+                raise Unavailable(f"box {spec.box} {what}: {words}", end=str(end))
             self._clock.sleep(POLL_S)
         announced: dict[str, str] = json.loads(announce.read_text())
         return announced
@@ -307,6 +319,10 @@ def describe_status(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
     return f"was killed by {signal.Signals(-status).name}"
+
+
+def _end_of(status: int) -> BoxEnd:
+    return BoxEnd.KILLED if status == -signal.SIGKILL else BoxEnd.EXITED
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

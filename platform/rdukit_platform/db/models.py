@@ -100,6 +100,8 @@ class JobRow(Base):
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     #: Attempts that count against max_attempts.
     failures: Mapped[int] = mapped_column(Integer, default=0)
+    #: Attempts lost to the platform or its host; they count against the setting job.max_losses.
+    losses: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     #: Not admitted before this time.
     not_before: Mapped[float | None]
     idempotency_key: Mapped[str | None] = mapped_column(String(128))

@@ -16,6 +16,10 @@ class Outcome(StrEnum):
     BOX_FAILED = "box-failed"
     #: The box ended, or did not come up, without an answer.
     BOX_LOST = "box-lost"
+    #: The box was killed from outside.
+    BOX_KILLED = "box-killed"
+    #: The box ran, but was not ready in time or did not answer.
+    BOX_SLOW = "box-slow"
     #: The worker's lease ran out.
     EXPIRED = "expired"
     INPUT_LOST = "input-lost"
@@ -38,8 +42,13 @@ RETRYABLE_CODES: Final = frozenset(
 #: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
 FREE: Final = frozenset({Outcome.NO_RESOURCES, Outcome.FOLDER_BUSY, Outcome.INTERRUPTED})
 
+#: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
+LOST: Final = frozenset({Outcome.EXPIRED, Outcome.BOX_KILLED, Outcome.BOX_SLOW})
+
 #: Pause before the next admission after an outcome that is free.
 FREE_PAUSE_S: Final = 1.0
+#: Longest pause after an attempt that was lost.
+LOST_PAUSE_S: Final = 10.0
 
 MAX_BACKOFF_S: Final = 60.0
 
@@ -50,34 +59,43 @@ class Verdict:
 
     event: JobEvent
     reason: Reason | None
-    #: Counted failures after this attempt.
+    #: Counted failures after this attempt, and attempts that were lost.
     failures: int
+    losses: int
     #: Seconds until the next attempt may be admitted; 0 at a final state.
     pause_s: float
 
 
 def judge(
-    outcome: Outcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, backoff_s: float
-) -> Verdict:
+    outcome: Outcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
+    max_losses: int, backoff_s: float,
+) -> Verdict:  # fmt: skip
     """What the end of an attempt means for its job.
 
     Args:
         is_running: whether the box had taken the verb.
         failures: counted failures before this attempt.
+        losses: attempts that were lost before this one; with ``max_losses`` of them the job has failed.
         backoff_s: pause after the first failure; doubles with each further one, up to ``MAX_BACKOFF_S``.
     """
     if outcome is Outcome.SUCCEEDED:
-        return Verdict(JobEvent.SUCCEED, Reason.COMPLETED, failures, 0.0)
+        return Verdict(JobEvent.SUCCEED, Reason.COMPLETED, failures, losses, 0.0)
     if outcome is Outcome.CANCELLED:
-        return Verdict(JobEvent.CANCEL, Reason.CANCELLED_BY_USER, failures, 0.0)
+        return Verdict(JobEvent.CANCEL, Reason.CANCELLED_BY_USER, failures, losses, 0.0)
     if outcome is Outcome.INPUT_LOST:
-        return Verdict(JobEvent.FAIL, Reason.INPUT_LOST, failures + 1, 0.0)
+        return Verdict(JobEvent.FAIL, Reason.INPUT_LOST, failures + 1, losses, 0.0)
     if outcome in FREE:
         pause = 0.0 if outcome is Outcome.INTERRUPTED else FREE_PAUSE_S
-        return Verdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, pause)
+        return Verdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)
+    if outcome in LOST:
+        losses += 1
+        if losses >= max_losses:
+            return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
+        pause = min(backoff_s * 2 ** (losses - 1), LOST_PAUSE_S)
+        return Verdict(JobEvent.RETRY, None, failures, losses, pause)
     if outcome is Outcome.BOX_FAILED and error_code not in RETRYABLE_CODES:
-        return Verdict(JobEvent.FAIL, Reason.BOX_FAILED, failures + 1, 0.0)
+        return Verdict(JobEvent.FAIL, Reason.BOX_FAILED, failures + 1, losses, 0.0)
     failures += 1
     if failures >= max_attempts:
-        return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, 0.0)
-    return Verdict(JobEvent.RETRY, None, failures, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))
+        return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
+    return Verdict(JobEvent.RETRY, None, failures, losses, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))

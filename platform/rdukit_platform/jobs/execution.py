@@ -12,12 +12,14 @@ from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from rdukit.errors import LeaseLost
+from rdukit.settings import resolve
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome, judge
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
 from rdukit_platform.jobs.promotion import promote_steps
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
+from rdukit_platform.settings import JOB_MAX_LOSSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,8 @@ def _end(
         is_running=job.state == JobState.RUNNING,
         failures=job.failures,
         max_attempts=job.max_attempts,
+        losses=job.losses,
+        max_losses=resolve(JOB_MAX_LOSSES),
         backoff_s=backoff_s,
     )
     attempt.ended_at, attempt.outcome = now, str(outcome)
@@ -262,6 +266,7 @@ def _end(
         verdict.reason,
         data,
         failures=verdict.failures,
+        losses=verdict.losses,
         not_before=now + verdict.pause_s if verdict.pause_s else None,
         error=None if error is None or verdict.reason is None else dict(error),
         **columns,

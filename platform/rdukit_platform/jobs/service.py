@@ -74,6 +74,7 @@ def record_job(
         version=0,
         attempt=0,
         failures=0,
+        losses=0,
         idempotency_key=key,
         created_at=now,
     )

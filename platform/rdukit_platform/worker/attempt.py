@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from rdukit.box_backends import BoxBackend, EventKind, Owner, RunningBox
+from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
 from rdukit.errors import BackendUnavailable, Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
 from rdukit_platform.artifacts.store import ContentDamaged, Store
@@ -249,7 +249,7 @@ class Attempt:
             raise
         except (Cancelled, Unavailable) as error:
             self._record_tail()
-            outcome = Outcome.INTERRUPTED if self._stop.is_set() else Outcome.BOX_LOST
+            outcome = Outcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
             raise Failure(outcome, self._with_its_end(error)) from error
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
@@ -326,6 +326,17 @@ class Attempt:
             error = RdukitError(f"the box names {text!r} as its output {slot!r}; legal are paths inside {output}")
             raise Failure(Outcome.BOX_FAILED, error)
         return path
+
+
+def outcome_of(error: RdukitError, box: RunningBox | None) -> Outcome:
+    """Whose doing it is that a box, if there is one yet, gave no answer."""
+    if box is None:
+        end = error.detail.get("end")
+    else:
+        end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
+    if end == BoxEnd.LATE:
+        return Outcome.BOX_SLOW
+    return Outcome.BOX_KILLED if end == BoxEnd.KILLED else Outcome.BOX_LOST
 
 
 def _terminate(box: RunningBox) -> None:

@@ -1,11 +1,13 @@
 """The table of a job's life, and what the end of an attempt means."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidTransition
-from rdukit_platform.jobs.attempts import FREE, MAX_BACKOFF_S, Outcome, judge
+from rdukit_platform.jobs.attempts import FREE, LOST, MAX_BACKOFF_S, Outcome, judge
 from rdukit_platform.jobs.states import (
     ACTIVE,
     ENDINGS,
@@ -64,9 +66,10 @@ def test_an_ending_needs_a_reason_and_nothing_else_may_have_one() -> None:
     state=st.sampled_from(sorted(ACTIVE)),
     failures=st.integers(0, 4),
     max_attempts=st.integers(1, 5),
+    losses=st.integers(0, 4),
 )
 def test_every_verdict_is_legal_where_it_is_given(
-    outcome: Outcome, code: str | None, state: JobState, failures: int, max_attempts: int
+    outcome: Outcome, code: str | None, state: JobState, failures: int, max_attempts: int, losses: int
 ) -> None:
     if outcome is Outcome.SUCCEEDED:
         state = JobState.RUNNING
@@ -76,20 +79,28 @@ def test_every_verdict_is_legal_where_it_is_given(
         is_running=state is JobState.RUNNING,
         failures=failures,
         max_attempts=max_attempts,
+        losses=losses,
+        max_losses=4,
         backoff_s=1.0,
     )
     after = next_state("job-1", state, verdict.event, verdict.reason)
     assert (after in FINAL) == (verdict.reason is not None)
     assert 0 <= verdict.pause_s <= MAX_BACKOFF_S
     if outcome in FREE:
-        assert verdict.failures == failures
+        assert (verdict.failures, verdict.losses) == (failures, losses)
         assert after not in FINAL
+    if outcome in LOST:
+        assert (verdict.failures, verdict.losses) == (failures, losses + 1)
+        assert (after in FINAL) == (losses + 1 >= 4)
 
 
-def test_a_lost_worker_is_tried_again_with_growing_pauses_up_to_the_cap() -> None:
+LIMITS: dict[str, Any] = {"is_running": True, "max_attempts": 4, "max_losses": 6, "backoff_s": 1.0}
+
+
+def test_a_box_that_fails_is_tried_again_with_growing_pauses_up_to_the_cap() -> None:
     pauses, failures = [], 0
     while True:
-        verdict = judge(Outcome.EXPIRED, None, is_running=True, failures=failures, max_attempts=4, backoff_s=1.0)
+        verdict = judge(Outcome.BOX_LOST, None, failures=failures, losses=5, **LIMITS)
         if verdict.reason is not None:
             break
         pauses.append(verdict.pause_s)
@@ -98,6 +109,19 @@ def test_a_lost_worker_is_tried_again_with_growing_pauses_up_to_the_cap() -> Non
     assert verdict.reason is Reason.ATTEMPTS_EXHAUSTED
 
 
+@pytest.mark.parametrize("outcome", sorted(LOST))
+def test_what_the_host_does_is_not_counted_as_the_job_s_failure_and_yet_has_an_end(outcome: Outcome) -> None:
+    pauses, losses = [], 0
+    while True:
+        verdict = judge(outcome, None, failures=3, losses=losses, **LIMITS)
+        if verdict.reason is not None:
+            break
+        pauses.append(verdict.pause_s)
+        losses = verdict.losses
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0]
+    assert (verdict.reason, verdict.failures) == (Reason.ATTEMPTS_EXHAUSTED, 3)
+
+
 def test_a_request_that_the_box_refuses_is_not_tried_again() -> None:
-    verdict = judge(Outcome.BOX_FAILED, "illegal-value", is_running=False, failures=0, max_attempts=3, backoff_s=1.0)
+    verdict = judge(Outcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **LIMITS)
     assert (verdict.event, verdict.reason) == (JobEvent.FAIL, Reason.BOX_FAILED)

@@ -1,5 +1,6 @@
-"""The front of each tenant's queue is found by an index."""
+"""The front of each tenant's queue is found by an index; attempts that were lost are counted."""
 
+import sqlalchemy as sa
 from alembic import op
 
 revision = "0003"
@@ -7,14 +8,14 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-NAME = op.f("ix_jobs_state_tenant_id_queued_at")
+INDEX = "ix_jobs_state_tenant_id_queued_at"
 
 
 def upgrade() -> None:
-    op.create_index(
-        op.f("ix_jobs_state_tenant_id_queued_at"), "jobs", ["state", "tenant_id", "queued_at"], unique=False
-    )
+    op.add_column("jobs", sa.Column("losses", sa.Integer(), nullable=False, server_default="0"))
+    op.create_index(INDEX, "jobs", ["state", "tenant_id", "queued_at"], unique=False)
 
 
 def downgrade() -> None:
-    op.drop_index(NAME, table_name="jobs")
+    op.drop_index(INDEX, table_name="jobs")
+    op.drop_column("jobs", "losses")
