@@ -52,7 +52,7 @@ WORKER_LEASE_S: Final = Setting(
 WORKER_START_S: Final = Setting("worker.start_s", 90.0, "Seconds that a ModelBox may take to become ready.", float)
 JOB_MAX_ATTEMPTS: Final = Setting("job.max_attempts", 3, "Failed attempts after which a job fails.", int)
 JOB_MAX_LOSSES: Final = Setting(
-    "job.max_losses", 50, "Attempts lost with their worker or box, or to a slow one, after which a job fails.", int
+    "job.max_losses", 20, "Attempts lost with their worker or box, or to a slow one, after which a job fails.", int
 )
 JOB_BACKOFF_S: Final = Setting(
     "job.backoff_s", 1.0, "Wait before the second attempt; doubles with each further one.", float

@@ -1,9 +1,9 @@
 """A real ModelBox program for the platform's tests: speaks ``docs/design/wire.md`` section 2, computes nothing.
 
 ``train`` counts steps, one every ``step_s`` seconds, and keeps its count in ``checkpoint/latest.json`` as a real box
-does. ``mood`` makes it fail: ``refuse`` (its own error) or ``crash`` (ends without an answer, half-way). Its first
-event stream always breaks, after three events, so that whoever follows must attach again. It ends with the process that
-started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
+does. ``mood`` makes it fail: ``refuse`` (its own error), ``crash`` (ends without an answer, half-way) or ``killed``
+(the same by SIGKILL, the first time only). Its first event stream always breaks, after three events, so that whoever
+follows must attach again. It ends with the process that started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
-MOODS = ["good", "refuse", "crash"]
+MOODS = ["good", "refuse", "crash", "killed"]
 DESCRIPTION = {
     "name": "counter",
     "title": "Counts",
@@ -117,6 +117,8 @@ class Box:
             (folder / "part").write_text(json.dumps({"step": step}))
             (folder / "part").replace(latest)
             if mood == "crash" and step > steps // 2:
+                os._exit(3)
+            if mood == "killed" and first == 0 and step > steps // 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.add(
                 operation_id, "progress", progress={"stage": "train", "step": step, "total": steps, "loss": 1 / step}

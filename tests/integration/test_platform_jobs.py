@@ -109,6 +109,15 @@ def test_a_box_that_crashes_each_time_uses_up_its_attempts(platform: PlatformUnd
     assert "retrying" in platform.states(job["id"])
 
 
+def test_a_box_that_is_killed_uses_up_no_attempt(platform: PlatformUnderTest, dataset: str) -> None:
+    body = {"steps": 100, "step_s": 0, "mood": "killed"}
+    job = platform.submit("train", inputs={"dataset": dataset}, parameters=body, max_attempts=1)
+    done = platform.wait_end(job["id"])
+    assert (done["state"], [attempt["outcome"] for attempt in done["attempts"]]) == (
+        "succeeded", ["box-killed", "succeeded"],
+    )  # fmt: skip
+
+
 def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderTest, dataset: str) -> None:
     body = {"steps": 1000, "step_s": 0.1}
     job = platform.submit("train", inputs={"dataset": dataset}, parameters=body)
@@ -125,11 +134,20 @@ def test_a_running_job_is_cancelled_and_its_tiles_freed(platform: PlatformUnderT
 
 
 def test_a_queued_job_is_cancelled_before_it_runs(platform: PlatformUnderTest, dataset: str) -> None:
-    job = platform.submit("train", inputs={"dataset": dataset}, tiles=1000)
+    body = {"steps": 1000, "step_s": 0.1}
+    holder = platform.submit("train", inputs={"dataset": dataset}, parameters=body, tiles=1)["id"]
+    platform.wait_job(holder, lambda found: found["state"] == "running")
+    job = platform.submit("train", inputs={"dataset": dataset}, tiles=64)
     waiting = platform.wait_job(job["id"], lambda found: bool(found["waits_for"]))
-    assert "needs 1000 tiles" in waiting["waits_for"]
+    assert waiting["waits_for"] == "it needs 64 tiles, 63 of 64 are free"
     assert platform.client.post(f"/v1/jobs/{job['id']}/cancel")["state"] == "cancelled"
     assert platform.job(job["id"])["attempts"] == []
+    platform.client.post(f"/v1/jobs/{holder}/cancel")
+
+
+def test_more_tiles_than_the_node_has_are_refused_at_once(platform: PlatformUnderTest, dataset: str) -> None:
+    with pytest.raises(IllegalValue, match=r"tiles is 1000: it needs 1000 tiles, the node has 64.*legal: 1 to 64"):
+        platform.submit("train", inputs={"dataset": dataset}, tiles=1000)
 
 
 def test_cancelling_an_ended_job_is_refused(platform: PlatformUnderTest, dataset: str) -> None:

@@ -86,6 +86,28 @@ def read_pef(path: Path | str) -> LoadedPef:
     return LoadedPef(path, pef, kernels, natives, is_ours, format_version)
 
 
+def read_tiles(path: Path) -> int:
+    """How many tiles the PEF at ``path`` was compiled for, from its index alone; the rest is not checked.
+
+    Raises:
+        PefNotFound: there is no file.
+        PefVersionMismatch: written in a format that this reader does not take.
+        PefCorrupt: it is no PEF, or its index cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            index = json.loads(_entry(archive, INDEX, MAX_INDEX_BYTES))
+            _check_version(path, index)
+            tiles = index["pef"]["num_tiles"]
+    except FileNotFoundError as cause:
+        raise PefNotFound(f"no PEF file at {str(path)!r}") from cause
+    except _UNREADABLE as cause:
+        raise PefCorrupt(f"{path.name} is not a readable PEF (truncated or overwritten?): {cause}") from cause
+    if type(tiles) is not int or tiles < 1:
+        raise PefCorrupt(f"{path.name} says that it needs {tiles!r} tiles; legal: 1 or more")
+    return tiles
+
+
 def _entry(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     info = archive.getinfo(name)
     if info.file_size > limit or info.compress_type != zipfile.ZIP_STORED:

@@ -11,7 +11,7 @@ from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
-from rdukit_platform.jobs.service import artifact_kind, check_request, record_job
+from rdukit_platform.jobs.service import artifact_kind, check_request, chosen, record_job
 from rdukit_platform.paging import read_page
 
 
@@ -111,8 +111,8 @@ def _same_pipeline(
     session: Session, pipeline: PipelineRow, request: PipelineRequest
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
     jobs = pipeline_jobs(session, pipeline.id)
-    asked = [(step.name, step.box, step.verb, step.parameters) for step in request.steps]
-    if [(job.step, job.box, job.verb, job.parameters) for job in jobs] != asked:
+    asked = [(step.box, step.verb, step.parameters, *chosen(step)) for step in request.steps]
+    if [(j.box, j.verb, j.parameters, j.name, j.tiles, j.max_attempts) for j in jobs] != asked:
         raise Conflict(
             f"idempotency key {request.idempotency_key!r} belongs to pipeline {pipeline.id}, "
             "which asked for something else; use a new key"

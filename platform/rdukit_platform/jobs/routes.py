@@ -20,6 +20,7 @@ from rdukit_platform.jobs.schemas import (
     PipelinePage,
     PipelineRequest,
 )
+from rdukit_platform.jobs.tiles import with_tiles
 from rdukit_platform.jobs.view import show_event, show_job, show_pipeline
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -35,6 +36,8 @@ def submit(request: Request, caller: Writer, body: JobRequest, idempotency_key: 
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        body = with_tiles(platform, session, caller.tenant_id, body)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
         shown = show_job(job, service.list_attempts(session, job.id))
@@ -121,6 +124,9 @@ def submit_pipeline(
     if body.idempotency_key is None:
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        steps = [with_tiles(platform, session, caller.tenant_id, step) for step in body.steps]
+    body = body.model_copy(update={"steps": steps})
     with platform.database.write() as session:
         row, jobs = pipelines.submit_pipeline(session, boxes, caller.tenant_id, body, platform.clock.now())
         shown = show_pipeline(row, jobs)

@@ -56,20 +56,20 @@ def record_job(
     pipeline_id: str | None = None,
 ) -> JobRow:
     """Add the row of a request that has been checked."""
-    is_step = isinstance(request, StepRequest)
+    name, tiles, max_attempts = chosen(request)
     job = JobRow(
         id=new_id("job"),
         tenant_id=tenant_id,
         pipeline_id=pipeline_id,
-        step=request.name if is_step else None,
-        name=request.name or f"{request.box} {verb.name}",
+        step=request.name if isinstance(request, StepRequest) else None,
+        name=name,
         box=request.box,
         verb=verb.name,
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         outputs={},
-        tiles=default_tiles(verb.name) if request.tiles is None else request.tiles,
-        max_attempts=request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
+        tiles=tiles,
+        max_attempts=max_attempts,
         state=str(JobState.SUBMITTED),
         version=0,
         attempt=0,
@@ -182,14 +182,19 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     # The inputs of a lone job are never rewritten, so they can be compared.
-    if (job.box, job.verb, job.parameters, job.inputs) == (
-        request.box,
-        request.verb,
-        request.parameters,
-        request.inputs,
-    ):
+    asked = (request.box, request.verb, request.parameters, request.inputs, *chosen(request))
+    if (job.box, job.verb, job.parameters, job.inputs, job.name, job.tiles, job.max_attempts) == asked:
         return job
     raise Conflict(
         f"idempotency key {request.idempotency_key!r} belongs to job {job.id}, which asked for something else; "
         "use a new key"
+    )
+
+
+def chosen(request: JobRequest | StepRequest) -> tuple[str, int, int]:
+    """Name, tiles and attempts of a job: those that the request names, or the usual ones."""
+    return (
+        request.name or f"{request.box} {request.verb}",
+        default_tiles(request.verb) if request.tiles is None else request.tiles,
+        request.max_attempts or resolve(JOB_MAX_ATTEMPTS),
     )

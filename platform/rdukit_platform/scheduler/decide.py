@@ -8,7 +8,7 @@ are several tenants, no one of them gets the last free slot beside jobs of its o
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,12 @@ class NodeView:
     rdu_tiles: int = 0
     #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
     rows: tuple[int, ...] = ()
+
+    def repaired(self) -> "NodeView":
+        """The node as it would be with all its tiles in service."""
+        total = self.tiles + self.broken_tiles
+        rows = (self.rdu_tiles,) * (total // self.rdu_tiles) if self.rdu_tiles else ()
+        return replace(self, tiles=total, broken_tiles=0, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ def decide(snapshot: Snapshot) -> Decision:
             continue
         waits[job.job_id] = why
         starves = snapshot.now - job.since >= snapshot.starve_s
-        can_ever_fit = snapshot.node is not None and _why_never(job.tiles, snapshot.node) is None
+        can_ever_fit = snapshot.node is not None and why_never(job.tiles, snapshot.node) is None
         if job.tiles > free_tiles and starves and can_ever_fit and blocker is None:
             blocker = job
     return Decision(tuple(admitted), waits)
@@ -139,7 +145,7 @@ def _why_not(
         return None
     if snapshot.node is None:
         return "no node daemon answers"
-    if (never := _why_never(job.tiles, snapshot.node)) is not None:
+    if (never := why_never(job.tiles, snapshot.node)) is not None:
         return never
     if blocker is not None:
         return f"job {blocker.job_id} has waited longer for {blocker.tiles} tiles"
@@ -150,7 +156,7 @@ def _why_not(
     return None
 
 
-def _why_never(tiles: int, node: NodeView) -> str | None:
+def why_never(tiles: int, node: NodeView) -> str | None:
     """Why so many tiles do not fit even if nobody else has any: they are neighbours in an RDU, or whole RDUs."""
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""

@@ -24,12 +24,14 @@ from rdukit_platform.jobs.execution import Ticket, admit, expire_attempts, queue
 from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes.service import find_node_view
 from rdukit_platform.scheduler.decide import NodeView, decide
+from rdukit_platform.scheduler.pace import Pace
 from rdukit_platform.scheduler.snapshot import needs_pass, read_reasons, read_snapshot, tell_reasons
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
     SCHEDULER_POLL_S,
     SCHEDULER_REPUBLISH_S,
+    WORKER_LEASE_S,
     Home,
 )
 from rdukit_platform.worker.app import make_app, publish
@@ -48,6 +50,7 @@ class Scheduler:
         self._beat_file = BeatFile(home.run, "scheduler")
         self._stop = threading.Event()
         self._beaten_at = float("-inf")
+        self._pace = Pace(clock, resolve(WORKER_LEASE_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         """End the loop after the pass that is under way. Fits ``signal.signal``."""
@@ -70,8 +73,9 @@ class Scheduler:
         end_service(self._database, self.name)
 
     def run_once(self) -> int:
-        """One pass: recover, promote, admit. Returns how many messages were sent."""
+        """One pass: recover, admit. Returns how many messages were sent."""
         now = self._clock.now()
+        self._pace.note()
         if self._clock.monotonic() - self._beaten_at > BEAT_S:
             with self._database.write() as session:
                 beat_service(session, self.name, "scheduler", 0, now)
@@ -87,7 +91,7 @@ class Scheduler:
 
     def _recover(self, now: float) -> list[Ticket]:
         with self._database.write() as session:
-            expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now)
+            expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now) if self._pace.is_steady() else 0
             queue_due_jobs(session, now)
             again = take_unclaimed(session, resolve(SCHEDULER_REPUBLISH_S), now)
         if expired:

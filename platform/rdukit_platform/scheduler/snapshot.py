@@ -67,7 +67,8 @@ def read_reasons(session: Session, snapshot: Snapshot) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for start in range(0, len(ids), WINDOW):
         part = ids[start : start + WINDOW]
-        found |= dict(session.execute(select(JobRow.id, JobRow.waits_for).where(JobRow.id.in_(part))).tuples())
+        rows = session.execute(select(JobRow.id, JobRow.waits_for).where(JobRow.id.in_(part)))
+        found |= {row.id: row.waits_for for row in rows}
     return found
 
 

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05
 FIRST_BACKOFF_S: Final = 0.5
-MAX_BACKOFF_S: Final = 30.0
+#: Who waits for a part hangs so long at worst.
+MAX_BACKOFF_S: Final = 5.0
 #: A child that has run for so long starts again with the first pause.
 STABLE_S: Final = 30.0
 

@@ -23,6 +23,7 @@ from sqlalchemy import select
 from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
 from rdukit.errors import BackendUnavailable, Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
+from rdukit.pef.read import read_tiles
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -30,6 +31,7 @@ from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
+from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.settings import Home
 from rdukit_platform.worker.boxes import BoxRules, spec_of
@@ -155,6 +157,7 @@ class Attempt:
             self._lock_folder(lock)
             self._end_earlier_boxes()
             inputs = self._bring_inputs(job)
+            self._check_pef(job, inputs)
             environment = self._lease_tiles(stack, job) if job.tiles else {}
             stack.callback(self._stop_box)
             operation = self._run_box(job, inputs, environment, lock)
@@ -209,6 +212,15 @@ class Attempt:
                 raise Failure(Outcome.INPUT_LOST, error) from cause
             paths[slot] = str(target)
         return paths
+
+    def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
+        """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has."""
+        path = Path(inputs.get(PEF, ""))
+        if job.tiles and path.is_file():
+            try:
+                check_pef(job.tiles, read_tiles(path))
+            except RdukitError as refused:
+                raise Failure(Outcome.BOX_FAILED, refused) from refused
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
         socket = self._around.home.snd_socket

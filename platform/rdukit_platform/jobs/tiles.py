@@ -1,0 +1,45 @@
+"""The tiles of a request, chosen and checked before anything is recorded."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from rdukit.pef.read import read_tiles
+from rdukit_platform.artifacts.service import get_artifact
+from rdukit_platform.artifacts.store import Store
+from rdukit_platform.context import Platform
+from rdukit_platform.jobs.fit import PEF, check_node, check_pef
+from rdukit_platform.jobs.schemas import JobRequest, StepRequest
+from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
+from rdukit_platform.nodes.service import find_node_view
+
+Request = TypeVar("Request", JobRequest, StepRequest)
+
+
+def with_tiles(platform: Platform, session: Session, tenant_id: str, request: Request) -> Request:
+    """The request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
+
+    Raises:
+        IllegalValue: the node has fewer, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
+        it gives as a PEF is none.
+    """
+    is_on_host = request.verb in HOST_VERBS
+    pef = None if is_on_host else _find_pef(session, platform.store, tenant_id, request.inputs)
+    needed = 0 if pef is None else read_tiles(pef)
+    if request.tiles is None:
+        return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
+    if request.tiles:
+        check_node(request.tiles, find_node_view(platform.home.snd_socket))
+    check_pef(request.tiles, needed)
+    return request
+
+
+def _find_pef(session: Session, store: Store, tenant_id: str, inputs: Mapping[str, str]) -> Path | None:
+    """Where the store has the PEF among a job's inputs; ``None`` if there is none, or an earlier step makes it."""
+    artifact_id = inputs.get(PEF)
+    if artifact_id is None or artifact_id.startswith("@"):
+        return None
+    artifact = get_artifact(session, tenant_id, artifact_id)
+    return None if artifact.is_folder else store.path(artifact.digest)
