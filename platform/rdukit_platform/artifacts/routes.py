@@ -8,7 +8,14 @@ from fastapi.responses import StreamingResponse
 from rdukit.errors import InvalidArgument
 from rdukit_platform.artifacts.schemas import Artifact, ArtifactPage, Lineage, Link
 from rdukit_platform.artifacts.schemas import File as FileView
-from rdukit_platform.artifacts.service import find_file, get_artifact, list_artifacts, record_artifact, walk_lineage
+from rdukit_platform.artifacts.service import (
+    find_file,
+    get_artifact,
+    list_artifacts,
+    plain_name,
+    record_artifact,
+    walk_lineage,
+)
 from rdukit_platform.artifacts.store import Content, Entry, Store
 from rdukit_platform.db.models import ArtifactRow
 from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
@@ -47,7 +54,9 @@ def add(
     content = _store_folder(platform.store, files) if folder else platform.store.add_stream(files[0].file)
     with platform.database.write() as session:
         title = name or files[0].filename or kind
-        return show_artifact(record_artifact(session, caller.tenant_id, title, kind, content, platform.clock.now()))
+        file_name = None if folder else plain_name(files[0].filename)
+        now = platform.clock.now()
+        return show_artifact(record_artifact(session, caller.tenant_id, title, kind, content, now, file_name))
 
 
 @router.get("/{artifact_id}")
@@ -71,6 +80,8 @@ def read(
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
     entry = find_file(platform.store, row, path)
+    # Before the answer begins: afterwards damage could only be told by breaking it off.
+    platform.store.check(entry.digest)
     headers = {"Content-Length": str(entry.bytes), "ETag": f'"{entry.digest}"'}
     return StreamingResponse(platform.store.read(entry.digest), media_type="application/octet-stream", headers=headers)
 
@@ -98,7 +109,4 @@ def _store_folder(store: Store, files: list[UploadFile]) -> Content:
     for file in files:
         content = store.add_stream(file.file)
         entries.append(Entry(file.filename or "", content.digest, content.bytes))
-    names = [entry.path for entry in entries]
-    if len(set(names)) != len(names):
-        raise InvalidArgument("two files of the folder have the same path")
     return store.add_manifest(entries)

@@ -12,6 +12,8 @@ class Artifact(BaseModel):
     digest: str
     bytes: int
     is_folder: bool
+    #: Of a file: what it was called when it came.
+    file_name: str | None
     job_id: str | None
     slot: str | None
     created_at: float

@@ -1,6 +1,8 @@
 """A tenant's artifacts: rows over the store's content, and their lineage."""
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,11 +13,13 @@ from rdukit_platform.db.models import ArtifactRow, LineageRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.paging import read_page
 
+MAX_FILE_NAME: Final = 128
+
 
 def record_artifact(
-    session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float
+    session: Session, tenant_id: str, name: str, kind: str, content: Content, now: float, file_name: str | None = None
 ) -> ArtifactRow:
-    """Name content that is in the store already."""
+    """Name content that is in the store already. ``file_name``: what a file was called; its ending is its format."""
     row = ArtifactRow(
         id=new_id("art"),
         tenant_id=tenant_id,
@@ -24,6 +28,7 @@ def record_artifact(
         digest=content.digest,
         bytes=content.bytes,
         is_folder=content.is_folder,
+        file_name=file_name,
         created_at=now,
     )
     session.add(row)
@@ -58,6 +63,12 @@ def list_artifacts(
     if job_id is not None:
         query = query.where(ArtifactRow.job_id == job_id)
     return read_page(session, query, ArtifactRow.created_at, ArtifactRow.id, limit, cursor)
+
+
+def plain_name(text: str | None) -> str | None:
+    """A file's own name, without folders, as any file system takes it; ``None`` if nothing is left."""
+    name = re.sub(r"[^\w.+-]", "_", (text or "").replace("\\", "/").rsplit("/", 1)[-1])[-MAX_FILE_NAME:].lstrip(".-")
+    return name or None
 
 
 def find_file(store: Store, row: ArtifactRow, path: str | None) -> Entry:

@@ -2,14 +2,14 @@
 
 ``blobs/ab/abcdef…`` holds the bytes whose SHA-256 is the name, read-only. A folder is a blob too: the JSON
 ``{"files": [{"path", "digest", "bytes"}]}``, sorted by path. A blob appears whole or not at all; having it twice is
-having it once.
+having it once. Whoever gets bytes gets those of the digest or an error; a blob that the disk or somebody has changed
+is mended when the right bytes are added again.
 """
 
 import hashlib
 import json
 import logging
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ from rdukit.files import atomic_target
 logger = logging.getLogger(__name__)
 
 BLOCK: Final = 1 << 20
+#: Blobs that are remembered as right.
+MOST_SOUND: Final = 10_000
 
 
 class ContentDamaged(RdukitError):
@@ -53,6 +55,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        #: Blobs that were read whole and were right, with what the file system said of each then.
+        self._sound: dict[str, tuple[int, int, int]] = {}
 
     def path(self, digest: str) -> Path:
         """Where a blob lies, or would."""
@@ -85,6 +89,7 @@ class Store:
     def add_manifest(self, entries: Sequence[Entry]) -> Content:
         """Store a folder whose files are in the store already."""
         ordered = sorted(entries, key=lambda entry: entry.path)
+        check_paths([entry.path for entry in ordered])
         files = [{"path": check_relative(e.path), "digest": e.digest, "bytes": e.bytes} for e in ordered]
         data = json.dumps({"files": files}, sort_keys=True, separators=(",", ":")).encode()
         digest = hashlib.sha256(data).hexdigest()
@@ -128,11 +133,31 @@ class Store:
         """Whether the blob is there."""
         return self.path(digest).is_file()
 
+    def check(self, digest: str) -> None:
+        """Read a blob through, once for as long as the file stays as it is.
+
+        Raises:
+            NotFound: no such blob.
+            ContentDamaged: its bytes do not match the digest.
+        """
+        try:
+            found = self.path(digest).stat()
+        except FileNotFoundError as cause:
+            raise NotFound(f"the store has no content {digest}") from cause
+        state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._sound.get(digest) != state:
+            for _ in self.read(digest):
+                pass
+            if len(self._sound) >= MOST_SOUND:
+                self._sound.clear()
+            self._sound[digest] = state
+
     def materialize(self, digest: str, is_folder: bool, target: Path) -> None:
-        """Put content at ``target``, which must not exist: read-only hard links, or copies on another file system.
+        """Put content at ``target``, which must not exist: read-only copies, checked as they are made.
 
         Raises:
             NotFound: a blob is missing.
+            ContentDamaged: the bytes of one do not match its digest.
         """
         if not is_folder:
             self._place(digest, target)
@@ -142,15 +167,10 @@ class Store:
             self._place(entry.digest, target / entry.path)
 
     def _place(self, digest: str, target: Path) -> None:
-        source = self.path(digest)
-        if not source.is_file():
-            raise NotFound(f"the store has no content {digest}")
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)
-            target.chmod(0o444)
+        with target.open("xb") as out:
+            out.writelines(self.read(digest))
+        target.chmod(0o444)
 
     def _add(self, stream: BinaryIO) -> tuple[str, int]:
         incoming = self.folder / "incoming"
@@ -172,20 +192,41 @@ class Store:
         return digest.hexdigest(), size
 
     def _adopt(self, temporary: Path, digest: str) -> None:
-        target = self.path(digest)
-        if target.exists():
+        if self._has_sound(digest):
             return
+        target = self.path(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.chmod(0o444)
         temporary.replace(target)
 
     def _publish(self, digest: str, data: bytes) -> None:
-        target = self.path(digest)
-        if target.exists():
+        if self._has_sound(digest):
             return
-        with atomic_target(target) as temporary:
+        with atomic_target(self.path(digest)) as temporary:
             temporary.write_bytes(data)
             temporary.chmod(0o444)
+
+    def _has_sound(self, digest: str) -> bool:
+        try:
+            self.check(digest)
+        except (NotFound, ContentDamaged):
+            return False
+        return True
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Refuse the paths of a folder that no file system could hold together.
+
+    Raises:
+        InvalidArgument: two are equal, or one is a folder of another.
+    """
+    known = set(paths)
+    if len(known) != len(paths):
+        raise InvalidArgument("two files of the folder have the same path")
+    for path in paths:
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in known:
+                raise InvalidArgument(f"{str(parent)!r} is a file of the folder, and {path!r} would lie inside it")
 
 
 def check_relative(text: str) -> str:

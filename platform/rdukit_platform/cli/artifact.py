@@ -96,7 +96,7 @@ def get(artifact_id: str, output: Path) -> None:
             _fetch_folder(client, found, output)
         else:
             with atomic_target(output) as temporary, temporary.open("wb") as stream:
-                client.download(f"/v1/artifacts/{artifact_id}/content", stream)
+                client.download(f"/v1/artifacts/{artifact_id}/content", stream, found["digest"])
     click.echo(f"{output}: {format_bytes(found['bytes'])}", err=True)
 
 
@@ -133,5 +133,5 @@ def _fetch_folder(client: "ApiClient", found: dict[str, Any], output: Path) -> N
         folder.mkdir()
         for file in found["files"]:
             with atomic_target(folder / file["path"]) as temporary, temporary.open("wb") as stream:
-                client.download(f"/v1/artifacts/{found['id']}/content", stream, path=file["path"])
+                client.download(f"/v1/artifacts/{found['id']}/content", stream, file["digest"], path=file["path"])
         folder.rename(output)

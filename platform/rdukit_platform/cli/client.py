@@ -1,5 +1,6 @@
 """The platform's REST API, from the command line's side."""
 
+import hashlib
 import json
 import time
 import uuid
@@ -80,11 +81,24 @@ class ApiClient(Closable):
         """Add an artifact. Raises as ``get``."""
         return self._call("POST", "/v1/artifacts", files=[("files", file) for file in files], data=dict(form))
 
-    def download(self, path: str, target: BinaryIO, /, **parameters: str) -> None:
-        """Write the answer's bytes to ``target``. Raises as ``get``."""
-        with self._stream(path, parameters, {}) as answer:
-            for block in answer.iter_bytes():
-                target.write(block)
+    def download(self, path: str, target: BinaryIO, digest: str = "", /, **parameters: str) -> None:
+        """Write the answer's bytes to ``target``. Raises as ``get``.
+
+        Args:
+            digest: the SHA-256 that they must have.
+        Raises:
+            Unavailable: the answer broke off, or other bytes came.
+        """
+        found = hashlib.sha256()
+        try:
+            with self._stream(path, parameters, {}) as answer:
+                for block in answer.iter_bytes():
+                    found.update(block)
+                    target.write(block)
+        except httpx.HTTPError as cause:
+            raise Unavailable(f"the gateway at {self.url} broke off {path} ({cause}); fetch it again") from cause
+        if digest and found.hexdigest() != digest:
+            raise Unavailable(f"{path} came with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
 
     def lines(self, path: str, /, **parameters: str) -> Iterator[str]:
         """The answer's lines as they come. Raises as ``get``."""

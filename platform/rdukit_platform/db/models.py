@@ -162,6 +162,8 @@ class ArtifactRow(Base):
     digest: Mapped[str] = mapped_column(String(64), index=True)
     bytes: Mapped[int]
     is_folder: Mapped[bool] = mapped_column(Boolean)
+    #: Of a file: its name, by whose ending programs know the format.
+    file_name: Mapped[str | None] = mapped_column(String(128))
     job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     slot: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float]

@@ -40,6 +40,8 @@ class Output:
     digest: str
     bytes: int
     is_folder: bool
+    #: Of a file: what the box called it.
+    file_name: str | None = None
 
 
 def admit(session: Session, job_id: str, now: float) -> Ticket:
@@ -151,6 +153,7 @@ def succeed(
             digest=output.digest,
             bytes=output.bytes,
             is_folder=output.is_folder,
+            file_name=output.file_name,
             job_id=job.id,
             slot=output.slot,
             created_at=now,

@@ -24,6 +24,7 @@ from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
 from rdukit.errors import BackendUnavailable, Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
 from rdukit.pef.read import read_tiles
+from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -32,7 +33,7 @@ from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.fit import PEF, check_pef
-from rdukit_platform.jobs.states import JobState
+from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.settings import Home
 from rdukit_platform.worker.boxes import BoxRules, spec_of
 from rdukit_platform.worker.client import BoxClient
@@ -135,15 +136,17 @@ class Attempt:
             with around.database.write() as session:
                 state = execution.fail(session, self._ticket, outcome, error, around.backoff_s, around.clock.now())
             logger.info("attempt ends job=%s outcome=%s state=%s", self._ticket.job_id, outcome, state)
+            if state in FINAL:
+                shutil.rmtree(self._folder, ignore_errors=True)
         except LeaseLost as lost:
             self._leave(lost)
 
     def _leave(self, lost: LeaseLost) -> None:
-        # Whoever ended the attempt has written why. A cancelled job has no use for its folder.
+        # Whoever ended the attempt has written why. A job that has ended has no use for its folder.
         logger.info("attempt ends, not ours any more job=%s why=%s", self._ticket.job_id, lost.message)
         with self._around.database.read() as session:
             job = session.get(JobRow, self._ticket.job_id)
-        if job is not None and job.state == JobState.CANCELLED:
+        if job is not None and JobState(job.state) in FINAL:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _work(self, job: JobRow) -> None:
@@ -206,6 +209,8 @@ class Attempt:
             target = incoming / slot
             try:
                 artifact = artifacts[artifact_id]
+                if not artifact.is_folder and artifact.file_name:
+                    target = target / artifact.file_name
                 self._around.store.materialize(artifact.digest, artifact.is_folder, target)
             except (KeyError, NotFound, ContentDamaged) as cause:
                 error = NotFound(f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}")
@@ -326,7 +331,8 @@ class Attempt:
         for slot, text in (operation.get("outputs") or {}).items():
             path = self._output_path(str(slot), str(text))
             content = around.store.add_path(path)
-            outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder))
+            name = None if content.is_folder else plain_name(path.name)
+            outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
         with around.database.write() as session:
             made = execution.succeed(session, self._ticket, outputs, operation.get("result"), around.clock.now())
         logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))

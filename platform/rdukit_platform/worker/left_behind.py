@@ -1,13 +1,15 @@
-"""Boxes that outlived their attempts: found by what they were started for, and ended.
+"""Boxes and folders that outlived their attempts: found by what they were made for, and ended or removed.
 
 The database says which attempt of a job is under way; a box of any other attempt has nobody who waits for it. So a box
 that a killed worker left is ended by whichever worker looks next, and the box of a living attempt never is.
 """
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select
@@ -17,6 +19,7 @@ from rdukit.box_backends import BoxBackend, OwnedBox, Owner
 from rdukit.errors import RdukitError, Unavailable
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.jobs.states import FINAL
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +72,19 @@ def reap_left_behind(backend: BoxBackend, database: Database) -> int:
     return len(left)
 
 
+def clear_folders(work: Path, database: Database) -> int:
+    """Remove the folders of jobs that have ended; a killed worker leaves them. Returns how many."""
+    folders = {path.name: path for path in work.iterdir()} if work.is_dir() else {}
+    if not folders:
+        return 0
+    states = [str(state) for state in FINAL]
+    with database.read() as session:
+        ended = session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))).all()
+    for job_id in ended:
+        shutil.rmtree(folders[job_id], ignore_errors=True)
+    return len(ended)
+
+
 def reap_earlier(backend: BoxBackend, owner: Owner, wait_s: float = GONE_S) -> None:
     """End the boxes of a job's earlier attempts, so that this one is alone in the job's folder.
 
@@ -97,8 +113,8 @@ def reap(backend: BoxBackend, box: OwnedBox) -> None:
 class Sweeper:
     """Looks at the start of a worker and then every ``SWEEP_S`` seconds, in a thread of its own."""
 
-    def __init__(self, backend: BoxBackend, database: Database) -> None:
-        self._backend, self._database = backend, database
+    def __init__(self, backend: BoxBackend, database: Database, work: Path) -> None:
+        self._backend, self._database, self._work = backend, database, work
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
@@ -115,7 +131,8 @@ class Sweeper:
         while True:
             try:
                 reap_left_behind(self._backend, self._database)
-            except (RdukitError, DBAPIError) as error:
+                clear_folders(self._work, self._database)
+            except (RdukitError, DBAPIError, OSError) as error:
                 logger.warning("boxes were not looked through error=%s", error)
             if self._stop.wait(SWEEP_S):
                 return

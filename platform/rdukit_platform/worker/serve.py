@@ -73,7 +73,7 @@ def serve(home: Home) -> None:
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"))
-    sweeper = Sweeper(backend, database)
+    sweeper = Sweeper(backend, database, home.work)
     waker = Waker(home.broker_url())
     runner = Runner(
         Surroundings(

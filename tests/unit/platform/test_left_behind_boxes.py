@@ -20,6 +20,7 @@ from rdukit_platform.testing import counter_boxes, fresh_database
 from rdukit_platform.worker.boxes import BoxRules, open_backend, spec_of
 from rdukit_platform.worker.left_behind import (
     choose_left_behind,
+    clear_folders,
     read_open_attempts,
     reap_earlier,
     reap_left_behind,
@@ -157,3 +158,16 @@ def test_an_engine_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(("tail", "expected"), [(None, "a\nb\nc"), (2, "b\nc"), (0, ""), (9, "a\nb\nc")])
 def test_the_last_lines_of_a_log(tail: int | None, expected: str) -> None:
     assert last_lines("a\nb\nc", tail) == expected
+
+
+def test_folders_of_ended_jobs_are_removed_and_all_others_stay(database: Database, tmp_path: Path) -> None:
+    job_id = admitted_job(database)
+    work = tmp_path / "work"
+    assert clear_folders(work, database) == 0
+    for name in (job_id, "job-of-another-platform"):
+        (work / name).mkdir(parents=True)
+    assert clear_folders(work, database) == 0
+    with database.write() as session:
+        cancel(session, job_id)
+    assert clear_folders(work, database) == 1
+    assert [path.name for path in work.iterdir()] == ["job-of-another-platform"]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Entry, Store, check_relative
 
 
@@ -97,3 +98,60 @@ def test_an_accepted_path_stays_inside(text: str) -> None:
 def test_a_digest_that_is_a_path_is_refused(store: Store) -> None:
     with pytest.raises(InvalidArgument):
         store.path("../../../etc/passwd")
+
+
+def damage(store: Store, digest: str) -> None:
+    path = store.path(digest)
+    path.chmod(0o644)
+    path.write_bytes(b"other bytes")
+
+
+def test_the_right_bytes_mend_a_damaged_blob(store: Store, tmp_path: Path) -> None:
+    file = store.add_stream(BytesIO(b"hello"))
+    folder = store.add_manifest([Entry("a", file.digest, 5)])
+    for content in (file, folder):
+        damage(store, content.digest)
+        with pytest.raises(ContentDamaged):
+            store.check(content.digest)
+    store.add_stream(BytesIO(b"hello"))
+    store.add_manifest([Entry("a", file.digest, 5)])
+    store.materialize(folder.digest, True, tmp_path / "target")
+    assert (tmp_path / "target" / "a").read_bytes() == b"hello"
+
+
+def test_a_blob_is_read_through_once_until_its_file_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = store.add_stream(BytesIO(b"hello"))
+    reads: list[str] = []
+    whole = Store.read
+    monkeypatch.setattr(Store, "read", lambda self, digest: reads.append(digest) or whole(self, digest))
+    for _ in range(3):
+        store.check(content.digest)
+    assert reads == [content.digest]
+    damage(store, content.digest)
+    with pytest.raises(ContentDamaged):
+        store.check(content.digest)
+
+
+def test_what_a_job_gets_is_a_copy_that_is_checked(store: Store, tmp_path: Path) -> None:
+    content = store.add_stream(BytesIO(b"hello"))
+    store.materialize(content.digest, False, tmp_path / "in" / "x.csv")
+    (tmp_path / "in" / "x.csv").chmod(0o644)
+    (tmp_path / "in" / "x.csv").write_bytes(b"written by a job")
+    assert b"".join(store.read(content.digest)) == b"hello"
+    damage(store, content.digest)
+    with pytest.raises(ContentDamaged):
+        store.materialize(content.digest, False, tmp_path / "again")
+
+
+@pytest.mark.parametrize("paths", [["a", "a"], ["a", "a/b"], ["x/y/z", "x/y"]])
+def test_paths_that_no_folder_can_hold_together_are_refused(store: Store, paths: list[str]) -> None:
+    content = store.add_stream(BytesIO(b"hello"))
+    with pytest.raises(InvalidArgument):
+        store.add_manifest([Entry(path, content.digest, 5) for path in paths])
+
+
+@given(st.text(max_size=300))
+def test_a_file_name_is_one_plain_part_and_keeps_its_ending(text: str) -> None:
+    name = plain_name(text)
+    assert name is None or (check_relative(name) == name and "/" not in name and len(name.encode()) <= 4 * 128)
+    assert (plain_name(text + "x.parquet") or "").endswith("x.parquet")
