@@ -30,8 +30,22 @@ COUNTER: Mapping[str, object] = {
         {
             "name": "train",
             "parameters": [
-                {"name": "steps", "type": "int", "default": 5, "legal": "1 <= x <= 1000", "help": ""},
-                {"name": "mode", "type": "string", "default": "o0", "legal": "one of o0, o1", "help": ""},
+                {
+                    "name": "steps",
+                    "type": "int",
+                    "default": 5,
+                    "legal": "1 <= x <= 1000",
+                    "help": "",
+                    "schema": {"type": "integer", "minimum": 1, "maximum": 1000},
+                },
+                {
+                    "name": "mode",
+                    "type": "string",
+                    "default": "o0",
+                    "legal": "one of o0, o1",
+                    "help": "",
+                    "schema": {"type": "string", "enum": ["o0", "o1"]},
+                },
             ],
             "inputs": [{"name": "dataset", "kind": "folder", "required": True}],
             "outputs": [{"name": "checkpoint", "kind": "folder", "required": True}],

@@ -19,6 +19,10 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 MOODS = ["good", "refuse", "crash", "killed"]
+MOOD = {
+    "name": "mood", "type": "string", "default": "good", "legal": f"one of {', '.join(MOODS)}", "help": "",
+    "schema": {"type": "string", "enum": MOODS},
+}  # fmt: skip
 DESCRIPTION = {
     "name": "counter",
     "title": "Counts",
@@ -31,7 +35,7 @@ DESCRIPTION = {
         {
             "name": "preprocess",
             "parameters": [
-                {"name": "mood", "type": "string", "default": "good", "legal": f"one of {', '.join(MOODS)}", "help": ""}
+                MOOD,
             ],
             "inputs": [{"name": "data", "kind": "folder", "required": False}],
             "outputs": [{"name": "dataset", "kind": "folder", "required": True}],
@@ -39,21 +43,23 @@ DESCRIPTION = {
         {
             "name": "train",
             "parameters": [
-                {"name": "steps", "type": "int", "default": 5, "legal": "1 <= x <= 1000", "help": "How far to count."},
+                {
+                    "name": "steps",
+                    "type": "int",
+                    "default": 5,
+                    "legal": "1 <= x <= 1000",
+                    "help": "How far to count.",
+                    "schema": {"type": "integer", "minimum": 1, "maximum": 1000},
+                },
                 {
                     "name": "step_s",
                     "type": "float",
                     "default": 0.01,
                     "legal": "0 <= x <= 10",
+                    "schema": {"type": "number", "minimum": 0, "maximum": 10},
                     "help": "Seconds a step.",
                 },
-                {
-                    "name": "mood",
-                    "type": "string",
-                    "default": "good",
-                    "legal": f"one of {', '.join(MOODS)}",
-                    "help": "",
-                },
+                MOOD,
             ],
             "inputs": [{"name": "dataset", "kind": "folder", "required": True}],
             "outputs": [{"name": "checkpoint", "kind": "folder", "required": True}],

@@ -1,30 +1,23 @@
-"""Whether a job's parameters are legal for its verb (pure).
+"""Whether a job's parameters and inputs are legal for its verb (pure).
 
-``legal`` of a parameter is in words; the forms that ModelBoxes write are read here: ``one of 16, 32``,
-``0 < x <= 1`` with either side or both, ``true or false``, ``matches REGEX``. A text in another form is left to the
-box, which refuses what it does not take.
+A box describes each parameter by a JSON schema. What depends on other parameters stands in three keys of its own:
+``x-when`` (others must have these values), ``x-cases`` (another schema while others have these values) and ``x-limits``
+(a limit is another parameter's value). A parameter without a schema is left to the box, which refuses what it does not
+take.
 """
 
 import math
-import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
 from rdukit_platform.catalog.model import Box, Parameter, Verb
 
-_NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE: Final = re.compile(
-    rf"^(?:(?P<low>{_NUMBER})\s*(?P<low_op><=?)\s*)?x\s*(?:(?P<high_op><=?)\s*(?P<high>{_NUMBER}))?$"
-)
-_TYPES: Final = {
-    # JSON does not tell 1 from 1.0, so a whole float is an int.
-    "int": (int, float),
-    "float": (int, float),
-    "bool": (bool,),
-    "string": (str,),
-}
-_WHOLE: Final = frozenset({"int"})
+#: Keys that say something of the parameter, not of its values.
+_NOT_OF_VALUES: Final = frozenset({"default", "description", "when"})
 
 
 def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> None:
@@ -35,6 +28,7 @@ def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> 
         IllegalValue: the message says what would be legal.
     """
     known = {parameter.name: parameter for parameter in verb.parameters}
+    values = {name: parameter.default for name, parameter in known.items()} | dict(parameters)
     for name, value in parameters.items():
         parameter = known.get(name)
         if parameter is None:
@@ -43,34 +37,50 @@ def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> 
                 parameter=name,
                 legal=sorted(known),
             )
-        if not is_legal(parameter, value):
+        if not is_legal(parameter, value, values):
             wanted = parameter.legal or parameter.type
             raise IllegalValue(
-                f"parameter {name!r} of {verb.name} of box {box.name!r} is {value!r}; legal: {wanted}",
+                f"parameter {name!r} of {verb.name} of box {box.name!r} is {_shortened(value)}; legal: {wanted}",
                 parameter=name,
                 legal=wanted,
             )
 
 
-def is_legal(parameter: Parameter, value: object) -> bool:
-    """Whether ``value`` has the parameter's type and is among its legal values, as far as those can be read."""
-    kind = parameter.type.lower()
-    types = _TYPES.get(kind)
-    if types is not None and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+def is_legal(parameter: Parameter, value: object, values: Mapping[str, object]) -> bool:
+    """Whether ``value`` is legal while the verb's parameters have ``values``.
+
+    Raises:
+        InvalidArgument: the box's schema is none.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
         return False
-    if isinstance(value, float) and (not math.isfinite(value) or (kind in _WHOLE and not value.is_integer())):
-        return False
-    text = parameter.legal.strip()
-    if text.startswith("one of "):
-        return any(_is_same(choice.strip(), value) for choice in text.removeprefix("one of ").split(","))
-    if text == "true or false":
-        return isinstance(value, bool)
-    if text.startswith("matches "):
-        return isinstance(value, str) and re.search(text.removeprefix("matches "), value) is not None
-    found = _RANGE.match(text)
-    if found and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _is_within(found, float(value))
-    return True
+    schema = parameter.schema
+    if not _holds(schema.get("x-when") or {}, values):
+        return value == parameter.default
+    for case in schema.get("x-cases") or []:
+        if _holds(case.get("when") or {}, values):
+            schema = case
+            break
+    try:
+        validator = Draft202012Validator(plain_schema(schema, values))
+        validator.check_schema(validator.schema)
+        return bool(validator.is_valid(value))
+    except SchemaError as cause:
+        message = f"the schema of parameter {parameter.name!r} is wrong: {cause.message}"
+        raise InvalidArgument(f"a ModelBox's description is wrong: {message}") from cause
+
+
+def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
+    """``schema`` as any validator reads it: limits that are other parameters' values are those values.
+
+    A step that is no whole number is left to the box: in binary 0.3 is no multiple of 0.1.
+    """
+    limits = {key: values[name] for key, name in (schema.get("x-limits") or {}).items() if _is_number(values.get(name))}
+    plain = {key: limit for key, limit in schema.items() if key not in _NOT_OF_VALUES and not key.startswith("x-")}
+    plain |= limits
+    if not float(plain.get("multipleOf", 1)).is_integer() or plain.get("multipleOf") == 0:
+        del plain["multipleOf"]
+    return plain
 
 
 def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping[str, str]) -> None:
@@ -95,17 +105,14 @@ def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping
         raise InvalidArgument(f"{where} needs the inputs {missing}, which are not given", missing=missing)
 
 
-def _is_same(choice: str, value: object) -> bool:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(choice) == float(value)
-        except ValueError:
-            return False
-    return choice == str(value)
+def _holds(when: Mapping[str, Any], values: Mapping[str, object]) -> bool:
+    return all(values.get(name) in legal for name, legal in when.items())
 
 
-def _is_within(limits: re.Match[str], value: float) -> bool:
-    low, high = limits["low"], limits["high"]
-    if low is not None and not (value > float(low) if limits["low_op"] == "<" else value >= float(low)):
-        return False
-    return high is None or (value < float(high) if limits["high_op"] == "<" else value <= float(high))
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

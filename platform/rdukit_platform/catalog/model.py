@@ -1,20 +1,22 @@
 """Descriptions of ModelBoxes as values, read from the JSON of ``GET /v1/describe`` (``docs/design/wire.md`` 2)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rdukit.errors import InvalidArgument, NotFound
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A named parameter; ``legal`` says in words what it may be."""
+    """A named parameter; ``legal`` says in words what it may be, ``schema`` in JSON schema."""
 
     name: str
     type: str
     default: object
     legal: str
     help: str
+    schema: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,19 @@ def _read_verb(raw: Mapping[str, object]) -> Verb:
                 default=p.get("default"),
                 legal=str(p.get("legal") or ""),
                 help=str(p.get("help") or ""),
+                schema=_read_schema(p.get("schema")),
             )
             for p in _maps(raw.get("parameters", []))
         ),
         inputs=_read_slots(raw.get("inputs", []), True),
         outputs=_read_slots(raw.get("outputs", []), True),
     )
+
+
+def _read_schema(raw: object) -> Mapping[str, Any]:
+    if raw is not None and not isinstance(raw, Mapping):
+        raise TypeError(f"a schema is an object, not {type(raw).__name__}")
+    return raw or {}
 
 
 def _read_slots(raw: object, is_required: bool) -> tuple[Slot, ...]:

@@ -1,13 +1,15 @@
-"""Parameters against their legal values in words, and reading descriptions."""
+"""Parameters against their schemas, and reading descriptions."""
 
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit.errors import IllegalValue, InvalidArgument, NotFound, Unavailable
 from rdukit_platform.catalog.catalog import read_catalog
-from rdukit_platform.catalog.check import is_legal
+from rdukit_platform.catalog.check import check_parameters, is_legal
 from rdukit_platform.catalog.model import Parameter, read_box
 from rdukit_platform.paging import check_limit
 from rdukit_platform.testing import COUNTER, counter_boxes
@@ -15,25 +17,56 @@ from rdukit_platform.worker.client import read_events
 
 
 @pytest.mark.parametrize(
-    ("kind", "legal", "good", "bad"),
+    ("schema", "good", "bad"),
     [
-        ("int", "one of 16, 32", [16, 32.0], [17, "16", True, None]),
-        ("string", "one of o0, o1", ["o0"], ["o2", "", 0, "o0, o1"]),
-        ("float", "0 < x <= 1", [1, 0.5, 1e-9], [0, 1.1, "1", float("nan"), float("inf")]),
-        ("float", "0 <= x < 1", [0, 0.99], [1, -1]),
-        ("int", "1 <= x <= 100", [1, 100, 5.0], [0, 101, 1.5, True]),
-        ("int", "0 <= x", [0, 10**9], [-1]),
-        ("float", "x <= 2", [-5, 2], [2.1]),
-        ("bool", "true or false", [True, False], [0, "true"]),
-        ("string", "matches ^[a-z]+$", ["abc"], ["A1", 3]),
-        ("string", "any string", ["", "x"], [1]),
-        ("string", "whatever the box takes", ["x"], [1]),
+        ({"type": "integer", "enum": [16, 32]}, [16, 32.0], [17, "16", True, None]),
+        ({"type": "string", "enum": ["o0", "a, b"]}, ["o0", "a, b"], ["o2", "", 0, "a", "b"]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, [1, 0.5, 1e-9], [0, 1.1, "1", math.nan, math.inf]),
+        ({"type": "integer", "minimum": 1, "maximum": 100}, [1, 100, 5.0], [0, 101, 1.5, True, 10**400]),
+        ({"type": "integer", "minimum": 16, "maximum": 1024, "multipleOf": 8}, [16, 1024], [5, 20, 1032]),
+        ({"type": "number", "multipleOf": 0.1}, [0.3, 0.35], ["0.3"]),  # which of them are, the box says
+        ({"type": "boolean"}, [True, False], [0, "true"]),
+        ({"type": "string", "pattern": "^[a-z]+$"}, ["abc"], ["A1", 3]),
+        ({"type": "integer", "x-limits": {"maximum": "context"}}, [2048], [2049, 10**9]),
+        ({"type": "integer", "x-limits": {"multipleOf": "zero"}}, [5], ["5"]),
+        ({"type": "integer", "x-cases": [{"when": {"mode": ["o1"]}, "type": "integer", "maximum": 4}]}, [4], [5]),
+        ({"type": "integer", "x-cases": [{"when": {"mode": ["o3"]}, "type": "integer", "maximum": 4}]}, [4, 5], ["x"]),
+        ({"type": "integer", "x-when": {"mode": ["o3"]}}, [7], [8]),  # its default only
+        ({}, ["whatever the box takes", 1], [math.nan]),
     ],
 )
-def test_what_is_legal_in_words_is_understood(kind: str, legal: str, good: list[object], bad: list[object]) -> None:
-    parameter = Parameter("p", kind, None, legal, "")
-    assert [value for value in good if not is_legal(parameter, value)] == []
-    assert [value for value in bad if is_legal(parameter, value)] == []
+def test_a_value_is_legal_by_its_schema(schema: dict[str, Any], good: list[object], bad: list[object]) -> None:
+    parameter = Parameter("p", "", 7, "", "", schema)
+    values = {"context": 2048, "mode": "o1", "zero": 0}
+    assert [value for value in good if not is_legal(parameter, value, values)] == []
+    assert [value for value in bad if is_legal(parameter, value, values)] == []
+
+
+def test_a_limit_of_another_parameter_is_its_value_in_the_request_or_its_default() -> None:
+    described = {
+        "name": "text",
+        "verbs": [
+            {
+                "name": "compile",
+                "parameters": [
+                    {"name": "context", "type": "int", "default": 128, "schema": {"type": "integer"}},
+                    {"name": "chunk", "type": "int", "default": 8, "legal": "x <= context",
+                     "schema": {"type": "integer", "x-limits": {"maximum": "context"}}},
+                ],
+            }
+        ],
+    }  # fmt: skip
+    box = read_box(described)
+    check_parameters(box, box.verb("compile"), {"context": 4096, "chunk": 4096})
+    with pytest.raises(IllegalValue, match="legal: x <= context"):
+        check_parameters(box, box.verb("compile"), {"chunk": 129})
+    with pytest.raises(IllegalValue, match=r"is 1000.{95,99}…; legal"):
+        check_parameters(box, box.verb("compile"), {"chunk": 10**400})
+
+
+def test_a_schema_that_is_none_is_the_boxs_fault() -> None:
+    with pytest.raises(InvalidArgument, match="schema of parameter 'p' is wrong"):
+        is_legal(Parameter("p", "", 1, "", "", {"type": "whole number"}), 1, {})
 
 
 def test_an_unknown_box_names_those_there_are() -> None:
