@@ -102,7 +102,9 @@ class PlatformUnderTest:
         """The job as it is now."""
         return self.client.get(f"/v1/jobs/{job_id}")
 
-    def wait_job(self, job_id: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 40.0) -> dict[str, Any]:
+    def wait_job(
+        self, job_id: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 120.0
+    ) -> dict[str, Any]:  # fmt: skip
         """The job as soon as ``until`` holds."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -113,7 +115,7 @@ class PlatformUnderTest:
                 raise TimeoutError(f"job {job_id} did not get there: {found}")
             time.sleep(0.05)
 
-    def wait_end(self, job_id: str, timeout_s: float = 40.0) -> dict[str, Any]:
+    def wait_end(self, job_id: str, timeout_s: float = 120.0) -> dict[str, Any]:
         """The job when it has ended."""
         return self.wait_job(job_id, lambda job: job["state"] in FINAL_STATES, timeout_s)
 
@@ -135,7 +137,7 @@ def platform_under_test(
         yield PlatformUnderTest(client, home, running)
 
 
-def has_ended(pid: int, timeout_s: float = 10.0) -> bool:
+def has_ended(pid: int, timeout_s: float = 60.0) -> bool:
     """Whether a process is gone, or only its parent's to bury, within the time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

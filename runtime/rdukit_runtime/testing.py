@@ -15,7 +15,7 @@ from typing import Final
 from rdukit.snd import SndClient
 
 _COMMAND: Final = [sys.executable, "-c", "from rdukit.cli import main; main()"]
-_START_S: Final = 20.0
+_START_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def test_no_process_outlives_its_comparison(sides: Sides, tmp_path: Path) -> Non
             sides.time(("a", "call"), 1)
     finally:
         signal.signal(signal.SIGALRM, former)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not Path(f"/proc/{pid}").exists()

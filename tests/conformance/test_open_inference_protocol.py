@@ -118,10 +118,10 @@ def test_health_and_reflection_clients_find_the_protocol(box: ProcessBox) -> Non
     with grpc.insecure_channel(box.grpc_address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for service in ("", "inference.GRPCInferenceService"):
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
+            stub.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=60)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         database = ProtoReflectionDescriptorDatabase(channel)
         assert "inference.GRPCInferenceService" in database.get_services()

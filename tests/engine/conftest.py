@@ -340,7 +340,7 @@ def podman_in(folder: Path) -> Iterator[dict[str, str]]:
             env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not socket.exists():
             if time.monotonic() > deadline or service.poll() is not None:
                 refuse(f"podman's service does not start: {(folder / 'log').read_text()[-300:]}")

@@ -288,7 +288,7 @@ def registry(layout: Path, need: Callable[[str], str]) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", str(folder / "config.yml")], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/v2/", timeout=5).status_code == 200:

@@ -45,7 +45,7 @@ class Served:
 
     def __init__(self, box: ProcessBox, pef: Path, folder: Path, model: MultiLayerPerceptron) -> None:
         self.box, self.pef, self.folder, self.model = box, pef, folder, model
-        self.http = httpx.Client(base_url=box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=30)
+        self.http = httpx.Client(base_url=box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=60)
         self.address = box.rest_url.removeprefix("http://")
 
     def expected(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -140,11 +140,11 @@ def test_over_grpc_the_same_faults_are_invalid_arguments(served: Served, field: 
             case "raw":
                 wrong.raw_input_contents[0] = b"short"
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(wrong, timeout=10, metadata=METADATA)
+            stub.ModelInfer(wrong, timeout=60, metadata=METADATA)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         unknown = service_pb2.ModelInferRequest(model_name="mlp", model_version="99")
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(unknown, timeout=10, metadata=METADATA)
+            stub.ModelInfer(unknown, timeout=60, metadata=METADATA)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -197,7 +197,7 @@ def test_typed_contents_and_streams_work_over_grpc(served: Served) -> None:
         good = service_pb2.ModelInferRequest(model_name="mlp", id="a")
         good.inputs.add(name="rows", datatype="FP32", shape=[1, 64]).contents.fp32_contents.extend(ROW)
         bad = service_pb2.ModelInferRequest(model_name="mlp", id="b")
-        answers = list(stub.ModelStreamInfer(iter([good, bad, good]), timeout=10, metadata=METADATA))
+        answers = list(stub.ModelStreamInfer(iter([good, bad, good]), timeout=60, metadata=METADATA))
     assert [bool(answer.error_message) for answer in answers] == [False, True, False]
     expected = served.expected(np.asarray([ROW], np.float32))[0]
     found = answers[2].infer_response.outputs[0].contents.fp32_contents
@@ -218,7 +218,7 @@ def test_grpcs_threads_take_turns_with_the_event_loop_while_several_call(served:
         infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
         def take_turns() -> bool:
-            calls = [infer.future(message, timeout=10, metadata=METADATA) for _ in range(8 * BATCH)]
+            calls = [infer.future(message, timeout=60, metadata=METADATA) for _ in range(8 * BATCH)]
             assert {call.result().outputs[0].shape[1] for call in calls} == {10}
             return os.SCHED_BATCH in policies(served.box.pid)
 
@@ -235,7 +235,7 @@ def test_reflection_has_the_protocols_own_service(served: Served) -> None:
     with grpc.insecure_channel(served.box.grpc_address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="inference.GRPCInferenceService")
-        (answer,) = stub.ServerReflectionInfo(iter([asked]), timeout=10, metadata=METADATA)
+        (answer,) = stub.ServerReflectionInfo(iter([asked]), timeout=60, metadata=METADATA)
     assert len(answer.file_descriptor_response.file_descriptor_proto) == 1
 
 
@@ -253,21 +253,21 @@ def test_without_a_token_only_health_answers(served: Served) -> None:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ServerLive is not None
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=10)
+            stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         own = modelbox_pb2_grpc.ModelBoxStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
-            own.Describe(modelbox_pb2.DescribeRequest(), timeout=10)
+            own.Describe(modelbox_pb2.DescribeRequest(), timeout=60)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert own.Describe(modelbox_pb2.DescribeRequest(), timeout=10, metadata=METADATA).name == "mlp"
+        assert own.Describe(modelbox_pb2.DescribeRequest(), timeout=60, metadata=METADATA).name == "mlp"
         with pytest.raises(grpc.RpcError) as caught:
-            list(own.Watch(modelbox_pb2.WatchRequest(id="x"), timeout=10))
+            list(own.Watch(modelbox_pb2.WatchRequest(id="x"), timeout=60))
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         reflected = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             list(reflected.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert health.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -298,7 +298,7 @@ class Load:
         self._threads = [threading.Thread(target=self._run, args=(served,)) for _ in range(callers)]
 
     def _run(self, served: Served) -> None:
-        with httpx.Client(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=60) as client:
             while not self._stop.is_set():
                 self.statuses.append(client.post("/v2/models/mlp/infer", json=request()).status_code)
 
@@ -401,7 +401,7 @@ def raw(path: str = "/v2/models/mlp/infer", body: bytes | None = None, version: 
 def exchange(served: Served, *pieces: bytes) -> list[int]:
     """Send pieces one by one on a connection of their own, say that there are no more; the answers' status codes."""
     host, _, port = served.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         for piece in pieces:
             connection.sendall(piece)
             time.sleep(0.05)

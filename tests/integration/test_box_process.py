@@ -50,16 +50,16 @@ def test_both_wires_say_that_the_box_is_healthy(box: ProcessBox, client: BoxClie
     assert client.health() == {"status": "ready"}
     assert httpx.get(f"{box.rest_url}/health/live", trust_env=False).json() == {"status": "live"}
     stub = health_pb2_grpc.HealthStub(channel)
-    answer = stub.Check(health_pb2.HealthCheckRequest(service="rdukit.modelbox.v1.ModelBox"), timeout=10)
+    answer = stub.Check(health_pb2.HealthCheckRequest(service="rdukit.modelbox.v1.ModelBox"), timeout=60)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
     with pytest.raises(grpc.RpcError) as caught:
-        stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=10)
+        stub.Check(health_pb2.HealthCheckRequest(service="other"), timeout=60)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_both_wires_describe_the_box_alike(client: BoxClient, channel: grpc.Channel) -> None:
     described = client.describe()
-    message = modelbox_pb2_grpc.ModelBoxStub(channel).Describe(pb.DescribeRequest(), timeout=10)
+    message = modelbox_pb2_grpc.ModelBoxStub(channel).Describe(pb.DescribeRequest(), timeout=60)
     assert message.name == described["name"] == "logreg"
     for verb, told in zip(described["verbs"], message.verbs, strict=True):
         assert (verb["name"], [p["legal"] for p in verb["parameters"]]) == (
@@ -72,7 +72,7 @@ def test_both_wires_describe_the_box_alike(client: BoxClient, channel: grpc.Chan
 def test_reflection_lists_the_service(channel: grpc.Channel) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    answers = list(stub.ServerReflectionInfo(iter([request]), timeout=10))
+    answers = list(stub.ServerReflectionInfo(iter([request]), timeout=60))
     assert "rdukit.modelbox.v1.ModelBox" in [s.name for s in answers[0].list_services_response.service]
 
 
@@ -88,7 +88,7 @@ def test_a_bad_parameter_is_refused_over_grpc_with_the_legal_values(channel: grp
     request = pb.VerbRequest()
     request.parameters.update({"lr": 7})
     with pytest.raises(grpc.RpcError) as caught:
-        modelbox_pb2_grpc.ModelBoxStub(channel).Train(request, timeout=10)
+        modelbox_pb2_grpc.ModelBoxStub(channel).Train(request, timeout=60)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "0 < x <= 1" in caught.value.details()
     metadata = dict(caught.value.trailing_metadata())
@@ -143,16 +143,16 @@ def test_preprocess_runs_over_grpc_too(channel: grpc.Channel) -> None:
     stub = modelbox_pb2_grpc.ModelBoxStub(channel)
     request = pb.VerbRequest(output="small-grpc")
     request.parameters.update({"limit": 32, "normalize": "none"})
-    asked = stub.Preprocess(request, timeout=30)
+    asked = stub.Preprocess(request, timeout=60)
     assert asked.state == "queued"
-    events = list(stub.Watch(pb.WatchRequest(id=asked.id), timeout=30))
+    events = list(stub.Watch(pb.WatchRequest(id=asked.id), timeout=60))
     assert (events[0].operation.state, events[-1].kind) == ("queued", "result")
     assert events[-1].operation.result["train_samples"] == 32
-    operation = stub.GetOperation(pb.OperationRequest(id=asked.id), timeout=10)
+    operation = stub.GetOperation(pb.OperationRequest(id=asked.id), timeout=60)
     assert (operation.state, operation.progress.step, operation.runs) == ("succeeded", 3, 1)
-    again = stub.Watch(pb.WatchRequest(id=asked.id, after=events[1].sequence), timeout=10)
+    again = stub.Watch(pb.WatchRequest(id=asked.id, after=events[1].sequence), timeout=60)
     assert [e.sequence for e in again] == [e.sequence for e in events[2:]]
-    assert operation.id in [o.id for o in stub.ListOperations(pb.ListOperationsRequest(), timeout=10).operations]
+    assert operation.id in [o.id for o in stub.ListOperations(pb.ListOperationsRequest(), timeout=60).operations]
 
 
 def test_bad_data_fails_the_operation_with_its_reason(box: ProcessBox, client: BoxClient, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_metrics_count_what_ended(box: ProcessBox, client: BoxClient) -> None:
 def test_a_second_box_on_a_taken_port_says_so(box: ProcessBox, tmp_path: Path) -> None:
     port = box.rest_url.rpartition(":")[2]
     command = [sys.executable, "-m", "rdukit_modelbox", "run", "--box", "logreg", "--rest-port", port]
-    done = subprocess.run([*command, "--state", str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*command, "--state", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == InvalidArgument.exit_status
     assert f"REST port {port} cannot be bound" in done.stderr
 
@@ -214,7 +214,7 @@ def test_an_unknown_operation_is_not_found_over_both_wires(client: BoxClient, ch
     with pytest.raises(NotFound):
         list(client.events("op-0"))
     with pytest.raises(grpc.RpcError) as caught:
-        list(modelbox_pb2_grpc.ModelBoxStub(channel).Watch(pb.WatchRequest(id="op-0"), timeout=10))
+        list(modelbox_pb2_grpc.ModelBoxStub(channel).Watch(pb.WatchRequest(id="op-0"), timeout=60))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -270,7 +270,7 @@ def test_an_id_of_any_script_and_length_is_not_found_over_grpc(channel: grpc.Cha
     stub = modelbox_pb2_grpc.ModelBoxStub(channel)
     for operation_id in ("ü" * 5000, "🎉" * 20_000, "%" * 3000):
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Cancel(pb.OperationRequest(id=operation_id), timeout=10)
+            stub.Cancel(pb.OperationRequest(id=operation_id), timeout=60)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 

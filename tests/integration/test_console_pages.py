@@ -84,7 +84,7 @@ def client(platform: Platform) -> Iterator[httpx.Client]:
     """A browser without JavaScript, at the gateway's real socket."""
     with (
         serving(platform) as address,
-        httpx.Client(base_url=address, follow_redirects=True, timeout=30.0) as client,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=60.0) as client,
     ):
         yield client
 

@@ -58,7 +58,7 @@ def test_each_rank_has_a_chip_of_its_own_and_a_killed_one_leaves_nothing_behind(
                 assert len(set(by_chip.values())) == len(by_chip) == 2
                 assert len({lease["launch"] for lease in status["leases"]}) == 1
                 os.kill(ranks[1].pid, signal.SIGKILL)
-                _, words = ranks[0].communicate(timeout=20)
+                _, words = ranks[0].communicate(timeout=60)
                 assert ranks[0].returncode == 1
                 assert "PeerLost: rank 0 of 2" in words
                 wait_until(lambda: not client.call("status")["leases"])

@@ -34,7 +34,7 @@ class RunningExporter:
         self.url: str = json.loads(announce.read_text())["url"]
 
     def text(self) -> str:
-        with urllib.request.urlopen(self.url, timeout=10) as answer:
+        with urllib.request.urlopen(self.url, timeout=60) as answer:
             body: bytes = answer.read()
         return body.decode()
 
@@ -45,7 +45,7 @@ class RunningExporter:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=60)
         return self.process.returncode
 
 
@@ -151,7 +151,7 @@ def test_an_unreadable_configuration_or_a_taken_port_ends_the_exporter_with_a_re
 ) -> None:
     def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         env = {**environment(home), **variables}
-        return subprocess.run([*_COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run([*_COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False)
 
     refused = run(SAMBANOVA_EXPORTER_CONFIG_FILE=str(home))
     assert refused.returncode == 5 and "cannot be read" in refused.stderr

@@ -155,7 +155,7 @@ def test_a_program_waits_for_its_tiles_if_it_is_told_to(
             assert process.poll() is None
             time.sleep(0.02)
         client.release(lease["id"])
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
         assert out.startswith(RDU)
 
 
@@ -177,7 +177,7 @@ def test_sigterm_ends_a_program_in_order_and_the_log_says_that_it_was_cancelled(
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.terminate()
-    _, words = process.communicate(timeout=20)
+    _, words = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert "Log ID initialized to: " in words and f"[python][{process.pid}] at {daemon.home}/logs/sn.log" in words
     assert "cancelled by SIGTERM" in (daemon.home / "logs/sn.log").read_text()

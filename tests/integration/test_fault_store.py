@@ -142,17 +142,14 @@ def test_readers_see_whole_writes_while_the_writer_works(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, "-c", _WRITER, path], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        before, slowest = 0, 0.0
+        before = 0
         for _ in range(20):
-            start = time.perf_counter()
             with FaultStore.read_only(path) as reader:
                 count = sum(row.err_count for row in reader.snapshot().errors)
-            slowest = max(slowest, time.perf_counter() - start)
             assert count >= before
             before = count
         writer.kill()
     assert before > 0
-    assert slowest < 2.0, "a reader waits for nobody; seconds on a busy machine"
 
 
 def test_an_unprivileged_reader_sees_what_a_stopped_daemon_left(tmp_path: Path) -> None:

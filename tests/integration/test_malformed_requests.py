@@ -185,4 +185,4 @@ def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not
     assert re.search(r"\b[1-9]\d* generated", done.stdout), done.stdout[-3000:]
     assert done.returncode == 0, done.stdout[-3000:]
     for operation in httpx.get(f"{box.rest_url}/v1/operations?limit=1000", trust_env=False).json()["operations"]:
-        httpx.post(f"{box.rest_url}/v1/operations/{operation['id']}/cancel", timeout=20, trust_env=False)
+        httpx.post(f"{box.rest_url}/v1/operations/{operation['id']}/cancel", timeout=60, trust_env=False)

@@ -91,6 +91,6 @@ def test_the_daemon_starts_and_serves_snml_with_its_images_packages(tmp_path: Pa
     assert daemon.stdout is not None
     line = daemon.stdout.readline()
     daemon.terminate()
-    _, words = daemon.communicate(timeout=20)
+    _, words = daemon.communicate(timeout=60)
     assert line.startswith("snd ready"), words
     assert daemon.returncode == 0, words

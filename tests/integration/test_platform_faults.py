@@ -31,7 +31,7 @@ def built(platform: PlatformUnderTest) -> dict[str, str]:
         {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0", "num_tiles": 2}},
     ]
     pipeline = platform.client.submit("/v1/pipelines", {"name": "digits", "steps": steps})
-    done = [platform.wait_end(job["id"], 60) for job in pipeline["jobs"]]
+    done = [platform.wait_end(job["id"], 120) for job in pipeline["jobs"]]
     assert [job["state"] for job in done] == ["succeeded", "succeeded"], done
     return {"dataset": done[0]["outputs"]["dataset"], "pef": done[1]["outputs"]["pef"]}
 
@@ -74,7 +74,7 @@ def test_hardware_that_fails_before_the_box_is_up_is_told_too(
     tiles = platform.wait_job(job, lambda found: bool(found["attempts"] and found["attempts"][0]["tiles"]))
     assert tiles["state"] == "starting"
     uuid = inject(platform, tiles["attempts"][0]["tiles"][1], HANG)
-    done = platform.wait_end(job, 60)
+    done = platform.wait_end(job, 120)
     assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
     assert done["attempts"][0]["error"]["code"] == "tile-fault"
     assert done["attempts"][0]["error"]["detail"]["fault_uuid"] == uuid
@@ -117,7 +117,7 @@ def test_a_job_whose_hardware_fails_tells_it_and_goes_on_elsewhere(
     component = tiles[0] if where == "tile" else f"{tiles[0].rpartition('/')[0]}/DDRCH_0"
     uuid = inject(platform, component, fault)
 
-    done = platform.wait_end(job, 60)
+    done = platform.wait_end(job, 120)
     assert (done["state"], len(done["attempts"])) == ("succeeded", 2), done
     assert done["result"]["steps"] == EPOCHS * 8000 // 32
     assert done["result"]["resumed_from_step"] >= 50

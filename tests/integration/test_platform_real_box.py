@@ -26,13 +26,13 @@ def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits()
 
         platform.wait_job(jobs["train"], is_in_mid_train, 120)
         platform.kill("worker")
-        trained = platform.wait_end(jobs["train"], 90)
+        trained = platform.wait_end(jobs["train"], 120)
         assert trained["state"] == "succeeded", trained
         assert [attempt["outcome"] for attempt in trained["attempts"]] == ["expired", "succeeded"]
         assert platform.states(jobs["train"]).count("succeeded") == 1
         assert trained["result"]["steps"] == EPOCHS * 8000 // 32
         assert trained["result"]["resumed_from_step"] >= 50
-        read = platform.wait_end(jobs["infer"], 60)
+        read = platform.wait_end(jobs["infer"], 120)
         assert read["state"] == "succeeded", read
         assert read["result"]["accuracy"] > 0.90
         assert read["result"]["samples"] == 2000

@@ -46,7 +46,7 @@ def test_limits_hold_for_the_process_and_its_children() -> None:
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         told = apply_limits(process.pid, Limits((core,), 512 << 20, 10))
-        output, _ = process.communicate("\n", timeout=30)
+        output, _ = process.communicate("\n", timeout=60)
     assert output.split() == ["1", "1"], "one core; a child that wants 1 GiB gets a MemoryError"
     assert told["pids"].startswith("not applied")
 

@@ -39,7 +39,7 @@ def tool(name: str) -> list[str]:
 
 def run(daemon: RunningDaemon, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *arguments], env=environment(daemon.home), capture_output=True, text=True, timeout=30,
+        [sys.executable, *arguments], env=environment(daemon.home), capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
 

@@ -151,9 +151,9 @@ def test_typed_contents_get_a_typed_answer_or_a_raw_one_where_an_output_has_no_t
     request.inputs.add(name="rows", datatype="FP32", shape=[2, 8]).contents.fp32_contents.extend(ROWS.ravel())
     with grpc.insecure_channel(served.box.grpc_address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        served.check(triton_grpc.InferResult(stub.ModelInfer(request, timeout=10)), {"scores", "sums"})
+        served.check(triton_grpc.InferResult(stub.ModelInfer(request, timeout=60)), {"scores", "sums"})
         request.outputs.add(name="scores")
-        answer = stub.ModelInfer(request, timeout=10)
+        answer = stub.ModelInfer(request, timeout=60)
     assert not answer.raw_output_contents
     values = np.asarray(answer.outputs[0].contents.fp32_contents).reshape(2, 5)
     np.testing.assert_allclose(values, served.expected["scores"], rtol=1e-5, atol=1e-3)

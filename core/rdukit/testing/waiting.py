@@ -7,7 +7,7 @@ from typing import Final
 _PAUSE_S: Final = 0.01
 
 
-def wait_until(happened: Callable[[], bool], timeout_s: float = 20.0, what: str = "what was waited for") -> float:
+def wait_until(happened: Callable[[], bool], timeout_s: float = 120.0, what: str = "what was waited for") -> float:
     """Look until ``happened``; returns the seconds waited.
 
     Raises:

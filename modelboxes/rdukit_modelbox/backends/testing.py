@@ -18,7 +18,7 @@ from rdukit.box_backends import BoxBackend, BoxSpec, EventKind, Limits, Owner, R
 from rdukit.errors import Cancelled, Unavailable
 from rdukit.testing import wait_until
 
-START_S: Final = 60.0
+START_S: Final = 120.0
 OWNER: Final = "contract-test"
 
 
@@ -93,7 +93,7 @@ class BackendContract:
         box = backend.start(BoxSpec("logreg", folder / "two", environment=talking), START_S)
         assert next(iter(box.follow())) in box.logs(), "lines come while it runs"
         box.terminate()
-        wait_until(lambda: not box.is_alive(), 30)
+        wait_until(lambda: not box.is_alive(), 120)
         box.stop()
         lines = list(box.follow())
         assert not box.is_alive() and not box.is_ready()

@@ -24,7 +24,7 @@ from rdukit_platform.up.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The fault machine: from hardware events to errors, faults, resets, operational states and interrupted programs."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -324,14 +323,11 @@ def test_old_rows_are_forgotten_and_open_ones_never(make: MakeMachine) -> None:
     assert len(machine.active_faults(TILE)) == 1
 
 
-def test_counting_a_storm_is_quick_and_bounded(make: MakeMachine) -> None:
+def test_counting_a_storm_is_bounded(make: MakeMachine) -> None:
     machine = make()
     event = Injection("pcie-correctable", f"{RDU}/PCIE_0")
-    start = time.perf_counter()
     for number in range(20_000):
         machine.inject((event,), nobody, NOW + number * 100_000)
-    seconds = time.perf_counter() - start
-    assert seconds < 2.0, "20,000 single events; 100,000 take about a second on a quiet machine"
     assert machine.errors[0].err_count == machine.pcie_replays()[0] == 20_000
     assert len(machine.errors) == len(machine.active_faults()) == 1
     assert len(machine.errors[0].recent) <= 32
