@@ -9,10 +9,10 @@ graph.
 import contextlib
 import hashlib
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -21,6 +21,7 @@ from torch import nn
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
 from rdukit_compiler.ir import ModelGraph, ValueKind
+from sambaflow.samba.program_state import Cell, Names, is_library, reachable_places
 from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 
@@ -28,9 +29,11 @@ from sambaflow.samba.sambatensor import SambaTensor, unwrap
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 #: Objects that are no state, or that are looked at elsewhere.
-_OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, logging.Logger)
+_OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, logging.Logger, FunctionType, MethodType)
 #: How far lists, dicts and objects are followed.
 _DEPTH: Final = 4
+#: Containers of more items are not followed: tables, not state.
+_MOST_ITEMS: Final = 4096
 _LARGEST_CONSTANT_BYTES: Final = 1 << 24
 
 
@@ -103,7 +106,7 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 
 class ModuleState:
-    """What the modules hold besides tensors at one moment: attributes, and what is in their containers."""
+    """What the modules and their code hold at one moment: attributes, globals, and what is in their containers."""
 
     def __init__(self, model: nn.Module) -> None:
         #: Path, container, and a shallow copy of what was in it.
@@ -111,6 +114,8 @@ class ModuleState:
         seen: set[int] = set()
         for path, module in model.named_modules():
             self._keep(path or type(model).__name__, module, seen, _DEPTH)
+        for path, place in reachable_places(model):
+            self._keep(path, place, seen, _DEPTH)
 
     def changed(self) -> list[str]:
         """Paths of what is another value now, in the order of the modules."""
@@ -122,7 +127,11 @@ class ModuleState:
     def restore(self) -> None:
         """Put everything back."""
         for _, container, former in self._kept:
+            if not _differences(_contents(container), former):
+                continue
             match container:
+                case Names() | Cell():
+                    container.write(former)
                 case list():
                     container[:] = former
                 case set() | deque():
@@ -143,6 +152,8 @@ class ModuleState:
         seen.add(id(container))
         former = _contents(container)
         self._kept.append((path, container, former))
+        if len(former) > _MOST_ITEMS:
+            return
         items = former.items() if isinstance(former, dict) else enumerate(former)
         for key, value in list(items):
             if _is_container(value):
@@ -173,18 +184,28 @@ Traced = tuple[ModelGraph, Mapping[str, torch.Tensor]]
 
 
 def _contents(container: Any) -> Any:
-    if isinstance(container, list | set | deque | dict):
+    if _is_collection(container):
         return container.copy()
+    if isinstance(container, Names | Cell):
+        return container.read()
     return {k: v for k, v in vars(container).items() if not k.startswith(_TORCHS)}
 
 
+def _is_collection(value: Any) -> bool:
+    """Whether it is a list, set, deque or dict that is read as such: some of libraries make what is asked for."""
+    if isinstance(value, dict):
+        kind = type(value)
+        return kind.__getitem__ is dict.__getitem__ and kind.__iter__ in {dict.__iter__, OrderedDict.__iter__}
+    return isinstance(value, list | set | deque)
+
+
 def _is_container(value: Any) -> bool:
-    if isinstance(value, list | set | deque | dict):
+    if _is_collection(value):
         return True
     return (
         hasattr(value, "__dict__")
-        and not isinstance(value, nn.Module | torch.Tensor | SambaTensor | type)
-        and not callable(value)
+        and not isinstance(value, _OPAQUE)
+        and not (callable(value) and is_library(type(value).__module__))
     )
 
 
