@@ -236,11 +236,6 @@ class _Converter:
             return
         if op == "aten.as_strided_scatter.default":
             value, source = (self._named(n) for n in node.args[:2])
-            if value in self._carrying:
-                raise UnsupportedOperator(
-                    f"in module {node.meta.get(MODULE_META) or 'forward'!r}: torch gives as_strided_scatter the gradient "
-                    "of other elements than it keeps: detach its operand, or use index_put, scatter or slice_scatter"
-                )
             self._aliases.define(node, scatter_places(node, value, source, self._emitting(node)))
             return
         args = tuple(encode(a, self._name_of_value) for a in node.args)
