@@ -60,6 +60,15 @@ def test_correct_bf16_passes_the_smallest_threshold(name: str) -> None:
             assert closeness_error(gold, made) == pytest.approx(closeness_error(made, gold))
 
 
+@pytest.mark.parametrize("count", [64, 1000, 100_000])
+def test_a_shift_of_the_threshold_is_found_beside_the_rounding(count: int) -> None:
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        gold = torch.randn(count)
+        assert closeness_error(gold.bfloat16().float(), gold) < SMALLEST / 3
+        assert closeness_error(gold.bfloat16().float() + 0.01, gold) > SMALLEST
+
+
 def moved(made: torch.Tensor, row: int) -> torch.Tensor:
     return torch.cat([made[:row], made[row - 1 : row], made[row + 1 :]])
 
@@ -77,6 +86,7 @@ WRONG: dict[str, Callable[[torch.Tensor, Layer], torch.Tensor]] = {
     "shifted by a row": lambda made, layer: made.roll(1, 0),
     "shifted by a column": lambda made, layer: made.roll(1, 1),
     "negative": lambda made, layer: -made,
+    "a little added": lambda made, layer: made + 0.01,
     "nothing": lambda made, layer: torch.zeros_like(made),
 }
 
