@@ -21,7 +21,9 @@ from rdukit_compiler.backend.record_marks import EXAMPLE_META, FIXED_META, READ_
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
 #: Operators that a boolean index makes depend on data.
-INDEXED: Final = frozenset({"aten::index", "aten::index_put", "aten::_unsafe_index"})
+WRITES_INDEXED: Final = frozenset({"aten::index_put", "aten::index_put_"})
+INDEXED: Final = WRITES_INDEXED | {"aten::index", "aten::_unsafe_index"}
+_MASKS: Final = frozenset({torch.bool, torch.uint8})
 #: More would be no constant but a computation that belongs on the device.
 MOST_OPERATORS: Final = 64
 MOST_ELEMENTS: Final = 1 << 24
@@ -57,7 +59,7 @@ def find_known(
     made: dict[fx.Node, Any] = {}
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
         for current, source in order:
-            if FIXED_META in current.meta:
+            if FIXED_META in current.meta or EXAMPLE_META in current.meta:
                 current.meta[READ_META] = True
             if isinstance(source, fx.Node):
                 made[current] = made[source]
@@ -119,7 +121,7 @@ def with_known_positions(
     found: list[torch.Tensor | None] = []
     has_mask = False
     for index in indices:
-        if index is None or index.dtype not in {torch.bool, torch.uint8}:
+        if index is None or index.dtype not in _MASKS:
             found.append(index)
             continue
         has_mask = True
@@ -128,6 +130,18 @@ def with_known_positions(
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
             found.extend(known.nonzero().unbind(1))
     return found if has_mask else None
+
+
+def asks_how_many(
+    target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
+) -> bool:  # fmt: skip
+    """Whether ``target[indices] = values`` has a number for each element that a mask chooses, and not one for all."""
+    masks = [place for place, index in enumerate(indices) if index is not None and index.dtype in _MASKS]
+    if not masks:
+        return False
+    dims = sum(1 if index is None or index.dtype not in _MASKS else index.dim() for index in indices[: masks[0] + 1])
+    behind = target.dim() - dims
+    return values.dim() > behind and values.shape[-behind - 1] != 1
 
 
 def _certain_comparison(node: fx.Node) -> bool | None:

@@ -29,8 +29,10 @@ from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
     INDEXED,
     READS,
+    WRITES_INDEXED,
     FindOrigin,
     are_equal,
+    asks_how_many,
     compute_known,
     find_known,
     number_in,
@@ -134,6 +136,14 @@ def record_forward(
             node.meta[FOLLOWED_META] = held.requires_grad
     recorded.meta[DTYPE_READERS_META] = frozenset(reader for reader in recorder.dtype_readers if reader is not None)
     return recorded
+
+
+def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """``masked_select`` as an index, of which a known mask has positions."""
+    shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
+    x, mask = (t if t.shape == shape else t.expand(shape) for t in (x, mask))
+    made: torch.Tensor = torch.ops.aten.index.Tensor(x, [mask])
+    return made
 
 
 def _without_dead_wrapper(argument: object) -> object:
@@ -304,10 +314,14 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record_call(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if (static := known_lengths.FORMS.get(func)) is not None:
+            find = self._supposed if kwargs.get("output_size") is None else self._known
             with self:
-                made = static(self._known, *args, **kwargs)
+                made = static(find, *args, **kwargs)
             if made is not NotImplemented:
                 return made
+        if func is torch.ops.aten.masked_select.default:
+            with self:
+                return _select(*args)  # type: ignore[arg-type]
         plain = self._plain.get(func)
         if plain is None:
             plain = self._plain[func] = _is_plain(func)
@@ -328,8 +342,8 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                     overwrite_each(func, args, kwargs)
                 return None
             if name == "aten::ctc_loss":
-                func, args = with_known_lengths(func, args, self._known)
-            find = self._supposed if self.examples else self._known
+                func, args = with_known_lengths(func, args, self._supposed)
+            find = self._known if name in WRITES_INDEXED and not asks_how_many(*args[:3]) else self._supposed  # type: ignore[arg-type]
             if name in INDEXED and (positions := with_known_positions(args[1], find)) is not None:  # type: ignore[arg-type]
                 args = (args[0], positions, *args[2:])
             elif _depends_on_data(func) and (found := compute_known(func, args, kwargs, find)) is not None:

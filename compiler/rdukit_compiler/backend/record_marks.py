@@ -24,7 +24,8 @@ NAMED_META: Final = "rdukit_named_dtype"
 LOSS_META: Final = "rdukit_loss"
 #: A placeholder stands for a tensor that never changes, whose values forward may look at: that tensor.
 FIXED_META: Final = "rdukit_fixed"
-#: A placeholder stands for an input whose example values forward may look at, each run being checked: those values.
+#: A placeholder stands for an input, or a buffer of a checkpoint, whose values at the trace forward may look at, each
+#: run being checked: those values.
 EXAMPLE_META: Final = "rdukit_example"
 #: It has looked.
 READ_META: Final = "rdukit_read"

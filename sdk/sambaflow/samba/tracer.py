@@ -21,7 +21,7 @@ from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
-from sambaflow.samba.fixed_buffers import check_fixed, fixed_buffers
+from sambaflow.samba.fixed_buffers import check_fixed, checked_buffers, fixed_buffers
 from sambaflow.samba.module_state import (
     ModuleState,
     Replaced,
@@ -119,8 +119,9 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     _refuse_sparse({**named, **parameters, **buffers})
     originals: list[SambaTensor | torch.Tensor] = [*named.values(), *parameters.values(), *buffers.values()]
 
-    fixed = fixed_buffers(model, buffers, len(named) + len(parameters))
-    examples = _examples(named) if resolve(SUPPOSE_EXAMPLE) else {}
+    first = len(named) + len(parameters)
+    fixed = fixed_buffers(model, buffers, first)
+    examples = (_examples(named) if resolve(SUPPOSE_EXAMPLE) else {}) | checked_buffers(model, buffers, first)
 
     def record(way: Way) -> torch.fx.GraphModule:
         trackers.clear()

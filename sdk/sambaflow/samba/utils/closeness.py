@@ -7,8 +7,8 @@ another's, a term is missing everywhere. So a difference ``d`` from ``g`` is tak
 ========  ============================================================================================================
 scale     half the relative difference of energies, the sums of squares, less what noise alone would do to it. It may be
           the threshold: what is scaled by 1.01 fails 3e-3
-shift     the mean of ``d`` over the root mean square of ``g``, less two standard deviations of what noise makes of it. It
-          may be the threshold: rounding has either sign, so that in correct bf16 it is far below
+shift     the mean of ``d`` over the root mean square of ``g``, less two standard deviations of what noise makes of it.
+          It may be the threshold: rounding has either sign, so that in correct bf16 it is far below
 noise     the root mean square of ``d`` over that of ``g``. It may be ``NOISE`` times the threshold; but its square, in
           terms of energy, not more than the threshold itself
 outliers  the same for every slice along every axis, over the magnitude that is usual there. A slice may have
