@@ -21,6 +21,25 @@ _DATA_DEPENDENT: Final = (
     ".numpy() is not supported", ".tolist() is not supported", "FakeTensor.__format__",
 )  # fmt: skip
 
+#: Operators whose results have as many elements as data say; the group is the operator.
+_DYNAMIC_SHAPE: Final = re.compile(r"DynamicOutputShape\w*: (?:aten\.)?(\w+)")
+#: Such an operator → what to write instead.
+_INSTEAD: Final = {
+    "nonzero": (
+        "Instead of x[mask] write torch.where(mask, f(x), x) to change what a mask chooses, "
+        "torch.where(mask, x, 0).sum() / mask.sum() for its mean, ignore_index for labels that do not count; of "
+        "experts that take a part of the rows each, compute all and weight them by the mask; for a number of rows that "
+        "is known, topk, argsort or nonzero_static(size=…)"
+    ),
+    "unique": (
+        "Instead of unique write sort and compare neighbours, or count classes with F.one_hot(x, num_classes).sum(0)"
+    ),
+    "bincount": (
+        "Instead of bincount write F.one_hot(x, num_classes).sum(0), or "
+        "torch.zeros(num_classes).scatter_add(0, x, weights)"
+    ),
+}
+
 #: How torch words it when an operator cannot say the shape of what it makes; the group is the operator.
 _SHAPELESS: Final = (
     re.compile(r"no fake impl registered for <CustomOpDef\((\S+)\)>"),
@@ -63,6 +82,14 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             return TraceError(
                 f"the shape of what forward of {model!r} makes {where} depends on data: pass {arguments[0]}, with "
                 "which it is known"
+            )
+        if (found := _DYNAMIC_SHAPE.search(f"{kind}: {text}")) is not None:
+            instead = next((how for word, how in _INSTEAD.items() if word in found[1]), _INSTEAD["nonzero"])
+            return TraceError(
+                f"the shape of what forward of {model!r} makes {where} depends on data ({found[1]}); every shape is "
+                "fixed when a graph is compiled, with --host-fallback too. "
+                f"{instead}. RDUKIT_SUPPOSE_EXAMPLE=1 compiles for what the example inputs give, if weights have no "
+                "part in it"
             )
         return TraceError(
             f"forward of {model!r} needs a tensor's value while tracing {where}: {text}; control flow, shapes and "
