@@ -24,6 +24,7 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
+from rdukit_compiler.backend.frozen_parameters import SAYS_REQUIRES_GRAD, set_requires_grad
 from rdukit_compiler.backend.guards import ASSERTIONS, record_equality, record_guard
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
@@ -211,6 +212,8 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if func in _NAMING:
             with marked(self.tracer.graph, NAMED_META, True):
                 return func(*args, **(kwargs or {}))
+        if func in SAYS_REQUIRES_GRAD and self._says_requires_grad(*args, **(kwargs or {})):
+            return args[0]
         if func in _LOSSES:
             with marked(self.tracer.graph, LOSS_META, True):
                 return call_promoting(UNCHECKED.get(func, func), args, kwargs or {})
@@ -220,6 +223,9 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         if made is torch.float32 and func.__name__ == "__get__":
             self.note_reader()
         return made
+
+    def _says_requires_grad(self, tensor: Any, requires_grad: Any = True) -> bool:
+        return set_requires_grad(self.tracer.tensor_tracker, self.followed, tensor, requires_grad)
 
     def _requires_grad(self, tensor: Any) -> bool:
         """Whether autograd would follow a tensor that it does not follow here: a record needs no gradients."""

@@ -79,6 +79,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from torch._subclasses.fake_tensor import FakeTensor
 
     from rdukit_compiler.backend.fake_mode import FakeMode
+    from rdukit_compiler.backend.frozen_parameters import check_frozen
     from rdukit_compiler.backend.light_tracing import without_dynamo
     from rdukit_compiler.backend.record import is_of_transformation, record_forward
     from rdukit_compiler.backend.record_marks import DTYPE_READERS_META
@@ -113,6 +114,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
         ):  # fmt: skip
             made = model(*args, **kwargs)
             assigned[:] = assigned_buffers(places)
+            check_frozen({path: replaced[id(parameter)] for path, parameter in parameters.items()})
         returned = [unwrap(item) for item in flatten_tensors(made)] + auxiliary_outputs(exposed)
         return [*returned, *(new for _, new in assigned)]
 
@@ -253,12 +255,15 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
     """While tracing, what wraps a computation without changing it does nothing.
 
     ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` marks
-    nothing: torch's profiler would import half of torch.
+    nothing: torch's profiler would import half of torch. ``save_on_cpu`` moves nothing.
 
     Raises:
         TraceError: a module is wrapped in ``DistributedDataParallel``, which averages outside of forward.
     """
+    from torch.autograd.graph import saved_tensors_hooks
     from torch.autograd.profiler import record_function
+
+    from sambaflow.samba.saved_tensors import enter_hooks, leave_hooks
 
     for path, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
@@ -271,6 +276,8 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
     with replaced(
         # It would tell each refusal of torch at length, also those that are answered with other operands.
         (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
+        (saved_tensors_hooks, "__enter__", enter_hooks),
+        (saved_tensors_hooks, "__exit__", leave_hooks),
         (record_function, "__enter__", lambda self: self),
         (record_function, "__exit__", lambda self, *raised: None),
         *((module, "device_ids", []) for module in parallel),
