@@ -28,7 +28,7 @@ def load_choices(options: CompileOptions, graphs: Sequence[ModelGraph]) -> CutOp
             "[warning Samba]: human decision file=%s keys without a meaning here: %s",
             options.human_decision, ", ".join(decision.ignored),
         )  # fmt: skip
-    own = load_rules(options.rules) if options.rules else ()
+    own = tuple(rule for path in options.rules for rule in load_rules(path))
     rules = (*own, *(load_default_rules() if options.default_rules else ()))
     plugins = load_heuristics(options.heuristics)
     if own:
@@ -42,7 +42,7 @@ def load_choices(options: CompileOptions, graphs: Sequence[ModelGraph]) -> CutOp
 def report_rules(
     choices: CutOptions, graphs: Sequence[ModelGraph], plans: Sequence[SectionPlan], reporter: Reporter
 ) -> None:
-    """Say of each rule of the user's own file where it matched, and warn of those that matched nowhere."""
+    """Say of each rule of the user's own files where it matched, and warn of those that matched nowhere."""
     if choices.own_rules and choices.mode != "o1":
         reporter.warning(f"fusion rules count in mode o1 only, and this compile is {choices.mode}: add -o1")
         return

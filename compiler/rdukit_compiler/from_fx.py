@@ -28,6 +28,7 @@ from rdukit_compiler.backend.record_marks import (
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION, backward_text, pass_on_text
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, keeps_dtype, overwritten_argument, shares_memory
+from rdukit_compiler.supported import REFUSED
 from rdukit_compiler.update_order import move_copies, reads_after
 from rdukit_compiler.views import Emit, asks_for_places, look_up_places, scatter_places, show_again, shown_places
 
@@ -203,6 +204,8 @@ class _Converter:
         if "val" not in node.meta and not node.users and not _returns_nothing(node):
             return  # torch refused this call while tracing; it was made again with operands that torch takes
         op = self._op_of(node)
+        if op in REFUSED:
+            raise UnsupportedOperator(f"in module {_module_of(node)!r}: {REFUSED[op]}")
         if "out" in node.kwargs:
             raise UnsupportedOperator(
                 f"in module {node.meta.get(MODULE_META) or 'forward'!r}: {op.split('.')[1]} has out=, which the RDU "
@@ -280,6 +283,15 @@ class _Converter:
         passed = pass_on_text(self._values[former])
         return self._emit(node, CUSTOM_FUNCTION, [[Ref(value)], [Ref(former)], [], passed, ""])
 
+    def _pass_zero(self, node: fx.Node, value: str, former: str) -> str:
+        """``value`` in the place of all of ``former``, which gets a gradient of zeros, as in torch, and not none."""
+        shape: list[Argument] = list(self._values[former].shape)
+        if not shape:
+            former, value = (self._emit(node, "aten.reshape.default", [Ref(name), [1]]) for name in (former, value))
+        size = shape[0] if shape else 1
+        passed = self._emit(node, "aten.slice_scatter.default", [Ref(former), Ref(value), 0, 0, size])
+        return passed if shape else self._emit(node, "aten.reshape.default", [Ref(passed), shape])
+
     def _check_autocast(self, node: fx.Node) -> None:
         """A block without autocast is as if it were not there; one with it would change dtypes behind the graph."""
         entered = node.args[0] if node.target is _exit_autocast else node
@@ -309,6 +321,8 @@ class _Converter:
         dtype = dtype_name(mutated.meta["val"].dtype)
         if (form := functional_form(node, op, arguments)) is not None:
             value = self._emit(node, *form)
+            if self._aliases.is_root(mutated) and self._named(mutated) in self._carrying:
+                value = self._pass_zero(node, value, self._named(mutated))
         else:
             form_of = _functional(op, what)
             if keeps_dtype(node, op) or self._infer(form_of, args, kwargs)[0] == dtype:
@@ -329,7 +343,8 @@ class _Converter:
         if hooked is not None or (owner.kind is ValueKind.PARAMETER and not what.endswith(": embedding_renorm_")):
             raise UnsupportedOperator(
                 f"{what} overwrites {hooked or owner.name!r}; parameters cannot be overwritten in forward: use "
-                "the operator without the underscore, or assign the new value before session.run"
+                "the operator without the underscore, or assign the new value before session.run; what forward keeps "
+                "from run to run, such as a moving average of weights, belongs into a buffer (register_buffer)"
             )
         if owner.kind is not ValueKind.INPUT:
             return

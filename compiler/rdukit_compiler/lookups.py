@@ -16,10 +16,18 @@ def embedding(
     sparse: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """``aten.embedding``: weight [N, D], indices [...] → [..., D]."""
-    if not _adds_narrowly(weight):
-        return aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq, sparse)  # type: ignore[no-any-return]
+    if not _adds_narrowly(weight):  # the device's gradients are dense: a sparse one is the same numbers
+        return aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     made: torch.Tensor = _Embedding.apply(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-untyped-call]
     return made
+
+
+def embedding_bag(
+    weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
+    sparse: bool = False, *rest: Any,
+) -> Any:  # fmt: skip
+    """``aten.embedding_bag``, with a dense gradient."""
+    return torch.ops.aten.embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, False, *rest)
 
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
@@ -33,6 +41,19 @@ def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Ten
     if not _adds_narrowly(source):
         return aten.index.Tensor(source, indices)  # type: ignore[no-any-return]
     made: torch.Tensor = _Index.apply(source, indices)  # type: ignore[no-untyped-call]
+    return made
+
+
+def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """``aten.one_hot``: indices [...] → [..., num_classes] int64.
+
+    torch's own form of a trace compares, and makes rows of zeros of what is out of range; a lookup refuses that.
+    """
+    if num_classes < 1:
+        return aten.one_hot.default(indices, num_classes)  # type: ignore[no-any-return]
+    classes = torch.arange(num_classes, dtype=torch.int64, device=indices.device)
+    legal = aten.embedding.default(classes.unsqueeze(1), indices)
+    made: torch.Tensor = (legal == classes).to(torch.int64)
     return made
 
 

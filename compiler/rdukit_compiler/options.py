@@ -16,7 +16,7 @@ MODES: Final = ("o0", "o1", "o3")
 class CompileOptions:
     """Options of one compile.
 
-    ``num_tiles`` 0 means all tiles of one chip. ``rules`` is a fusion rule file of the user; ``default_rules`` adds
+    ``num_tiles`` 0 means all tiles of one chip. ``rules`` are fusion rule files of the user; ``default_rules`` adds
     the built-in ones. ``heuristics`` are Python files with plug-in heuristics, ``human_decision`` a JSON file of
     cuts. ``regions`` maps symbol names to shared region names. ``workers`` bounds nothing by itself: see the setting
     ``compile.workers``. ``data_parallel`` adds the section that averages gradients; ``replicas`` are for the cost
@@ -38,7 +38,7 @@ class CompileOptions:
     accumulates: bool = False
     graphamp: str | None = None
     mixed_precision_families: tuple[str, ...] = ()
-    rules: Path | None = None
+    rules: tuple[Path, ...] = ()
     default_rules: bool = True
     heuristics: tuple[Path, ...] = ()
     human_decision: Path | None = None

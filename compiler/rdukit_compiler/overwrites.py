@@ -106,6 +106,10 @@ class Aliases:
             own = self._base[own]
         return own
 
+    def is_root(self, node: fx.Node) -> bool:
+        """Whether ``node`` owns its memory, and is a view of nothing."""
+        return self._own(node) is self.root(node)
+
     def overwrite(
         self, node: fx.Node, value: str, emit: Emit, what: str, keep: Keep, is_untracked: bool
     ) -> Overwritten:  # fmt: skip

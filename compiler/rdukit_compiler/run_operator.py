@@ -11,6 +11,7 @@ import torch
 from rdukit.errors import CompileError
 from rdukit_compiler.as_written import custom_function
 from rdukit_compiler.backend.cpu_kernels import NORMS, SAME_DTYPE, WITHOUT_BF16
+from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
@@ -18,7 +19,7 @@ from rdukit_compiler.convolutions import convolution_form
 from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION
 from rdukit_compiler.dropout import dropout, feature_dropout
 from rdukit_compiler.ir import Operator
-from rdukit_compiler.lookups import embedding, embedding_renorm, index
+from rdukit_compiler.lookups import embedding, embedding_bag, embedding_renorm, index, one_hot
 from rdukit_compiler.masked_writes import index_fill, index_put
 from rdukit_compiler.passes.choose_host_operators import runs_on_host
 from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING
@@ -51,13 +52,13 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
         args = [_converted(a, getattr(torch, dtype)) for a in args]
     if operator.op_type in SAME_DTYPE or (operator.op_type in NORMS and _is_wide(args[0])):
         args, kwargs = _promoted(operator, args, kwargs)
-    try:
-        with quiet_refusals([*args, *kwargs.values()]):
+    with quiet_failures():
+        try:
             made = function(*args, **kwargs)
-    except RuntimeError:
-        made = _attempt(function, *_promoted(operator, args, kwargs), operator)
-    except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
-        raise _refusal(operator, cause) from cause
+        except RuntimeError:
+            made = _attempt(function, *_promoted(operator, args, kwargs), operator)
+        except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
+            raise _refusal(operator, cause) from cause
     if results:
         made = _converted(made, getattr(torch, results))
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
@@ -98,7 +99,10 @@ def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, An
 
 def _refusal(operator: Operator, cause: Exception) -> CompileError:
     where = operator.module or "forward"
-    return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {cause}")
+    why = str(cause)
+    if why.startswith("cond must be a bool"):  # torch's own words for a check of sizes that are 0
+        why = "torch's formula refuses these sizes, of which one may be 0"
+    return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
 
 
 @contextlib.contextmanager
@@ -252,10 +256,13 @@ _FORMS: dict[str, Callable[..., Any]] = {
     **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
     "aten.embedding.default": embedding,
     "aten.embedding_renorm.default": embedding_renorm,
+    "aten.embedding_bag.padding_idx": embedding_bag,
+    "aten.embedding_bag.default": embedding_bag,
     CUSTOM_FUNCTION: custom_function,
     INT8_LINEAR: int8_linear,
     INT8_EMBEDDING: int8_embedding,
     "aten.index.Tensor": index,
+    "aten.one_hot.default": one_hot,
     "aten.index_put.default": index_put,
     "aten.index_fill.int_Tensor": index_fill,
     "aten.dropout.default": dropout,

@@ -41,6 +41,12 @@ _NEAREST: Final[Mapping[str, str]] = {
     **dict.fromkeys("matrix_exp linalg_matrix_exp linalg_matrix_power matrix_power".split(), "repeated matmul"),
 }  # fmt: skip
 
+#: Operators that only autograd's own machinery calls → why a graph cannot have them, and what it can.
+REFUSED: Final[Mapping[str, str]] = {
+    "aten._make_dual.default": "forward-mode differentiation by dual tensors (torch.autograd.forward_ad) cannot be "
+    "compiled; use torch.func.jvp, which is",
+}
+
 _POWERS: Final = frozenset({"linalg_matrix_power", "matrix_power"})
 
 #: Names to look for the nearest of an operator from another library. Source: compiler reference 6.2.

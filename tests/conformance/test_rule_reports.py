@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rdukit.errors import RuleError
+from rdukit.errors import InvalidArgument, RuleError
 from rdukit_compiler.patterns.review import check_words, find_nearest
 from rdukit_compiler.rules import load_default_rules
 from sambaflow import samba
@@ -123,3 +123,16 @@ def test_the_nearest_words_are_those_equal_without_underscores_then_similar_ones
     known = ["max_pool2d", "max_pool3d", "avg_pool2d", "relu", "_max_pool2d_x"]
     assert find_nearest("maxpool2d", known)[0] == "max_pool2d"
     assert find_nearest("zzz", known) == []
+
+
+def test_rules_may_come_from_several_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "pool.yaml", tmp_path / "conv.yaml"]
+    files[0].write_text(rule("pool", "relu", "max_pool2d"))
+    files[1].write_text(rule("flat", "flatten", "linear"))
+    x = samba.randn(1, 1, 8, 8, name="x")
+    options = {"optim_level": "o1", "log_level": "info"}
+    compile_model(Pooled(), x, None, tmp_path, optimization_rules=[str(files[0]), files[1]], **options)
+    said = capfd.readouterr().out
+    assert "rule pool made 1 section" in said and "rule flat made 1 section" in said
+    with pytest.raises(InvalidArgument, match=r"optimization_rules is \[3\]; legal is the path of a file, or a list"):
+        compile_model(Pooled(), x, None, tmp_path, optimization_rules=[3], **options)

@@ -3,14 +3,14 @@
 ``requires_grad_`` and the attribute ``requires_grad`` come here while a forward is recorded. Source: ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rdukit.errors import TraceError, UnsupportedOperator
-from rdukit_compiler.backend.record_marks import carries_gradient
+from rdukit_compiler.backend.gradient_flow import GradientFlow
 
 #: torch's functions that say whether a tensor requires a gradient: (tensor, value).
 SAYS_REQUIRES_GRAD: Final = frozenset({
@@ -21,11 +21,11 @@ SAYS_REQUIRES_GRAD: Final = frozenset({
 _FROZEN_META: Final = "rdukit_frozen"
 
 
-def set_requires_grad(tracker: Any, followed: Sequence[bool], tensor: Any, value: bool = True) -> bool:
+def set_requires_grad(tracker: Any, flow: GradientFlow, tensor: Any, value: bool = True) -> bool:
     """Say whether ``tensor`` requires a gradient from now on; False if torch shall do so.
 
     Args:
-        followed: which of the record's placeholders stand for tensors that require a gradient.
+        flow: of the record.
     Raises:
         RuntimeError: ``tensor`` is computed of what requires a gradient, and shall not require one.
         UnsupportedOperator: a parameter shall that did not when the record began.
@@ -40,7 +40,7 @@ def set_requires_grad(tracker: Any, followed: Sequence[bool], tensor: Any, value
             torch.Tensor.requires_grad_(tensor, flag)
         return True
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    carries = carries_gradient(node, followed)
+    carries = flow.requires_gradient(node)
     if node.op != "placeholder" and not is_parameter:
         if carries and not value and not tensor.requires_grad:
             raise RuntimeError(

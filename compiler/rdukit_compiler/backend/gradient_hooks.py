@@ -50,6 +50,11 @@ def hook_tensor(tensor: torch.Tensor, hook: Callable[[Any], Any]) -> RecordedHoo
     entry = tracker.get(tensor)
     if entry is None:
         raise UnsupportedOperator(f"{name} is registered on a tensor that forward did not compute; hook its result")
+    if not tensor.requires_grad:
+        raise UnsupportedOperator(
+            f"{name} is registered on a tensor that requires no gradient; torch refuses that too: ask requires_grad "
+            "before"
+        )
     former = entry.proxy.node
     if former.users:
         reader = next(iter(former.users)).name

@@ -24,7 +24,9 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
+from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.frozen_parameters import SAYS_REQUIRES_GRAD, set_requires_grad
+from rdukit_compiler.backend.gradient_flow import GradientFlow, UnknownFunction
 from rdukit_compiler.backend.guards import ASSERTIONS, record_equality, record_guard
 from rdukit_compiler.backend.known_forms import find_form
 from rdukit_compiler.backend.known_values import (
@@ -48,7 +50,6 @@ from rdukit_compiler.backend.record_marks import (
     LOSS_META,
     NAMED_META,
     NO_GRAD_META,
-    carries_gradient,
     marked,
 )
 from rdukit_compiler.backend.true_layouts import find_true_stride
@@ -69,7 +70,11 @@ _NEVER: Final = frozenset({
 #: Functions that are no operators and are recorded all the same.
 _RECORDED: Final = frozenset(_side_effectful_need_to_be_preserved_pre_dispatch)
 _INDEXED: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
+#: What programs ask of autograd, and what it says of a tensor that it does not follow.
 _REQUIRES_GRAD: Final = torch.Tensor.requires_grad.__get__  # type: ignore[attr-defined]
+_IS_LEAF: Final = torch.Tensor.is_leaf.__get__  # type: ignore[attr-defined]
+_GRAD_FN: Final = torch.Tensor.grad_fn.__get__  # type: ignore[union-attr]
+_UNFOLLOWED: Final[Mapping[object, object]] = {_REQUIRES_GRAD: False, _IS_LEAF: True, _GRAD_FN: None}
 
 #: (x, rate, train): operators that give x itself where they drop nothing.
 _DROPOUTS: Final = frozenset(
@@ -124,7 +129,7 @@ def record_forward(
     recorder.examples = examples or {}
     recorder.where, recorder.dtype_readers = where, set()
     # Nobody runs the record: its Python code is not generated. What runs under no_grad is for forward to say.
-    with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions():
+    with _use_lazy_graph_module(True), torch.enable_grad(), recording_functions(), quiet_failures():
         recorded: fx.GraphModule = recorder.trace(function, values)
     for node in recorded.graph.nodes:
         if node.op == "get_attr":
@@ -171,7 +176,7 @@ class _Recorder(proxy_tensor._MakefxTracer):
     def _construct_modes_with_fx_tracer(self, fx_tracer: Any) -> None:
         super()._construct_modes_with_fx_tracer(fx_tracer)
         self.proxy_function_mode = _FunctionMode(fx_tracer)
-        self.proxy_function_mode.followed = self.followed
+        self.proxy_function_mode.flow = GradientFlow(self.followed)
         self.proxy_function_mode.note_reader = lambda: self.dtype_readers.add(self.where())
         self.proxy_mode = _RememberingMode(
             fx_tracer,
@@ -199,7 +204,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
 
     note_reader: Callable[[], object]
 
-    followed: Sequence[bool] = ()
+    flow: GradientFlow
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
@@ -218,19 +223,25 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
             with marked(self.tracer.graph, LOSS_META, True):
                 return call_promoting(UNCHECKED.get(func, func), args, kwargs or {})
         made = call_promoting(UNCHECKED.get(func, func), args, kwargs or {})
-        if made is False and func == _REQUIRES_GRAD:
-            return self._requires_grad(args[0])
+        if func in _UNFOLLOWED and made is _UNFOLLOWED[func]:
+            return self._of_autograd(func, args[0], made)
         if made is torch.float32 and func.__name__ == "__get__":
             self.note_reader()
         return made
 
     def _says_requires_grad(self, tensor: Any, requires_grad: Any = True) -> bool:
-        return set_requires_grad(self.tracer.tensor_tracker, self.followed, tensor, requires_grad)
+        return set_requires_grad(self.tracer.tensor_tracker, self.flow, tensor, requires_grad)
 
-    def _requires_grad(self, tensor: Any) -> bool:
-        """Whether autograd would follow a tensor that it does not follow here: a record needs no gradients."""
+    def _of_autograd(self, func: Any, tensor: Any, made: object) -> object:
+        """What autograd would say of a tensor that it does not follow here: a record needs no gradients."""
         entry = self.tracer.tensor_tracker.get(tensor)
-        return entry is not None and carries_gradient(entry.proxy.node, self.followed)
+        if entry is None:
+            return made
+        node = entry.proxy.node
+        if func == _REQUIRES_GRAD:
+            return self.flow.requires_gradient(node)
+        is_leaf = self.flow.is_leaf(node)
+        return is_leaf if func == _IS_LEAF else None if is_leaf else UnknownFunction()
 
 
 def _parts(index: object) -> Sequence[object]:

@@ -1,11 +1,10 @@
 """Marks on the nodes of a record, beside torch's own metadata: what the program had switched on, and whose they are."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-import torch
 from torch import fx
 
 #: The call was made while gradients were off: no gradient flows through it.
@@ -13,8 +12,6 @@ NO_GRAD_META: Final = "rdukit_no_grad"
 #: The call belongs to the backward of the custom function with this number.
 BACKWARD_META: Final = "rdukit_backward"
 
-#: Whether a gradient may flow through what the call made; known once somebody has asked.
-CARRIES_META: Final = "rdukit_carries"
 #: An attribute of the record is a tensor that autograd keeps for a gradient, and follows itself.
 FOLLOWED_META: Final = "rdukit_followed"
 
@@ -42,42 +39,3 @@ def marked(graph: fx.Graph, key: str, value: object) -> Iterator[None]:
     finally:
         for node in islice(reversed(graph.nodes), len(graph.nodes) - before):
             node.meta.setdefault(key, value)
-
-
-def carries_gradient(node: fx.Node, followed: Sequence[bool]) -> bool:
-    """Whether a gradient may flow from ``node`` to an input of the record that requires one.
-
-    Args:
-        followed: which of the record's placeholders stand for tensors that require a gradient.
-    """
-    pending = [node]
-    while pending:
-        current = pending[-1]
-        if CARRIES_META in current.meta:
-            pending.pop()
-            continue
-        if (known := _carries(current, followed)) is None:
-            unknown = [n for n in current.all_input_nodes if CARRIES_META not in n.meta]
-            if unknown:
-                pending.extend(unknown)
-                continue
-            known = any(n.meta[CARRIES_META] for n in current.all_input_nodes)
-        current.meta[CARRIES_META] = known
-        pending.pop()
-    found: bool = node.meta[CARRIES_META]
-    return found
-
-
-def _carries(node: fx.Node, followed: Sequence[bool]) -> bool | None:
-    """What is known without looking at what ``node`` reads; None if that decides."""
-    value = node.meta.get("val")
-    if node.op == "placeholder":
-        place = next(i for i, n in enumerate(node.graph.nodes) if n is node)
-        return place < len(followed) and followed[place]
-    if node.op != "call_function":
-        return False
-    if NO_GRAD_META in node.meta or str(node.target) == "aten.detach.default":
-        return False
-    if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex()):
-        return False
-    return None

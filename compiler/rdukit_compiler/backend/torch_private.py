@@ -16,6 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.errors import UnsupportedOperator
+from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.ordered_sums import ordered_sums
 from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.section_code import section_namespace
@@ -45,7 +46,8 @@ def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> 
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    return make_fx(function, tracing_mode="fake", decomposition_table=_MATERIALISED)(*inputs)
+    with quiet_failures():
+        return make_fx(function, tracing_mode="fake", decomposition_table=_MATERIALISED)(*inputs)
 
 
 def _conjugate(value: torch.Tensor | complex) -> torch.Tensor:

@@ -10,6 +10,8 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from rdukit.errors import UnsupportedOperator
+
 
 def gaussian_nll_loss(
     input: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6,
@@ -121,11 +123,20 @@ def _nan_where(refused: torch.Tensor) -> torch.Tensor:
     return torch.where(refused, torch.nan, 0.0)
 
 
+def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
+    """``apply_`` and its like call Python for each element, in memory that a tensor of a trace does not have."""
+    raise UnsupportedOperator(
+        "apply_, map_ and map2_ call a Python function for each element, which no device does; write it with torch's "
+        "operators, or compute the values outside of forward and keep them in a buffer (register_buffer)"
+    )
+
+
 #: torch's function → ours.
 UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     functional.gaussian_nll_loss: gaussian_nll_loss,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
     torch.istft: istft,
+    **dict.fromkeys((torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_), refuse_python),
     functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }

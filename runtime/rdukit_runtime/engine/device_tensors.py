@@ -241,14 +241,17 @@ class DeviceTensors:
         """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
 
         Returns:
-            None for an input, parameter or buffer of a training graph into which no gradient flows.
+            None for an input, parameter or buffer of a training PEF into which no gradient flows.
         Raises:
             UnknownTensor: backward has not run, or the PEF has none.
         """
         symbol = self.symbol(name)
         parts = next((g.gradients[name] for g in self.pef.graphs.values() if name in g.gradients), ())
-        trains = any(graph.seeds for graph in self.pef.graphs.values())
-        if not parts and trains and symbol.kind in {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER}:
+        if (
+            not parts
+            and not self.pef.inference
+            and symbol.kind in {SymbolKind.INPUT, SymbolKind.PARAMETER, SymbolKind.BUFFER}
+        ):
             return None
         tensors = [self._slots[self._slot_of[part]] for part in parts]
         if not tensors or any(tensor is None for tensor in tensors):

@@ -48,8 +48,8 @@ def compile_traced(
         graphamp=str(config["graphamp_preset"]) if config.get("graphamp_preset") else None,
         mixed_precision_families=_words(config.get("enable_mixed_precision_ops")),
         accumulates=not inference and accumulation_steps(config) > 1,
-        rules=Path(rules) if (rules := config.get("optimization_rules")) else None,
-        heuristics=tuple(Path(name) for name in config.get("heuristics") or ()),
+        rules=_paths(config, "optimization_rules"),
+        heuristics=_paths(config, "heuristics"),
         human_decision=Path(decided) if (decided := config.get("mac_human_decision")) else None,
         kernels=resolve(KERNELS),
         host_fallback=resolve(HOST_FALLBACK, True if config.get("host_fallback") else None),
@@ -116,6 +116,19 @@ def _words(option: Any) -> tuple[str, ...]:
     if isinstance(option, str):
         return tuple(option.replace(",", " ").split())
     return tuple(str(word) for word in option) if isinstance(option, list | tuple | set) else ()
+
+
+def _paths(config: Mapping[str, Any], option: str) -> tuple[Path, ...]:
+    """An option that is one file, or a list of files.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    given = config.get(option) or ()
+    listed = [given] if isinstance(given, str | Path) else given
+    if not isinstance(listed, list | tuple) or not all(isinstance(path, str | Path) for path in listed):
+        raise InvalidArgument(f"{option} is {given!r}; legal is the path of a file, or a list of paths")
+    return tuple(map(Path, listed))
 
 
 def accumulation_steps(config: Mapping[str, Any]) -> int:

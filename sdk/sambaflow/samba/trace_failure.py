@@ -72,7 +72,12 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
             f"forward of {model!r} cannot be traced {where}: {text}; give lengths as Python numbers or as a "
             "tensor of the program's own, or run over all steps and mask the rest with torch.where"
         )
-    if (control := _control_flow_of(cause.__traceback__)) is not None:
+    if (control := _control_flow_of(cause.__traceback__)) in {"scan", "map"}:
+        return TraceError(
+            f"forward of {model!r} uses torch's {control} {where}, which takes no tensors of a trace; write it as a "
+            "Python loop over the steps, which a trace unrolls, and torch.stack what they give"
+        )
+    if control is not None:
         return TraceError(
             f"forward of {model!r} uses torch's {control} {where}: what runs, and how often, depends on data; "
             "compute both and choose with torch.where, or make a fixed number of steps and mask those that are too many"
@@ -100,10 +105,10 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
 
 
 def _control_flow_of(trace: TracebackType | None) -> str | None:
-    """``cond`` or ``while_loop``, if that is what failed."""
+    """``cond``, ``while_loop``, ``scan`` or ``map``, if that is what failed."""
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
-        if file.parent.name == "_higher_order_ops" and file.stem in {"cond", "while_loop"}:
+        if file.parent.name == "_higher_order_ops" and file.stem in {"cond", "while_loop", "scan", "map"}:
             return file.stem
         trace = trace.tb_next
     return None

@@ -21,6 +21,7 @@ from sambaflow.samba.sambatensor import unwrap
 
 _register_hook = torch.Tensor.register_hook
 _retain_grad = torch.Tensor.retain_grad
+_register_multiple = torch.autograd.graph.register_multi_grad_hook
 _register_post_accumulate = torch.Tensor.register_post_accumulate_grad_hook
 
 
@@ -40,6 +41,7 @@ def recorded_hooks(
         (torch.Tensor, "register_hook", _hook),
         (torch.Tensor, "retain_grad", _refuse_retaining),
         (torch.Tensor, "register_post_accumulate_grad_hook", _refuse_accumulating),
+        (torch.autograd.graph, "register_multi_grad_hook", _refuse_multiple),
         (torch.nn.modules.module, "BackwardHook", _ModuleHooks),
     ):
         for parameter in parameters.values():
@@ -102,6 +104,13 @@ def _refuse_accumulating(self: torch.Tensor, hook: Any) -> Any:
         return _register_post_accumulate(self, hook)  # type: ignore[no-untyped-call]
     _refuse("register_post_accumulate_grad_hook in forward cannot be compiled; use register_hook, or work on sn_grad "
             "after session.run")  # fmt: skip
+
+
+def _refuse_multiple(tensors: Any, fn: Any, *, mode: str = "all") -> Any:
+    if get_proxy_mode() is None:
+        return _register_multiple(tensors, fn, mode=mode)  # type: ignore[arg-type]
+    _refuse("register_multi_grad_hook in forward cannot be compiled: autograd's own graph says when it is called; "
+            "hook each tensor by itself (register_hook), or work on sn_grad after session.run")  # fmt: skip
 
 
 def _refuse(text: str) -> NoReturn:
