@@ -289,3 +289,19 @@ def test_operators_that_write_another_dtype_than_their_operands_are_known() -> N
         if isinstance(made, torch.Tensor) and made.dtype != torch.float32:
             found.add(info.inplace_variant.__name__.removesuffix("_"))
     assert found <= _OTHER_DTYPE
+
+
+DIAGONALS: dict[str, Forward] = {
+    "square": lambda s, x: (s.lin(x)[:, :4] * 1).fill_diagonal_(0.5),
+    "wide": lambda s, x: (s.lin(x) * 1).fill_diagonal_(0.5, wrap=True),
+    "tall": lambda s, x: (s.lin(x).t() * 1).fill_diagonal_(0.5),
+    "tall-wrapped": lambda s, x: (s.lin(x).reshape(12, 2) * 1).fill_diagonal_(-1, wrap=True),
+    "cube": lambda s, x: (s.lin(x).reshape(-1)[:8].view(2, 2, 2) * 1).fill_diagonal_(2),
+    "of-a-view": lambda s, x: (y := s.lin(x) * 1, y[1:, 2:].fill_diagonal_(3.0))[0],
+}
+
+
+@pytest.mark.parametrize("case", DIAGONALS)
+def test_a_diagonal_is_filled(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    check(DIAGONALS[case], tmp_path, optim_level="o3")

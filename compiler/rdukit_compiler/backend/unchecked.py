@@ -89,6 +89,23 @@ def ctc_loss(
     return mean
 
 
+def fill_diagonal_(self: torch.Tensor, fill_value: float, wrap: bool = False) -> torch.Tensor:
+    """``torch.Tensor.fill_diagonal_`` as a write to a view, which compiles; self [N, M], or [N, N, N, …]."""
+    if self.dim() < 2:
+        raise RuntimeError("dimensions must larger than 1")
+    if self.dim() > 2 and len(set(self.shape)) > 1:
+        raise RuntimeError("all dimensions of input must be of equal length")
+    if self.dim() > 2:
+        step = sum(self.stride())
+        self.as_strided((self.shape[0],), (step,), int(self.storage_offset())).fill_(fill_value)
+    elif wrap and self.shape[0] > self.shape[1] + 1:
+        for first in range(0, self.shape[0], self.shape[1] + 1):
+            self[first : first + self.shape[1]].diagonal().fill_(fill_value)
+    else:
+        self.diagonal().fill_(fill_value)
+    return self
+
+
 def istft(
     input: torch.Tensor, n_fft: int, hop_length: int | None = None, win_length: int | None = None,
     window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
@@ -137,6 +154,7 @@ UNCHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     **dict.fromkeys((torch.cov, torch.Tensor.cov), cov),
     torch.istft: istft,
     **dict.fromkeys((torch.Tensor.apply_, torch.Tensor.map_, torch.Tensor.map2_), refuse_python),
+    torch.Tensor.fill_diagonal_: fill_diagonal_,
     functional.ctc_loss: ctc_loss,
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), corrcoef),
 }
