@@ -17,8 +17,6 @@ import torch
 
 aten = torch.ops.aten
 
-#: (condition [] bool, message, token) → token; checks the condition when it runs.
-GUARD: Final = "aten._functional_assert_async.msg"
 #: What programs check a condition with; in a record it is a guard.
 ASSERTIONS: Final = frozenset({aten._assert_async.default, aten._assert_async.msg})
 #: Operators that look for numbers that are not finite → what they give if there are none.

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.backend.guards import GUARD
 from rdukit_compiler.custom_gradients import backward_operators
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.supported import is_supported, nearest_supported
 
+#: (condition [] bool, message, token) → token; checks the condition when it runs: see ``backend.guards``.
+GUARD: Final = "aten._functional_assert_async.msg"
 #: Label of an operator that runs on the host.
 HOST_LABEL: Final = "host"
 
