@@ -172,7 +172,9 @@ class _Converter:
             return
         if (source := self._aliases.find_same(node)) is None:
             raise UnsupportedOperator(
-                "forward uses a tensor that was made from a parameter outside of the trace; compute it in forward"
+                "forward uses a tensor that none of its operators made: one that was made from a parameter outside of "
+                "the trace (compute it in forward), or one that autograd keeps for a gradient that forward asks for, "
+                "as of batch norm and dropout (write that gradient out, or leave them out of what is differentiated)"
             )
         if node.meta.get(FOLLOWED_META):
             self._aliases.identify(node, source)
@@ -507,6 +509,11 @@ class _Converter:
                 raise UnsupportedOperator(
                     f"in module {module or 'forward'!r}: {op_type} returns a list of tensors within a tuple, which a "
                     "graph cannot hold: compute it outside of forward"
+                )
+            if tensor is None:
+                raise UnsupportedOperator(
+                    f"in module {module or 'forward'!r}: one of the results of {op_type} is None, which a graph cannot "
+                    "hold: give its layer a weight and a bias, or write it in simpler operators"
                 )
             if not isinstance(tensor, torch.Tensor):
                 raise UnsupportedOperator(

@@ -62,8 +62,16 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         UnsupportedOperator: its gradient depends on which gradients arrive, or forward itself differentiates it.
     """
     mode, numbers = get_proxy_mode(), getattr(_thread, "numbers", None)
-    if mode is None or numbers is None or torch._C._are_functorch_transforms_active():
+    if mode is None or numbers is None:
         return _original()(function, *args, **kwargs)
+    if torch._C._are_functorch_transforms_active():
+        try:
+            return _original()(function, *args, **kwargs)
+        except AssertionError as cause:
+            raise UnsupportedOperator(
+                f"forward applies custom autograd function {function.__name__!r} inside a transformation of torch.func "
+                "(vmap, grad, …), which cannot be compiled: apply it outside, or use torch's own operators there"
+            ) from cause
     if (override := find_override(args)) is not None:
 
         def apply(*plain: Any, **named: Any) -> Any:

@@ -25,6 +25,7 @@ from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
 from rdukit_compiler.backend.fake_mode import quiet_failures
+from rdukit_compiler.backend.followed_calls import MASKED, is_composite, is_followed, unmasked
 from rdukit_compiler.backend.frozen_parameters import SAYS_REQUIRES_GRAD, set_requires_grad
 from rdukit_compiler.backend.gradient_flow import GradientFlow, UnknownFunction
 from rdukit_compiler.backend.guards import ASSERTIONS, record_equality, record_guard
@@ -314,6 +315,15 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, types, args, kwargs or {})
 
     def _record(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if torch.is_grad_enabled() and is_composite(func) and is_followed((args, kwargs)):
+            with self:  # what autograd keeps of its parts for a gradient is then recorded, too
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        if func in MASKED and not all(mask := args[-1]):  # type: ignore[arg-type]
+            with self:
+                found = func(*unmasked(func, args), **kwargs)
+            return tuple(result if is_read else None for result, is_read in zip(found, mask, strict=True))  # type: ignore[call-overload]
         # Forward may write to what it is given: torch gives x itself or not, and its own record is the other way round.
         if func in _DROPOUTS and _drops_nothing(*args, **kwargs):
             return args[0]

@@ -40,6 +40,8 @@ def recorded_hooks(
     with replaced(
         (torch.Tensor, "register_hook", _hook),
         (torch.Tensor, "retain_grad", _refuse_retaining),
+        (torch.Tensor, "backward", _refuse_backward),
+        (torch.autograd, "backward", _refuse_backward),
         (torch.Tensor, "register_post_accumulate_grad_hook", _refuse_accumulating),
         (torch.autograd.graph, "register_multi_grad_hook", _refuse_multiple),
         (torch.nn.modules.module, "BackwardHook", _ModuleHooks),
@@ -97,6 +99,11 @@ def _refuse_retaining(self: torch.Tensor) -> None:
         return
     _refuse("retain_grad() keeps a gradient that is on the device only; return the tensor from forward and read its "
             "sn_grad")  # fmt: skip
+
+
+def _refuse_backward(*_: Any, **__: Any) -> None:
+    _refuse("forward calls backward(), which adds to .grad of parameters; use torch.autograd.grad for gradients that "
+            "forward computes with, and return the loss for those of parameters")  # fmt: skip
 
 
 def _refuse_accumulating(self: torch.Tensor, hook: Any) -> Any:
