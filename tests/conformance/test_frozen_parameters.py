@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from rdukit.errors import TraceError, UnsupportedOperator
@@ -69,6 +70,10 @@ def moved_to_the_host(m: Any, x: Any) -> Any:
         return m.l(x) ** 2
 
 
+def checkpointed(m: Any, x: Any) -> Any:
+    return torch.utils.checkpoint.checkpoint(lambda v: m.l(v).tanh() * m.w, x, use_reentrant=False)
+
+
 def kept_as_they_are(m: Any, x: Any) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
         return m.l(x) ** 2 * m.w
@@ -76,7 +81,16 @@ def kept_as_they_are(m: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize(
     "rest",
-    [frozen_call, frozen_second_call, frozen_from_the_start, asked, frozen_twice, moved_to_the_host, kept_as_they_are],
+    [
+        frozen_call,
+        frozen_second_call,
+        frozen_from_the_start,
+        asked,
+        frozen_twice,
+        moved_to_the_host,
+        checkpointed,
+        kept_as_they_are,
+    ],
 )
 @pytest.mark.parametrize("mode", ["o0", "o3"])
 def test_gradients_are_those_of_eager_torch(rest: Any, mode: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from rdukit.errors import UnsupportedOperator
@@ -19,7 +19,9 @@ def enter_hooks(hooks: Any) -> None:
     Raises:
         UnsupportedOperator: they may change what backward reads.
     """
-    if isinstance(hooks, save_on_cpu) or all(map(_is_identity, (hooks.pack_hook, hooks.unpack_hook))):
+    is_torchs = type(hooks) is not saved_tensors_hooks and type(hooks).__module__.startswith("torch.")
+    # torch's own give back what they got: save_on_cpu, activation checkpointing.
+    if is_torchs or all(map(_is_identity, (hooks.pack_hook, hooks.unpack_hook))):
         return
     names = " and ".join(repr(getattr(h, "__qualname__", str(h))) for h in (hooks.pack_hook, hooks.unpack_hook))
     raise UnsupportedOperator(
