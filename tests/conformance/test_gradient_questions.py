@@ -88,6 +88,18 @@ def test_requires_grad_is_leaf_and_grad_fn_answer_as_in_eager_torch(
     assert model.answers == eager.answers
 
 
+def test_addresses_tell_tensors_apart_as_in_eager_torch(tmp_path: Path) -> None:
+    def question(s: Any, x: Any) -> list[bool]:
+        y = s.lin(x)
+        pairs = [(y, y.view(-1)), (y, y[1]), (y, y * 1), (s.lin.weight, s.lin.weight.t()), (y[1], y[1:])]
+        return [a.data_ptr() == b.data_ptr() for a, b in pairs]
+
+    model, eager = Asking(question), Asking(question)
+    eager(torch.randn(4, 6))
+    compile_model(model, samba.randn(4, 6, name="x"), None, tmp_path)
+    assert model.answers == eager.answers
+
+
 @pytest.mark.parametrize(
     ("question", "error", "text"),
     [
@@ -99,6 +111,8 @@ def test_requires_grad_is_leaf_and_grad_fn_answer_as_in_eager_torch(
             UnsupportedOperator, "register_multi_grad_hook in forward cannot be compiled",
         ),
         (lambda s, x: torch.ones(4, 6).apply_(lambda v: v * 2), UnsupportedOperator, "Python function for each"),
+        (lambda s, x: torch.utils.dlpack.to_dlpack(torch.ones(4)), UnsupportedOperator, "hands on a tensor's memory"),
+        (lambda s, x: torch.ones(4).untyped_storage().resize_(0), UnsupportedOperator, "memory .* or resizes it"),
         (lambda s, x: x.map_(x, lambda v, w: v * w), UnsupportedOperator, "Python function for each element"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -278,11 +278,21 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
         (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
         (saved_tensors_hooks, "__enter__", enter_hooks),
         (saved_tensors_hooks, "__exit__", leave_hooks),
+        *((holder, "to_dlpack", _refuse_memory) for holder in (torch, torch.utils.dlpack)),
+        (torch.UntypedStorage, "resize_", _refuse_memory),
         (record_function, "__enter__", lambda self: self),
         (record_function, "__exit__", lambda self, *raised: None),
         *((module, "device_ids", []) for module in parallel),
     ):
         yield
+
+
+def _refuse_memory(*_: Any) -> NoReturn:
+    """For what would reach into memory that a tensor of a trace does not have, and end the process."""
+    raise UnsupportedOperator(
+        "forward hands on a tensor's memory (to_dlpack) or resizes it (untyped_storage().resize_), which it does not "
+        "have while it is traced; use the tensor itself, or do so outside of forward"
+    )
 
 
 def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
