@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from rdukit.errors import RdukitError, TraceError
 from sambaflow import samba
-from sambaflow.testing import compare_step, load_model
+from sambaflow.samba import utils
+from sambaflow.testing import compare_step, compile_model, load_model
 
 
 class PaddedConvolution(nn.Module):
@@ -120,6 +121,21 @@ def test_another_checkpoint_after_the_compile_is_refused(tmp_path: Path) -> None
     samba.session.to_rdu(net)
     with pytest.raises(RdukitError, match="compile again"):
         loaded.run()
+
+
+def test_a_pef_takes_another_mask_that_chooses_as_many_rows(tmp_path: Path) -> None:
+    x = samba.randn(4, 4, name="x")
+    pef = compile_model(Reading(READS["rows"]), x, None, tmp_path, precision="f32", inference=True)
+    net = Reading(READS["rows"])
+    net.mask.copy_(torch.tensor([True, True, True, False]))
+    expected = net(x.data)
+    samba.from_torch_model_(net)
+    utils.trace_graph(net, x, None, pef=pef)
+    (made,) = samba.session.run(input_tensors=x, output_tensors=net.output_tensors, section_types=["fwd"])
+    torch.testing.assert_close(samba.to_torch(made), expected, rtol=1e-5, atol=1e-5)
+    net.mask.fill_(True)
+    with pytest.raises(RdukitError):
+        utils.trace_graph(net, x, None, pef=pef)
 
 
 def test_a_mask_that_chooses_what_one_number_replaces_is_not_looked_at(tmp_path: Path) -> None:
