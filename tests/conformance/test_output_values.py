@@ -1,5 +1,7 @@
 """What a run returns is a value of its own: nothing that happens later changes it, and each output has its gradient."""
 
+import copy
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,3 +61,30 @@ def test_a_value_that_is_returned_twice_has_a_gradient_for_each(mode: str, tmp_p
     first, second, third = loaded.run()
     assert torch.equal(first.data, second.data) and torch.equal(first.data, third.data)
     torch.testing.assert_close(model.weight.sn_grad, 6 * x.data)  # 1 + 2 + 3; f32, two additions
+
+
+def test_a_scalar_output_takes_the_index_0_as_a_torch_tensor_too(tmp_path: Path) -> None:
+    """On the device a loss has shape [1]."""
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            made = self.lin(x)
+            return made.square().mean(), made
+
+    outputs = load_model(Loss(), samba.randn(2, 3, name="x"), tmp_path).run()
+    loss, made = samba.to_torch(outputs)
+    number = outputs[0].item()
+    assert loss[0].item() == loss[-1].item() == loss.item() == float(loss) == number
+    assert isinstance(loss, torch.Tensor) and loss.shape == () and type(made) is torch.Tensor
+    assert f"{loss:.3f}" == f"{number:.3f}" and repr(loss) == repr(torch.tensor(number))
+    file = io.BytesIO()
+    torch.save({"loss": loss}, file)
+    file.seek(0)
+    plain = [loss * 2, loss.detach(), copy.deepcopy(loss), torch.load(file)["loss"], loss[0], torch.stack([loss, loss])]
+    assert [type(tensor) for tensor in plain] == [torch.Tensor] * len(plain)
+    with pytest.raises(IndexError):
+        loss[1]

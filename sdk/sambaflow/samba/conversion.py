@@ -3,6 +3,7 @@
 Source: SDK reference 4.1.
 """
 
+import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -49,10 +50,43 @@ def from_named_dict(tensors: Mapping[str, Any]) -> SambaTensors:
     )
 
 
+class ScalarOutput(torch.Tensor):
+    """A scalar output as a torch tensor of shape [] that also takes the index 0, over the same memory.
+
+    On the device a scalar loss has shape [1], and published programs index it. What is computed of it, and its copies
+    and what is saved of it, are plain torch tensors.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def plain(self) -> torch.Tensor:
+        """The same tensor, of torch's own class."""
+        return self.as_subclass(torch.Tensor)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.plain() if type(index) is int and index in {0, -1} else self.plain()[index]
+
+    def __format__(self, spec: str) -> str:
+        return format(self.plain(), spec)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.plain())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return copy.deepcopy(self.plain(), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+
 def to_torch(value: Any) -> Any:
-    """SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through."""
+    """SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through.
+
+    A scalar output, such as a loss, may be indexed by 0 as its handle may: see ``ScalarOutput``.
+    """
     if isinstance(value, SambaTensor):
-        return value.torch_tensor()
+        tensor = value.torch_tensor()
+        return tensor.as_subclass(ScalarOutput) if value._is_output and tensor.shape == () else tensor
     if isinstance(value, nn.Parameter):
         return value.data
     if isinstance(value, list | tuple):
