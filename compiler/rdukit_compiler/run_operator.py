@@ -11,7 +11,6 @@ import torch
 from rdukit.errors import CompileError
 from rdukit_compiler.as_written import custom_function
 from rdukit_compiler.backend.cpu_kernels import NORMS, SAME_DTYPE, WITHOUT_BF16
-from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.grouped_products import grouped_mm
 from rdukit_compiler.backend.operators import callable_of, decode
 from rdukit_compiler.backend.quantized import INT8_LINEAR, int8_embedding, int8_linear
@@ -103,6 +102,17 @@ def _refusal(operator: Operator, cause: Exception) -> CompileError:
     if why.startswith("cond must be a bool"):  # torch's own words for a check of sizes that are 0
         why = "torch's formula refuses these sizes, of which one may be 0"
     return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
+
+
+@contextlib.contextmanager
+def quiet_failures() -> Iterator[None]:
+    """While it lasts, torch prints no trace of what fails on tensors without data: who catches it says what it was."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextlib.contextmanager

@@ -7,9 +7,6 @@ calls the decompositions of most operators, it does not look.
 All of it is private to torch. Source: ours.
 """
 
-import contextlib
-import logging
-from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -29,14 +26,3 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             with self:
                 return super()._dispatch_impl(func, types, args, kwargs)
         return super()._dispatch_impl(func, types, args, kwargs)
-
-
-@contextlib.contextmanager
-def quiet_failures() -> Iterator[None]:
-    """While it lasts, torch prints no trace of what fails on tensors without data: who catches it says what it was."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before

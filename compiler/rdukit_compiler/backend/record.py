@@ -24,7 +24,6 @@ from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.backend import known_lengths
 from rdukit_compiler.backend.ctc import with_known_lengths
 from rdukit_compiler.backend.custom_functions import find_override, recording_functions
-from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.followed_calls import MASKED, is_composite, is_followed, unmasked
 from rdukit_compiler.backend.frozen_parameters import SAYS_REQUIRES_GRAD, set_requires_grad
 from rdukit_compiler.backend.gradient_flow import GradientFlow, UnknownFunction
@@ -55,7 +54,7 @@ from rdukit_compiler.backend.record_marks import (
 )
 from rdukit_compiler.backend.true_layouts import find_true_stride
 from rdukit_compiler.backend.unchecked import UNCHECKED
-from rdukit_compiler.run_operator import call_promoting
+from rdukit_compiler.run_operator import call_promoting, quiet_failures
 
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (

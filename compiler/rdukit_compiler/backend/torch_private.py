@@ -16,11 +16,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.backend.fake_mode import quiet_failures
 from rdukit_compiler.backend.ordered_sums import ordered_sums
 from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.split_saving import split_saving
+from rdukit_compiler.run_operator import quiet_failures
 
 logger = logging.getLogger(__name__)
 
