@@ -72,6 +72,10 @@ def of_a_loss(m: Any, x: Any) -> Any:
     return loss, grad(loss, x, create_graph=True)[0].sign() * 0.1 + x
 
 
+def of_each_row(m: Any, x: Any) -> Any:
+    return torch.vmap(torch.func.hessian(lambda row: m.linear(row).sin().sum()))(x)
+
+
 def of_a_leaf(m: Any, x: Any) -> Any:
     leaf = x.detach().requires_grad_(True)
     return grad(m.linear(leaf).sin().sum(), leaf, create_graph=True)[0]
@@ -81,10 +85,12 @@ def beside_statistics(m: Any, x: Any) -> Any:
     return m.batch_norm(m.linear(x)), grad(m.head(x).sin().sum(), x, create_graph=True)[0]
 
 
+# torch scripts its decompositions for forward mode when they are first used
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(
     "rest",
     [residual, without_graph, penalty, of_parameters, of_three_axes, through_norm, through_convolution,
-     through_attention, of_a_loss, of_a_leaf, beside_statistics],
+     through_attention, of_a_loss, of_each_row, of_a_leaf, beside_statistics],
 )  # fmt: skip
 def test_gradients_of_layers_are_compiled(rest: Any, tmp_path: Path) -> None:
     x = samba.randn(4, 6, name="x", batch_dim=0)

@@ -283,6 +283,9 @@ class _ModeBelow(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
+        if kwargs and getattr(kwargs.get("device"), "type", "") == "meta":
+            # Transformations read the device off the memory of a tensor, which has none of its own here.
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         if torch.is_grad_enabled():
             return super().__torch_dispatch__(func, types, args, kwargs)
         with marked(self.tracer.graph, NO_GRAD_META, True):
