@@ -81,5 +81,7 @@ _MEMBERS: Final[dict[str, Any]] = {
     **{name: lambda self: self for name in ("torch_tensor", "torch", "rdu", "cpu_")},
     "has_data": True,
     "_is_empty": lambda self: False,
+    "_is_output": False,
+    "_pull": None,
     "data": property(lambda self: self.detach(), _assign_data),
 }  # fmt: skip
