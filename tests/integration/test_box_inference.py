@@ -344,6 +344,74 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one_answering(served: Serv
     assert served.infer(request()).status_code == 200
 
 
+def test_what_was_unloaded_says_that_it_loads_and_comes_back_under_its_number(served: Served) -> None:
+    before = served.infer(request()).json()
+    repository = "/v2/repository/models/mlp"
+    assert served.http.post(f"{repository}/unload", json={}).status_code == 200
+    gone = served.infer(request())
+    assert (gone.status_code, "no version that is loaded; loaded: none" in gone.json()["error"]) == (404, True)
+    answers: list[httpx.Response] = []
+
+    def load() -> None:
+        with httpx.Client(base_url=served.box.rest_url, headers=dict(HEADERS), trust_env=False, timeout=60) as client:
+            answers.append(client.post(f"{repository}/load", json={}))
+
+    def state() -> str:
+        found = {e["version"]: e["state"] for e in served.http.post("/v2/repository/index", json={}).json()}
+        return str(found[before["model_version"]])
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    wait_until(lambda: state() == "LOADING")
+    for path in (f"/versions/{before['model_version']}", ""):
+        waits = served.infer(request(), f"/v2/models/mlp{path}/infer")
+        assert (waits.status_code, "is loading (version" in waits.json()["error"]) == (503, True), waits.text
+        assert "is loading" in served.http.get(f"/v2/models/mlp{path}/ready").json()["error"]
+    assert "is loading" in served.http.get("/health/ready").json()["reason"]
+    with grpc.insecure_channel(served.box.grpc_address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        message = service_pb2.ModelInferRequest(model_name="mlp")
+        with pytest.raises(grpc.RpcError, match="is loading") as caught:
+            stub.ModelInfer(message, timeout=10, metadata=METADATA)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    loading.join()
+    assert answers[0].status_code == 200, answers[0].text
+    after = served.infer(request()).json()
+    assert (after["model_version"], after["outputs"]) == (before["model_version"], before["outputs"])
+
+
+def test_a_version_that_is_named_is_loaded_with_its_own_files(served: Served) -> None:
+    def answer(version: str) -> object:
+        return served.infer(request(), f"/v2/models/mlp/versions/{version}/infer").json()["outputs"][0]["data"]
+
+    path = served.folder / "other.safetensors"
+    save_file(dict(MultiLayerPerceptron().state_dict()), path)
+    current = served.infer(request()).json()["model_version"]
+    load, unload = (f"/v2/repository/models/mlp/{verb}" for verb in ("load", "unload"))
+    files = {"pef": str(served.pef), "checkpoint": str(path), "version": "70", "keep_others": True}
+    assert served.http.post(load, json={"parameters": files}).status_code == 200
+    other = answer("70")
+    assert other != answer(current)
+    assert served.http.post(unload, json={"parameters": {"version": "70"}}).status_code == 200
+    again = served.http.post(load, json={"parameters": {"version": "70", "keep_others": True}})
+    assert again.status_code == 200, again.text
+    assert answer("70") == other
+    assert served.http.post(unload, json={"parameters": {"version": "70"}}).status_code == 200
+    assert served.infer(request()).json()["model_version"] == current
+
+
+def test_fields_of_the_repository_are_known_and_come_once(served: Served) -> None:
+    index, load = "/v2/repository/index", "/v2/repository/models/mlp/load"
+    for path, body, words in (
+        (index, b'{"raedy": true}', "'raedy'; legal: ready"),
+        (index, b'{"ready": true, "ready": false}', "'ready' twice"),
+        (load, b'{"pef": "x"}', "'pef'; legal: parameters"),
+        (load, b'{"parameters": {"version": "1", "version": "2"}}', "'version' twice"),
+    ):
+        answer = served.http.post(path, content=body)
+        assert (answer.status_code, words in answer.json()["error"]) == (400, True), answer.text
+
+
 def test_a_killed_device_process_loses_no_request(served: Served) -> None:
     with Load(served) as load:
         wait_until(lambda: len(load.statuses) > 20)

@@ -6,12 +6,14 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from rdukit.box_backends import BoxSpec
 from rdukit.testing.waiting import wait_until
@@ -33,8 +35,12 @@ def model() -> Llama:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory, model: Llama) -> Iterator[ProcessBox]:
-    folder = tmp_path_factory.mktemp("texts")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("texts")
+
+
+@pytest.fixture(scope="module")
+def box(folder: Path, model: Llama) -> Iterator[ProcessBox]:
     os.environ["RDUKIT_KERNELS"] = "portable"
     pef = run_verb(
         "llama", "compile", folder, purpose="serve", width=16, layers=1, heads=2, key_value_heads=1, feed_forward=16,
@@ -121,8 +127,59 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     content = chat.choices[0].logprobs
     assert content is not None and content.content is not None
     assert all(len(token.top_logprobs) == 2 for token in content.content)
-    # A part of a character has no bytes that could be told.
-    assert all((token.bytes is None) == ("\ufffd" in token.token) for token in content.content)
+    # One token a byte: which one it is, is told also where it is a part of a character.
+    for token in content.content:
+        for each in (token, *token.top_logprobs):
+            assert each.bytes is not None and len(each.bytes) == 1
+            assert each.token == (chr(each.bytes[0]) if each.bytes[0] < 128 else f"\\x{each.bytes[0]:02x}")
+
+
+def test_logprobs_tell_tokens_of_different_bytes_apart(client: openai.OpenAI) -> None:
+    bias = {str(token): 100 for token in (0xE2, 0x82, 0xAC)}
+    asked: Any = {"model": "llama", "max_tokens": 6, "seed": 4, "temperature": 1.0, "logit_bias": bias}
+    chat = client.chat.completions.create(
+        messages=[{"role": "user", "content": "hi"}], logprobs=True, top_logprobs=20, **asked
+    )
+    assert chat.choices[0].logprobs is not None and chat.choices[0].logprobs.content is not None
+    for token in chat.choices[0].logprobs.content:
+        assert token.bytes is not None and token.bytes[0] in {0xE2, 0x82, 0xAC}
+        assert len({bytes(each.bytes or ()) for each in token.top_logprobs}) == 20
+        assert len({each.token for each in token.top_logprobs}) == 20
+    found = client.completions.create(prompt="one", logprobs=5, **asked).choices[0].logprobs
+    assert found is not None and found.top_logprobs and found.tokens
+    assert all(token.startswith("bytes:\\x") for token in found.tokens)
+    # The chosen one is beside the five, or one of them.
+    assert all(len(top) in {5, 6} for top in found.top_logprobs)
+
+
+def test_a_safetensors_file_with_a_tokenizer_beside_it_is_a_checkpoint(
+    box: ProcessBox, client: openai.OpenAI, folder: Path, model: Llama
+) -> None:
+    plain = folder / "plain"
+    plain.mkdir()
+    save_file({name: tensor.clone() for name, tensor in model.state_dict().items()}, plain / "llama.safetensors")
+    load = f"{box.rest_url}/v2/repository/models/llama/load"
+    asked = {"checkpoint": str(plain / "llama.safetensors"), "version": "9", "keep_others": True}
+    with httpx.Client(trust_env=False, timeout=60) as http:
+        refused = http.post(load, json={"parameters": asked})
+        assert refused.status_code == 404
+        assert f"{plain / 'tokenizer.json'} is not there" in refused.json()["error"]
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / "tokenizer" / name, plain)
+        loaded = http.post(load, json={"parameters": asked})
+        assert loaded.status_code == 200, loaded.text
+
+        def text(name: str) -> str:
+            return str(client.completions.create(model=name, prompt="one", max_tokens=8, temperature=0).choices[0].text)
+
+        assert text("llama:9") == text("llama:1")
+        chat = client.chat.completions.create(
+            model="llama:9", messages=[{"role": "user", "content": "hi"}], max_tokens=2
+        )
+        assert chat.choices[0].message.content is not None
+        unload = f"{box.rest_url}/v2/repository/models/llama/unload"
+        assert http.post(unload, json={"parameters": {"version": "9"}}).status_code == 200
+    assert text("llama") == text("llama:1")
 
 
 def test_penalties_and_biases_change_what_is_chosen(client: openai.OpenAI) -> None:

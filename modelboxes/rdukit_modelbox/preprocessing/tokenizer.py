@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
 from rdukit.files import sha256_of
+from rdukit_modelbox.preprocessing.byte_letters import byte_letters
 
 FILE_NAME: Final = "tokenizer.json"
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -86,7 +87,7 @@ def load_tokenizer(path: Path, end_of_text: str = "") -> TextTokenizer:
 
 def byte_level_tokenizer() -> TextTokenizer:
     """One token a byte, id = the byte's value, and 256 for the end of text; needs nothing from outside."""
-    words = [*_byte_letters(), END_OF_TEXT]
+    words = [*byte_letters(), END_OF_TEXT]
     tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -114,14 +115,6 @@ def own_tokenizer(tokenizer: Tokenizer) -> TextTokenizer:
     config = json.dumps({"eos_token": END_OF_TEXT, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2).encode()
     content = tokenizer.to_str(pretty=True).encode()
     return TextTokenizer(tokenizer, content, END_OF_TEXT, end_id, end_id, None, (("tokenizer_config.json", config),))
-
-
-def _byte_letters() -> list[str]:
-    """The letter that stands for each byte, as GPT-2 chose them: printable bytes stand for themselves."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(others)}
-    return [letters[byte] for byte in range(256)]
 
 
 def _special_tokens(path: Path, data: bytes) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.files import sha256_of
 from rdukit.settings import resolve
 from rdukit_modelbox.box import Box
@@ -65,13 +65,15 @@ class BoxModels:
         """The version that a request means; the newest trained model is loaded if nothing is.
 
         Raises:
-            NotFound: no such model or version, and nothing to load.
+            NotFound: no such model or version, and nothing to load. Unavailable: it is being loaded by name.
         """
         try:
             found = self.repository.find(name, version)
-        except NotFound:
+        except (NotFound, Unavailable) as error:
             latest = self._find_latest()
             if version or name != self.repository.name or latest is None:
+                raise
+            if isinstance(error, Unavailable) and not self._loading:
                 raise
             found = await self._find(*latest)
         self._use(found)
@@ -81,7 +83,7 @@ class BoxModels:
         """``ensure`` where nothing needs to be loaded; None: ask that."""
         try:
             found = self.repository.find(name, version)
-        except NotFound:
+        except (NotFound, Unavailable):
             return None
         self._use(found)
         return found

@@ -7,10 +7,13 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
 from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
+from rdukit_modelbox.serving.request_parameters import GRPC_OUTPUT_PARAMETERS, NONE, check_parameters
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
 
@@ -28,10 +31,18 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
     """The request, and whether its contents are raw.
 
     Raises:
-        InvalidArgument: raw and typed contents together, another number of raw contents than of inputs, or typed
-            contents in another field than the datatype's.
+        InvalidArgument: raw and typed contents together, another number of raw contents than of inputs, typed
+            contents in another field than the datatype's, or a parameter or field that is not served.
     """
     raw = message.raw_input_contents
+    if len(UnknownFieldSet(message)):
+        number = UnknownFieldSet(message)[0].field_number
+        raise InvalidArgument(f"the request has a field {number}, which the protocol's ModelInferRequest lacks")
+    if message.parameters:
+        check_parameters(parameter_values(message.parameters), NONE, "parameters")
+    for tensor in message.inputs:
+        if tensor.parameters:
+            check_parameters(parameter_values(tensor.parameters), NONE, f"input {tensor.name!r}")
     outputs, classes = _outputs(message.outputs) if message.outputs else ((), None)
     if raw:
         inputs = message.inputs
@@ -143,6 +154,7 @@ def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]
         names.append(output.name)
         if output.parameters:
             values = parameter_values(output.parameters)
+            check_parameters(values, GRPC_OUTPUT_PARAMETERS, f"output {output.name!r}")
             if PARAMETER in values:
                 classes[output.name] = read_count(output.name, values[PARAMETER])
     return names, classes or None

@@ -23,6 +23,7 @@ from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 from rdukit_modelbox.serving.requests import InferAnswer
 from rdukit_modelbox.serving.rest_inference import JSON, RestInference
+from rdukit_modelbox.serving.unique_keys import refuse_duplicates
 
 logger = logging.getLogger(__name__)
 
@@ -137,17 +138,19 @@ class OpenInferenceApp:
                 return model_configuration(repository, repository.find(name, parts[3] if len(parts) == 5 else ""))
             case ["repository", "index"]:
                 _require(method, "POST")
-                ready = _object(body).get("ready", False)
+                ready = _object(body, "ready").get("ready", False)
                 if not isinstance(ready, bool):
                     raise InvalidArgument(f"ready {ready!r} is not legal; legal: true or false")
                 return [entry for entry in repository.index() if not ready or entry["state"] == "READY"]
             case ["repository", "models", name, "load"]:
                 _require(method, "POST")
-                await load_model(repository, name, _object(body).get("parameters") or {}, self._models.resolve_path)
+                await load_model(
+                    repository, name, _object(body, "parameters").get("parameters") or {}, self._models.resolve_path
+                )
                 return None
             case ["repository", "models", name, "unload"]:
                 _require(method, "POST")
-                await unload_model(repository, name, _object(body).get("parameters") or {})
+                await unload_model(repository, name, _object(body, "parameters").get("parameters") or {})
                 return None
             case [first, *_] if first in _NOT_SERVED:
                 raise InvalidArgument(f"the extension {first!r} is not served; GET /v2 lists those that are")
@@ -195,7 +198,8 @@ class _WrongMethod(Exception):
         self.legal = legal
 
 
-def _object(body: bytes) -> Mapping[str, Any]:
+def _object(body: bytes, legal: str) -> Mapping[str, Any]:
+    """The request's object, whose only field is ``legal``."""
     if not body:
         return {}
     try:
@@ -204,4 +208,8 @@ def _object(body: bytes) -> Mapping[str, Any]:
         raise InvalidArgument(f"the request is not JSON: {cause}") from cause
     if not isinstance(value, dict) or not isinstance(value.get("parameters") or {}, dict):
         raise InvalidArgument("the request must be a JSON object, and its parameters one too")
+    refuse_duplicates(body)
+    unknown = next((key for key in value if key != legal), None)
+    if unknown is not None:
+        raise InvalidArgument(f"the request has no field {unknown[:80]!r}; legal: {legal}")
     return value

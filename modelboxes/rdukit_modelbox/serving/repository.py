@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.errors import InvalidArgument, NotFound, RdukitError
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.device_link import ModelFiles
 from rdukit_modelbox.serving.model_version import ModelVersion, VersionState
@@ -43,15 +43,29 @@ class Repository:
 
         Raises:
             NotFound: no such model or version is loaded; lists those that are.
+            Unavailable: it is being loaded.
         """
         if name != self.name:
             raise NotFound(f"there is no model {name!r}; legal: {self.name}")
         found = self.versions.get(version or self._current)
+        if found is None or (version and found.state is VersionState.LOADING):
+            loading = self.find_loading(version)
+            if loading is not None:
+                raise Unavailable(f"model {name!r} {loading}; ask again when /v2/models/{name}/ready says so")
         if found is None or (found.state is not VersionState.READY and version):
             ready = [v for v, each in self.versions.items() if each.state is VersionState.READY]
             what = f"version {version!r}" if version else "version that is loaded"
             raise NotFound(f"model {name!r} has no {what}; loaded: {', '.join(ready) or 'none'}")
         return found
+
+    def find_loading(self, version: str = "") -> str | None:
+        """That ``version``, or without one any, is being loaded, in words; None if it is not."""
+        found = [
+            number
+            for number, each in self.versions.items()
+            if each.state is VersionState.LOADING and version in ("", number)
+        ]
+        return f"is loading (version {', '.join(found)})" if found else None
 
     @property
     def current(self) -> ModelVersion | None:
@@ -82,8 +96,8 @@ class Repository:
             files = ModelFiles(self.name, pef, checkpoint, self._serving)
             fresh = ModelVersion(number, files, self._logs / f"model-{number}.log")
             former = self.versions.get(number)
-            if former is None:
-                self.versions[number] = fresh
+            if former is None or former.state is VersionState.UNAVAILABLE:
+                former, self.versions[number] = None, fresh
             try:
                 await fresh.load()
                 reason = await fresh.why_not_ready(PROBE_S)
@@ -130,7 +144,10 @@ class Repository:
     async def why_not_ready(self) -> str:
         """Empty when the current version has done an inference since the last call, or does one now."""
         current = self.current
-        return "no model is loaded" if current is None else await current.why_not_ready()
+        if current is None:
+            loading = self.find_loading()
+            return f"model {self.name!r} {loading}" if loading else "no model is loaded"
+        return await current.why_not_ready()
 
     async def close(self) -> None:
         """End everything, waiting for nothing but the processes."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_modelbox.serving.model_version import VersionState
 from rdukit_modelbox.serving.repository import Repository
 
 #: A path or URI, and what it is for → its file, fetched if it is elsewhere.
@@ -16,7 +17,9 @@ UNLOAD_PARAMETERS = ("version", "unload_dependents")
 async def load_model(
     repository: Repository, name: str, parameters: Mapping[str, object], resolve_path: BringFile
 ) -> None:
-    """Load a version: the files that ``parameters`` name, or again those of the newest version.
+    """Load a version: the files that ``parameters`` name, or again those of the version or of the newest one.
+
+    What was unloaded comes back under its number.
 
     Raises:
         NotFound: another model's name, or a file that is not there.
@@ -30,13 +33,16 @@ async def load_model(
     keep = parameters.get("keep_others", False)
     if not isinstance(keep, bool):
         raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not legal; legal: true or false")
-    newest = repository.current or next(reversed(repository.versions.values()), None)
+    named = repository.versions.get(given.get("version", ""))
+    newest = named or repository.current or next(reversed(repository.versions.values()), None)
     if "pef" in given:
         pef = await _existing("pef", given["pef"], resolve_path)
         checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path) if "checkpoint" in given else None
     elif newest is not None:
         pef, checkpoint = newest.files.pef, newest.files.checkpoint
-        if "checkpoint" in given:
+        if "checkpoint" not in given and newest.state is VersionState.UNAVAILABLE:
+            given.setdefault("version", newest.version)
+        elif "checkpoint" in given:
             checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path)
     else:
         raise InvalidArgument("nothing was loaded before: pass the parameter pef, and checkpoint if it has parameters")

@@ -3,6 +3,7 @@
 Source: Open Inference Protocol v2, "HTTP/REST"; Triton's binary tensor data extension.
 """
 
+import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -14,8 +15,15 @@ import orjson
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
+from rdukit_modelbox.serving.request_parameters import (
+    INPUT_PARAMETERS,
+    OUTPUT_PARAMETERS,
+    REQUEST_PARAMETERS,
+    check_parameters,
+)
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
+from rdukit_modelbox.serving.unique_keys import refuse_duplicates
 
 _NUMPY: Final[Mapping[str, str]] = {
     "BOOL": "?", "UINT8": "u1", "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4",
@@ -29,24 +37,28 @@ _NO_DATA: Final = msgspec.Raw(b"")
 _LONG_BYTES: Final = 2048
 
 
-class _Input(msgspec.Struct, gc=False):
+#: Parameters: absent, null, or by name.
+_Parameters = dict[str, Any] | msgspec.UnsetType | None
+
+
+class _Input(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     name: str
     shape: list[int]
     datatype: str
     data: msgspec.Raw = _NO_DATA
-    parameters: dict[str, Any] | None = None
+    parameters: _Parameters = msgspec.UNSET
 
 
-class _Output(msgspec.Struct, gc=False):
+class _Output(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     name: str
-    parameters: dict[str, Any] | None = None
+    parameters: _Parameters = msgspec.UNSET
 
 
-class _Request(msgspec.Struct, gc=False):
+class _Request(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     inputs: list[_Input]
-    id: str = ""
-    outputs: list[_Output] | None = None
-    parameters: dict[str, Any] | None = None
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    outputs: list[_Output] | msgspec.UnsetType | None = msgspec.UNSET
+    parameters: _Parameters = msgspec.UNSET
 
 
 _decode_request: Final[Callable[[bytes | memoryview], _Request]] = msgspec.json.Decoder(_Request).decode
@@ -73,8 +85,8 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
     """Read a request; with ``header_length``, the JSON is only so long and binary tensors follow.
 
     Raises:
-        InvalidArgument: not JSON, a field that is missing or of another type, data that does not fit its datatype, or
-            binary data that does not add up.
+        InvalidArgument: not JSON, a field that is missing, unknown, given twice or of another type, a parameter that is
+            not served, data that does not fit its datatype, or binary data that does not add up.
     """
     json_part: bytes | memoryview = body
     rest = memoryview(b"")
@@ -92,6 +104,7 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
         raise InvalidArgument(f"the request is not JSON: {cause}") from cause
     except RecursionError as cause:
         raise InvalidArgument("the request is malformed: it is nested too deeply") from cause
+    _check_keys(request, json_part)
     inputs, at = [], 0
     for given in request.inputs:
         size = given.parameters.get("binary_data_size") if given.parameters else None
@@ -103,11 +116,12 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
         inputs.append(GivenTensor(given.name, given.datatype, given.shape, data))
     if at != len(rest):
         raise InvalidArgument(f"{len(rest)} bytes follow the JSON, the inputs' binary_data_size add up to {at}")
-    if request.outputs is None and request.parameters is None:
-        return RestRequest(inputs, (), request.id, False)
+    identity = request.id or ""
+    if not request.outputs and not request.parameters:
+        return RestRequest(inputs, (), identity, False)
     outputs = request.outputs or ()
     return RestRequest(
-        inputs, [o.name for o in outputs], request.id, _wanted_as_binary(request), _wanted_as_classes(outputs)
+        inputs, [o.name for o in outputs], identity, _wanted_as_binary(request), _wanted_as_classes(outputs)
     )  # fmt: skip
 
 
@@ -115,6 +129,9 @@ def render_infer(
     name: str, version: str, signature: Signature, request: RestRequest, answer: InferAnswer
 ) -> tuple[bytes, int | None]:
     """The body, and the length of its JSON part when binary tensors follow.
+
+    A value that is no number is ``NaN``, ``Infinity`` or ``-Infinity``, which JSON lacks: the protocol's own clients
+    (``tritonclient``) read them, strict readers refuse the answer. As null, an infinity would be read as NaN.
 
     Raises:
         InvalidArgument: an output of FP16 or BF16 was asked for as JSON, which has no form for it.
@@ -139,6 +156,8 @@ def render_infer(
         body["id"] = request.id
     body["outputs"] = outputs
     text = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" in text:  # what orjson writes for values that are no numbers
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=False, default=lambda a: a.tolist()).encode()
     return (b"".join((text, *blobs)), len(text)) if blobs else (text, None)
 
 
@@ -178,6 +197,33 @@ def needs_form_check(signature: Signature) -> bool:
     return any(spec.datatype not in _NUMPY for spec in signature.outputs)
 
 
+def _check_keys(request: _Request, text: bytes | memoryview) -> None:
+    """No key twice, and only parameters that are served.
+
+    A key that comes twice is a colon more than the keys that were read; where other text has colons, all is read again.
+    """
+    keys = 1 + (request.id is not msgspec.UNSET) + (request.outputs is not msgspec.UNSET)
+    keys += _count(request.parameters, REQUEST_PARAMETERS, "parameters")
+    for given in request.inputs:
+        keys += 3 + (given.data is not _NO_DATA)
+        keys += _count(given.parameters, INPUT_PARAMETERS, "input", given.name)
+    for output in request.outputs or ():
+        keys += 1 + _count(output.parameters, OUTPUT_PARAMETERS, "output", output.name)
+    whole = bytes(text)
+    if whole.count(b":") != keys:
+        refuse_duplicates(whole)
+
+
+def _count(parameters: _Parameters, legal: Mapping[str, str], kind: str, name: str | None = None) -> int:
+    """Keys that parameters take, their own included; they are checked."""
+    if parameters is msgspec.UNSET:
+        return 0
+    if not parameters:
+        return 1
+    check_parameters(parameters, legal, kind if name is None else f"{kind} {name!r}")
+    return 1 + len(parameters)
+
+
 def _wanted_as_binary(request: _Request) -> frozenset[str] | bool:
     every = _flag(request.parameters, "binary_data_output", "parameters")
     named = set()
@@ -194,8 +240,8 @@ def _wanted_as_classes(outputs: Sequence[_Output]) -> Mapping[str, int] | None:
     return {name: read_count(name, parameters[PARAMETER]) for name, parameters in wanted} or None
 
 
-def _flag(parameters: Mapping[str, Any] | None, name: str, where: str, default: bool = False) -> bool:
-    value = default if parameters is None else parameters.get(name, default)
+def _flag(parameters: _Parameters, name: str, where: str, default: bool = False) -> bool:
+    value = parameters.get(name, default) if parameters else default
     if not isinstance(value, bool):
         raise InvalidArgument(f"{where}: {name} {value!r} is not legal; legal: true or false")
     return value

@@ -1,13 +1,17 @@
 """The REST form of the Open Inference Protocol: JSON and binary tensors, read and written."""
 
 import json
+import math
 import struct
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from tritonclient.http import InferResult
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.serving.requests import InferAnswer, Timing
-from rdukit_modelbox.serving.rest_codec import check_forms, parse_infer, render_infer
+from rdukit_modelbox.serving.rest_codec import RestRequest, check_forms, parse_infer, render_infer
 from rdukit_modelbox.serving.signature import Signature, TensorSpec
 
 SIGNATURE = Signature(
@@ -127,3 +131,88 @@ def test_data_nested_without_end_is_the_callers_fault(depth: int) -> None:
         parse_infer(text, None)
     with pytest.raises(InvalidArgument):
         parse_infer(b'{"inputs": ' + b"[" * depth, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters": {"sequence_id": 7}}, "parameter 'sequence_id' is not served: sequences"),
+        ({"parameters": {"sequence_start": True}}, "'sequence_start' is not served"),
+        ({"parameters": {"sequence_end": True}}, "'sequence_end' is not served"),
+        ({"parameters": {"priority": 1}}, "'priority' is not served"),
+        ({"parameters": {"timeout": 100}}, "'timeout' is not served"),
+        ({"parameters": {"colour": "red"}}, "'colour' is not served; legal: binary_data_output"),
+        ({"colour": 1}, "unknown field `colour`"),
+        ({"outputs": [{"name": "y", "colour": 1}]}, "unknown field `colour`"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_region": "r"}}]}, "output 'y'.*shared memory"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_offset": 8}}]}, "output 'y'.*shared memory"),
+        ({"outputs": [{"name": "y", "parameters": {"shared_memory_byte_size": 8}}]}, "output 'y'.*shared memory"),
+        ({"outputs": [{"name": "y", "parameters": {"colour": 1}}]}, "legal: binary_data, classification"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_its_name(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        parse_infer(json.dumps({**json.loads(body()), **change}).encode(), None)
+
+
+@pytest.mark.parametrize("name", ["shared_memory_region", "colour"])
+def test_parameters_and_fields_of_inputs_are_known_or_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"input 'x': parameter '{name}' is not served"):
+        parse_infer(body(parameters={name: "r"}), None)
+    with pytest.raises(InvalidArgument, match=f"unknown field `{name}`"):
+        parse_infer(body(**{name: "r"}), None)
+
+
+def test_parameters_that_say_not_used_are_legal() -> None:
+    unused = {"sequence_id": 0, "sequence_start": False, "sequence_end": False, "priority": 0, "timeout": 0}
+    request = parse_infer(json.dumps({**json.loads(body()), "parameters": unused}).encode(), None)
+    assert bytes(request.inputs[0].data) == floats(1, 2.5)
+
+
+TENSOR = '{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"id": "a", "id": "b", "inputs": [TENSOR]}', "id"),
+        ('{"inputs": [TENSOR], "inputs": [TENSOR]}', "inputs"),
+        ('{"inputs": [TENSOR], "\\u0069nputs": [TENSOR]}', "inputs"),
+        ('{"inputs": [{"name": "y", "name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}', "name"),
+        ('{"inputs": [{"data": [9, 9], "name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}', "data"),
+        ('{"inputs": [TENSOR], "outputs": [{"name": "h", "name": "y"}]}', "name"),
+        ('{"inputs": [TENSOR], "parameters": {"timeout": 5, "timeout": 0}}', "timeout"),
+        ('{"id": "\\u003a", "id": "\\u003a", "inputs": [TENSOR]}', "id"),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_by_its_name(text: str, key: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the key '{key}' twice"):
+        parse_infer(text.replace("TENSOR", TENSOR).encode(), None)
+
+
+def test_colons_and_escapes_in_text_are_no_keys() -> None:
+    request = parse_infer(
+        b'{"id": "urn:\\u003a:", "outputs": [], "parameters": null, "inputs": [%s]}' % TENSOR.encode(), None
+    )
+    assert request.id == "urn:::"
+    with pytest.raises(InvalidArgument, match="malformed"):
+        parse_infer(
+            b'{"id": ":", "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": '
+            + b"[" * 9000
+            + b"]" * 9000
+            + b"}]}",
+            None,
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 400])
+def test_values_that_are_no_numbers_are_read_as_such_by_the_protocols_own_client(rows: int) -> None:
+    given = [math.nan, math.inf, -math.inf, 0.1] * rows
+    signature = Signature((), (TensorSpec("y", "FP32", (4,), "y"),), 400, 400)
+    answer = InferAnswer(rows, [floats(*given)], ["y"], Timing(0, 0, 0, 0))
+    text, length = render_infer("m", "1", signature, RestRequest([], (), "null", False), answer)
+    assert length is None and b"null," not in text.replace(b'"null"', b"")
+    response = SimpleNamespace(get=lambda name: None, read=lambda: text)
+    read = InferResult(response, verbose=False).as_numpy("y")
+    np.testing.assert_array_equal(read, np.array(given, np.float32).reshape(rows, 4))
+    assert InferResult(response, verbose=False).get_response()["id"] == "null"

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
-
-#: Beside a checkpoint, as the tokenizers' own libraries name it; its key ``chat_template`` is a Jinja template.
-CONFIGURATION_FILE: Final = "tokenizer_config.json"
+from rdukit_modelbox.serving.text.companions import CONFIGURATION_FILE, companion
 
 #: For tokenizers without one. Source: ours.
 PLAIN: Final = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
@@ -22,7 +20,7 @@ def find_chat_template(checkpoint: Path | None) -> str:
     Raises:
         InvalidArgument: the file is damaged.
     """
-    path = None if checkpoint is None else checkpoint / CONFIGURATION_FILE
+    path = None if checkpoint is None else companion(checkpoint, CONFIGURATION_FILE)
     if path is None or not path.is_file():
         return PLAIN
     try:

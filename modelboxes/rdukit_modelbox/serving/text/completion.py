@@ -18,7 +18,7 @@ from rdukit.errors import RdukitError
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.text.callers import unless_gone
 from rdukit_modelbox.serving.text.queue import Done, Piece, TextRequest
-from rdukit_modelbox.serving.text.stream import REPLACEMENT
+from rdukit_modelbox.serving.text.token_bytes import characters, shown
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -27,6 +27,8 @@ _TYPES: Final = {
     429: "rate_limit_error",
 }
 _DONE: Final = b"data: [DONE]\n\n"
+#: Before bytes that are no text, where a completion has only text to tell tokens by.
+_BYTES: Final = "bytes:"
 
 
 class Completion:
@@ -98,7 +100,7 @@ class Completion:
                     logprobs = None
                     if self._with_logprobs and isinstance(event, Piece) and event.token is not None:
                         logprobs = self._logprobs([event], told)
-                        told += len(event.token)
+                        told += characters(event.token)
                     if event.text or logprobs is not None:
                         yield _frame(
                             {**head, "choices": [self._choice(index, {"content": event.text}, logprobs=logprobs)]}
@@ -129,13 +131,14 @@ class Completion:
                 for token, piece in tokens
             ]
             return {"content": content, "refusal": None}
-        lengths = [len(token) for token, _ in tokens]
+        lengths = [characters(token) for token, _ in tokens]
         return {
-            "tokens": [token for token, _ in tokens],
+            "tokens": [shown(token, _BYTES) for token, _ in tokens],
             "token_logprobs": [piece.logprob for _, piece in tokens],
             # The chosen token is always among them. Nothing comes before a prompt's first token.
             "top_logprobs": [
-                None if piece.logprob is None else {**dict(piece.top), token: piece.logprob} for token, piece in tokens
+                None if piece.logprob is None else _by_text([*piece.top, (token, piece.logprob)])
+                for token, piece in tokens
             ],
             "text_offset": list(accumulate(lengths[:-1], initial=told)) if lengths else [],
         }
@@ -162,9 +165,17 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _token(text: str, logprob: float | None) -> dict[str, object]:
-    # Of a part of a character its bytes are not known here.
-    return {"token": text, "logprob": logprob, "bytes": None if REPLACEMENT in text else list(text.encode())}
+def _token(token: bytes, logprob: float | None) -> dict[str, object]:
+    return {"token": shown(token), "logprob": logprob, "bytes": list(token)}
+
+
+def _by_text(top: Sequence[tuple[bytes, float]]) -> dict[str, float]:
+    """Log-probabilities by text; of tokens with the same bytes, which some vocabularies have, the likeliest stays."""
+    found: dict[str, float] = {}
+    for token, logprob in top:
+        text = shown(token, _BYTES)
+        found[text] = max(logprob, found.get(text, logprob))
+    return found
 
 
 def _frame(value: Mapping[str, object]) -> bytes:

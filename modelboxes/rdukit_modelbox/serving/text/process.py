@@ -12,10 +12,12 @@ from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.serving.messages import MOST_BYTES, decode, encode
+from rdukit_modelbox.serving.text.companions import TOKENIZER_FILE, companion
 from rdukit_modelbox.serving.text.parts import LongPrompt, cut
-from rdukit_modelbox.serving.text.program import TOKENIZER_FILE, TextProgram, end_tokens
+from rdukit_modelbox.serving.text.program import TextProgram, end_tokens
 from rdukit_modelbox.serving.text.sampling import Sampler, SamplingOptions, log_probabilities
 from rdukit_modelbox.serving.text.stream import TextStream
+from rdukit_modelbox.serving.text.token_bytes import TokenBytes
 
 _VALUES_OF_A_PACKET: Final = 1024
 
@@ -27,17 +29,22 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
         NotFound: no checkpoint, or none with a tokenizer. RdukitError: as ``TextProgram``.
     """
     if checkpoint is None:
-        raise NotFound("a text model needs the checkpoint folder that train made: it holds the tokenizer, too")
-    file = checkpoint / TOKENIZER_FILE
+        raise NotFound(
+            "a text model needs a checkpoint: the folder that train made, or a file with a tokenizer beside it"
+        )
+    file = companion(checkpoint, TOKENIZER_FILE)
     if not file.is_file():
-        raise NotFound(f"{file} is not there; train keeps the data set's tokenizer beside the checkpoint")
+        raise NotFound(
+            f"{file} is not there: a text model needs its tokenizer beside its parameters; train keeps the data set's "
+            "there, and for a safetensors file put it into the same folder"
+        )
     tokenizer = Tokenizer.from_file(str(file))
     with TextProgram(pef, checkpoint, name=name) as program:
         sizes = program.sizes
         program.start([0])  # plans and touches everything before the first caller waits
         text = {"context": sizes.context, "prompt": sizes.prompt, "vocabulary": sizes.vocabulary}
         box.send(encode(kind="ready", text=text, properties=program.properties()))
-        ends = end_tokens(checkpoint)
+        ends, token_bytes = end_tokens(checkpoint), TokenBytes(tokenizer)
         prompt = LongPrompt()
         while packet := box.recv(MOST_BYTES):
             message = decode(packet)
@@ -48,7 +55,8 @@ def serve_text(box: socket.socket, name: str, pef: Path, checkpoint: Path | None
                     prompt.add(message["at"], message["part"])
                     box.send(encode(kind="taken", number=message["number"]))
                 elif message["kind"] == "generate":
-                    _Generation(box, program, tokenizer, ends, message["prompt"] or prompt.take(), message).run()
+                    text_prompt = message["prompt"] or prompt.take()
+                    _Generation(box, program, tokenizer, ends, text_prompt, message, token_bytes).run()
                 elif message["kind"] == "embed":
                     _embed(box, program, tokenizer, message["prompt"] or prompt.take())
             except RdukitError as error:
@@ -69,7 +77,7 @@ class _Generation:
 
     def __init__(
         self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
-        prompt: str | Sequence[int], message: Mapping[str, Any],
+        prompt: str | Sequence[int], message: Mapping[str, Any], token_bytes: TokenBytes,
     ) -> None:  # fmt: skip
         self._box = box
         self._program = program
@@ -90,6 +98,7 @@ class _Generation:
         #: How many of the likeliest tokens are told with each; None: nothing of probabilities.
         self._top: int | None = message["top_logprobs"]
         self._echo: bool = message["echo"]
+        self._bytes = token_bytes
 
     def run(self) -> None:
         """Generate, telling each piece; ends with ``done``."""
@@ -133,7 +142,7 @@ class _Generation:
         # What follows each token is wanted, and reading a prompt at once tells only what follows its last one.
         first, *others = self._prompt
         logits_V = self._program.start([first])
-        self._box.send(encode(kind="piece", text="", token=self._text_of(first), logprob=None, top=[]))
+        self._box.send(encode(kind="piece", text="", token=self._told(first), logprob=None, top=[]))
         for position, token in enumerate(others, 1):
             if self._is_cancelled():
                 return None
@@ -147,13 +156,14 @@ class _Generation:
         logs_V = log_probabilities(logits_V)
         likeliest = np.argsort(-logs_V, kind="stable")[: self._top]
         return {
-            "token": self._text_of(token),
+            "token": self._told(token),
             "logprob": float(logs_V[token]),
-            "top": [[self._text_of(int(each)), float(logs_V[each])] for each in likeliest],
+            "top": [[self._told(int(each)), float(logs_V[each])] for each in likeliest],
         }
 
-    def _text_of(self, token: int) -> str:
-        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+    def _told(self, token: int) -> str:
+        """Its bytes as they cross to the box."""
+        return self._bytes.of(token).hex()
 
     def _is_cancelled(self) -> bool:
         """Something came while a text is made: only a cancel, a stop or the box's end can."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,12 +19,9 @@ from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.serving.loaded_model import properties_of
 from rdukit_modelbox.serving.match_parameters import match_parameters
+from rdukit_modelbox.serving.text.companions import GENERATION_FILE, companion
 from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
 from rdukit_runtime.application import open_application
-
-#: Beside a checkpoint: the tokenizer; and which tokens end a text and how many the tokenizer has.
-TOKENIZER_FILE: Final = "tokenizer.json"
-GENERATION_FILE: Final = "generation_config.json"
 
 
 class TextProgram:
@@ -190,7 +187,7 @@ def known_tokens(checkpoint: Path) -> int | None:
 
 def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
     """A number or numbers of ``generation_config.json``; None without the file or the key."""
-    path = checkpoint / GENERATION_FILE
+    path = companion(checkpoint, GENERATION_FILE)
     if not path.is_file():
         return None
     try:

@@ -43,12 +43,12 @@ class TextRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that may be shown now; with the token and its probability when they were asked for."""
+    """Text that may be shown now; with the token's bytes and its probability when they were asked for."""
 
     text: str
-    token: str | None = None
+    token: bytes | None = None
     logprob: float | None = None
-    top: Sequence[tuple[str, float]] = ()
+    top: Sequence[tuple[bytes, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +242,9 @@ class TextQueue:
 def _event(message: Mapping[str, Any]) -> Piece | Done:
     match message["kind"]:
         case "piece":
-            top = [(text, logprob) for text, logprob in message.get("top", ())]
-            return Piece(message["text"], message.get("token"), message.get("logprob"), top)
+            top = [(bytes.fromhex(token), logprob) for token, logprob in message.get("top", ())]
+            token = bytes.fromhex(message["token"]) if "token" in message else None
+            return Piece(message["text"], token, message.get("logprob"), top)
         case "done":
             return Done(message["text"], message["reason"], message["prompt_tokens"], message["completion_tokens"])
         case "died":
