@@ -21,9 +21,10 @@ def make_box_app(service: BoxService, access: Access, access_log: AccessLog) -> 
 def _make_control(service: BoxService, access: Access) -> Application:
     # A third of a second of imports that no inference needs.
     from rdukit_modelbox.rest.app import make_app
+    from rdukit_modelbox.serving.oip_openapi import inference_paths
     from rdukit_modelbox.serving.text.openai_rest import make_openai_router
 
-    return make_app(service, [make_openai_router(service.models, access)])
+    return make_app(service, [make_openai_router(service.models, access)], inference_paths())
 
 
 def more_services(service: BoxService, access_log: AccessLog) -> list[AddService]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,6 +193,19 @@ def test_schemathesis_finds_no_answer_that_is_not_as_described(box: ProcessBox) 
 def test_the_boxs_own_openapi_is_one_and_names_every_control_route(box: ProcessBox) -> None:
     found = httpx.get(f"{box.rest_url}/openapi.json", trust_env=False).json()
     assert {"/v1/describe", "/v1/operations", "/v1/completions"} <= found["paths"].keys()
+    # Those of the inference protocol, too, and each is one that is answered.
+    told = {
+        (method.upper(), path) for path, methods in found["paths"].items() for method in methods if path[:3] == "/v2"
+    }
+    named = {re.sub(r"\{\w+\}", "{}", path) for _, path in told}
+    assert named >= {re.sub(r"\{\w+\}|mlp", "{}", path) for path in description()["paths"]}
+    for method, path in told:
+        if not path.endswith("load"):
+            url = f"{box.rest_url}{path.format(model='mlp', version='1')}"
+            answer = httpx.request(
+                method, url, json={"inputs": []} if path.endswith("infer") else None, trust_env=False
+            )
+            assert answer.status_code in {200, 400} and "no such route" not in answer.text, (path, answer.text)
     schema = schemathesis.openapi.from_dict(found)
     schema = schema.include(path_regex="^/v1/(describe|operations|completions|embeddings|models)", method="GET")
     assert run_schemathesis(schema, box.rest_url, 3) >= 3

@@ -1,8 +1,8 @@
 """The application for the control routes of a box: routes, errors and limits put together."""
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,12 +26,16 @@ _CODES: Final = {404: "not-found", 405: "method-not-allowed"}
 _TAGS: Final = [
     {"name": "box", "description": "What the box is and how it is."},
     {"name": "verbs", "description": "Compile, train, preprocess and infer."},
+    {"name": "inference", "description": "Open Inference Protocol v2."},
     {"name": "operations", "description": "Verbs that take their time: poll, follow, cancel."},
 ]
 
 
-def make_app(service: BoxService, more: Sequence[APIRouter] = ()) -> FastAPI:
-    """The application for ``service``, with ``more`` routes."""
+def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[str, Any] | None = None) -> FastAPI:
+    """The application for ``service``, with ``more`` routes.
+
+    ``told``: paths that others answer, for ``/openapi.json``.
+    """
     app = FastAPI(
         title=service.box.title,
         description=service.box.description,
@@ -44,6 +48,13 @@ def make_app(service: BoxService, more: Sequence[APIRouter] = ()) -> FastAPI:
         app.include_router(routes(service))
     for router in more:
         app.include_router(router)
+    describe, others = app.openapi, dict(told or {})
+
+    def describe_all() -> dict[str, Any]:
+        own = describe()
+        return {**own, "paths": {**own["paths"], **others}}
+
+    app.openapi = describe_all  # type: ignore[method-assign]
     _add_errors(app)
     app.add_middleware(Limits)
     return app

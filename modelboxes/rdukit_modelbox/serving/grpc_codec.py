@@ -13,7 +13,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.proto import inference_pb2 as pb
 from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
-from rdukit_modelbox.serving.request_parameters import GRPC_OUTPUT_PARAMETERS, NONE, check_parameters
+from rdukit_modelbox.serving.request_parameters import GRPC_OUTPUT_PARAMETERS, INPUT_PARAMETERS, NONE, check_parameters
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
 
@@ -42,7 +42,8 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
         check_parameters(parameter_values(message.parameters), NONE, "parameters")
     for tensor in message.inputs:
         if tensor.parameters:
-            check_parameters(parameter_values(tensor.parameters), NONE, f"input {tensor.name!r}")
+            # KServe's client sends the size over gRPC, too; the contents have one, which is what is checked.
+            check_parameters(parameter_values(tensor.parameters), INPUT_PARAMETERS, f"input {tensor.name!r}")
     outputs, classes = _outputs(message.outputs) if message.outputs else ((), None)
     if raw:
         inputs = message.inputs
@@ -55,6 +56,11 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
             if tensor.HasField("contents"):
                 raise InvalidArgument(
                     f"input {tensor.name!r} has contents beside raw_input_contents; legal: one of them"
+                )
+            given = tensor.parameters
+            if given and "binary_data_size" in given and parameter_values(given)["binary_data_size"] != len(data):
+                raise InvalidArgument(
+                    f"input {tensor.name!r}: binary_data_size is not legal; legal: {len(data)}, the raw bytes, or none"
                 )
             tensors.append(GivenTensor(tensor.name, tensor.datatype, tensor.shape, data))
         return InferRequest(tensors, outputs, message.id, classes), True

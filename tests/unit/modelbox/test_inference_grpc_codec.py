@@ -56,3 +56,12 @@ def test_a_field_that_the_protocol_lacks_is_refused_by_its_number() -> None:
     assert service_pb2.ModelInferRequest.FromString(data).model_name == "m"
     with pytest.raises(InvalidArgument, match="field 99"):
         parse_infer(pb.ModelInferRequest.FromString(data))
+
+
+def test_the_size_that_kserves_client_sends_is_legal_if_it_is_right() -> None:
+    request = message()
+    request.inputs[0].parameters["binary_data_size"].int64_param = 8
+    parse_infer(request)
+    request.inputs[0].parameters["binary_data_size"].int64_param = 4
+    with pytest.raises(InvalidArgument, match="binary_data_size is not legal; legal: 8"):
+        parse_infer(request)
