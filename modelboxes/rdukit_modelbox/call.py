@@ -30,13 +30,15 @@ class Asked:
     webhook: str = ""
 
 
-def call_verb(url: str, asked: Asked, *, is_detached: bool = False, as_json: bool = False) -> int:
+def call_verb(
+    url: str, asked: Asked, *, token: str | None = None, is_detached: bool = False, as_json: bool = False
+) -> int:  # fmt: skip
     """Submit, follow unless ``is_detached``, and print. Returns the exit status: 0, or that of the operation's error.
 
     Raises:
         RdukitError: the box refused the request, or does not answer.
     """
-    with BoxClient(url) as client:
+    with BoxClient(url, token=token) as client:
         operation = client.submit(
             asked.verb, asked.parameters, asked.inputs, asked.output, asked.key, timeout_s=asked.timeout_s,
             resume=asked.resume, webhook={"url": asked.webhook} if asked.webhook else None,
@@ -52,13 +54,13 @@ def call_verb(url: str, asked: Asked, *, is_detached: bool = False, as_json: boo
     return _exit_status(operation)
 
 
-def watch_operation(url: str, operation_id: str, *, as_json: bool = False) -> int:
+def watch_operation(url: str, operation_id: str, *, token: str | None = None, as_json: bool = False) -> int:
     """Follow an operation that was asked for earlier, and print it. Returns the exit status as ``call_verb`` does.
 
     Raises:
         NotFound: no such operation.
     """
-    with BoxClient(url) as client:
+    with BoxClient(url, token=token) as client:
         try:
             operation = _follow(client, client.operation(operation_id), as_json)
         except KeyboardInterrupt:
@@ -75,6 +77,9 @@ def show_operation(operation: Mapping[str, Any], *, as_json: bool) -> None:
         return
     click.echo(f"{operation['id']}  {operation['verb']}  {operation['state']}")
     told = {**operation.get("result", {}), **operation.get("outputs", {})}
+    if isinstance(fitting := told.get("compile_parameters"), dict):
+        # As the next command takes them.
+        told["compile_parameters"] = " ".join(f"--set {name}={plain(v)}" for name, v in fitting.items()) or "none"
     width = max(map(len, told), default=0)
     for name, value in told.items():
         click.echo(f"  {name:<{width}}  {plain(value)}")

@@ -1,15 +1,18 @@
 """``rdukit box call|operations|watch|cancel``: a running box's verbs and operations from the terminal."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
 import click
 
 from rdukit.command_options import JSON_OPTION, parse_name_values, parse_value
+from rdukit.errors import InvalidArgument
 from rdukit.tables import print_table
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.states import OperationState
@@ -17,11 +20,17 @@ from rdukit_modelbox.states import OperationState
 URL_OPTION: Final = click.option(
     "--url", default="http://127.0.0.1:9000", show_default=True, help="REST address of the box."
 )
+TOKEN_OPTION: Final = click.option(
+    "--token-file", "token", type=click.Path(path_type=Path, dir_okay=False),
+    callback=lambda context, option, file: _read_token(file),
+    metavar="FILE", help="File with the token that the box asks for [default: setting box.token].",
+)  # fmt: skip
 ID_OPTION: Final = click.option("--operation", "operation_id", required=True, help="Id of the operation.")
 
 
 @click.command()
 @URL_OPTION
+@TOKEN_OPTION
 @click.option("--verb", required=True, type=click.Choice([str(v) for v in Verb]), help="What to do.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
@@ -34,6 +43,7 @@ ID_OPTION: Final = click.option("--operation", "operation_id", required=True, he
 @JSON_OPTION
 def call(
     url: str,
+    token: str | None,
     verb: str,
     settings: Sequence[str],
     inputs: Sequence[str],
@@ -47,29 +57,33 @@ def call(
 ) -> None:
     """Ask a running box for a verb. Follows the operation to its end; Ctrl-C cancels it.
 
-    Example: rdukit box call --verb train --set epochs=2 --input pef=/tmp/logreg/logreg.pef --input dataset=/tmp/data
+    Relative paths are those of this folder; the box must see them (its --mount).
+
+    Example: rdukit box call --verb train --set epochs=2 --input pef=logreg/logreg.pef --input dataset=/tmp/data
     """
     from rdukit_modelbox.call import Asked, call_verb
 
     parameters = {name: parse_value(text) for name, text in parse_name_values("--set", settings).items()}
-    asked = Asked(verb, parameters, parse_name_values("--input", inputs), output, key, timeout_s, resume, webhook)
-    sys.exit(call_verb(url, asked, is_detached=detach, as_json=as_json))
+    paths = {slot: _from_here(text) for slot, text in parse_name_values("--input", inputs).items()}
+    asked = Asked(verb, parameters, paths, _from_here(output) if output else "", key, timeout_s, resume, webhook)
+    sys.exit(call_verb(url, asked, token=token, is_detached=detach, as_json=as_json))
 
 
 @click.command()
 @URL_OPTION
+@TOKEN_OPTION
 @click.option("--state", type=click.Choice([str(s) for s in OperationState]), help="Only those in this state.")
 @click.option("--verb", type=click.Choice([str(v) for v in Verb]), help="Only those of this verb.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
 @JSON_OPTION
-def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
+def operations(url: str, token: str | None, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
     """List a running box's operations. The newest come first; those of its earlier processes are there too.
 
     Example: rdukit box operations --state failed
     """
     from rdukit_modelbox.client import BoxClient
 
-    with BoxClient(url) as client:
+    with BoxClient(url, token=token) as client:
         found = list(islice(client.operations(state or "", verb or ""), limit))
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -85,23 +99,25 @@ def operations(url: str, state: str | None, verb: str | None, limit: int, as_jso
 
 @click.command()
 @URL_OPTION
+@TOKEN_OPTION
 @ID_OPTION
 @JSON_OPTION
-def watch(url: str, operation_id: str, as_json: bool) -> None:
+def watch(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
     """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
 
     Example: rdukit box watch --operation op-0123456789abcdef
     """
     from rdukit_modelbox.call import watch_operation
 
-    sys.exit(watch_operation(url, operation_id, as_json=as_json))
+    sys.exit(watch_operation(url, operation_id, token=token, as_json=as_json))
 
 
 @click.command()
 @URL_OPTION
+@TOKEN_OPTION
 @ID_OPTION
 @JSON_OPTION
-def cancel(url: str, operation_id: str, as_json: bool) -> None:
+def cancel(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
     """Cancel an operation, queued or running. Waits until it has ended.
 
     Example: rdukit box cancel --operation op-0123456789abcdef
@@ -109,8 +125,27 @@ def cancel(url: str, operation_id: str, as_json: bool) -> None:
     from rdukit_modelbox.call import show_operation
     from rdukit_modelbox.client import BoxClient
 
-    with BoxClient(url) as client:
+    with BoxClient(url, token=token) as client:
         show_operation(client.cancel(operation_id), as_json=as_json)
+
+
+def _from_here(text: str) -> str:
+    """A relative path as one from the caller's folder; URIs and absolute paths as they are."""
+    return text if "://" in text or text.startswith("/") else os.path.abspath(text)
+
+
+def _read_token(file: Path | None) -> str | None:
+    """The first line of ``file``."""
+    if file is None:
+        return None
+    try:
+        lines = file.read_text().split("\n")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"--token-file: {file} cannot be read: {cause}") from cause
+    token = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
+    if not token:
+        raise InvalidArgument(f"--token-file: {file} holds no token; legal: a line with one")
+    return token
 
 
 OPERATION_COMMANDS: Final = (call, operations, watch, cancel)

@@ -8,7 +8,9 @@ from urllib.parse import urlencode
 import httpx
 
 from rdukit.closable import Closable
-from rdukit.errors import InvalidArgument, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable, error_from_body
+from rdukit.settings import resolve
+from rdukit_modelbox.settings import TOKEN
 from rdukit_modelbox.sse import read_events
 
 #: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
@@ -23,15 +25,21 @@ _FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 class BoxClient(Closable):
     """Talks to one box. All methods return plain JSON values of ``docs/design/wire.md``."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
-        """
+    def __init__(self, url: str, timeout_s: float = 60.0, token: str | None = None) -> None:
+        """``token``: for a box that asks for one; None: as the setting says, empty: none.
+
         Raises:
             InvalidArgument: ``url`` is none.
         """
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
             raise InvalidArgument(f"{url!r} is not the address of a box; legal: http://HOST:PORT")
-        self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False)
+        token = resolve(TOKEN, token)
+        if not (token.isascii() and token.isprintable()):
+            raise InvalidArgument("the box's token is not legal; legal: printable ASCII")
+        self._has_token = bool(token)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, headers=headers)
 
     def describe(self) -> dict[str, Any]:
         """Verbs, parameters and legal values."""
@@ -151,6 +159,11 @@ class BoxClient(Closable):
             value: dict[str, Any] = response.json()
         except ValueError as cause:
             raise Unavailable(f"{self.url}{path} answered {response.status_code} without JSON; is it a box?") from cause
+        if response.status_code == Unauthenticated.http_status:
+            which = "knows another token" if self._has_token else "asks for a token"
+            raise Unauthenticated(
+                f"the box at {self.url} {which}: pass --token-file FILE, or set RDUKIT_BOX_TOKEN (box.token)"
+            )
         if response.status_code >= 400:
             raise error_from_body(value)
         return value

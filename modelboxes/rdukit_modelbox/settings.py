@@ -46,8 +46,13 @@ REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )
 
+TOKEN: Final = Setting(
+    "box.token", "", "Token that `rdukit box` sends to a box that asks for one (box.tokens); also --token-file.",
+    str,
+)  # fmt: skip
+
 MODELBOX_SETTINGS: Final = (
-    REGISTRY_CONFIG,
+    REGISTRY_CONFIG, TOKEN,
     CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS, MAX_OPERATIONS,
     STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS, WEBHOOK_BACKOFF_S,
     WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,

@@ -31,6 +31,11 @@ class Scores:
         named = {"loss": self.loss, "accuracy": self.accuracy, "perplexity": self.perplexity}
         return {name: value for name, value in named.items() if value is not None}
 
+    def figures(self) -> dict[str, float]:
+        """As a training's result and its log name them: its own ``loss`` is that of its steps."""
+        named = self.to_json()
+        return {"held_out_loss": named.pop("loss"), **named}
+
 
 class TaskData(Protocol):
     """A data set as the program's inputs."""

@@ -11,6 +11,7 @@ from rdukit.errors import RuntimeFault
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
 from rdukit_modelbox.context import Progress, VerbContext
 from rdukit_modelbox.program import Program
+from rdukit_modelbox.show import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
 from rdukit_modelbox.training.journal import Journal
 from rdukit_modelbox.training.options import TrainingOptions
@@ -161,7 +162,7 @@ class TrainingRun:
         if scores is None:
             return False
         self.judged = judge_evaluation(self.judged, self.step, scores.loss, scores.accuracy, self._options.best_by)
-        words = " ".join(f"{name} {value:.4f}" for name, value in scores.to_json().items())
+        words = ", ".join(f"{name} {plain(value)}" for name, value in scores.figures().items())
         is_better = self.judged.best_step == self.step
         self._context.log(f"step {self.step}: {words} on {self._split}{', the best so far' if is_better else ''}")
         return is_better

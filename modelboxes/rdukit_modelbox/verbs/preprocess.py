@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rdukit_modelbox.box import Box, Verb
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, save_dataset
 from rdukit_modelbox.legal import ParameterValue
@@ -26,11 +27,33 @@ DEVIATION: Final = np.float32(0.3081)
 def run_preprocess(
     context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
 ) -> VerbResult:
-    """Write ``<output>/dataset``.
+    """Write ``<output>/dataset``. The result's ``compile_parameters`` are what a PEF for it is compiled with.
 
     Raises:
         NotFound, InvalidArgument: an input is missing or wrong; names file, line or column, and what is legal.
     """
+    made = _make_dataset(context, parameters, inputs, output)
+    fitting = compile_parameters(context.box, made.figures, parameters)
+    if fitting:
+        context.log("compile with " + " ".join(f"{name}={value}" for name, value in fitting.items()))
+    return VerbResult({**made.figures, "compile_parameters": fitting}, made.outputs)
+
+
+def compile_parameters(
+    box: Box, figures: Mapping[str, object], parameters: Mapping[str, ParameterValue]
+) -> dict[str, object]:
+    """The parameters of compile that a data set decides, of those that the box has; others stay as one likes. Pure."""
+    decided = {
+        "num_features": figures.get("features"), "num_classes": figures.get("classes"),
+        "context_length": parameters.get("max_seq_length"), "vocabulary": figures.get("vocab_size"),
+    }  # fmt: skip
+    names = {parameter.name for parameter in box.parameters_of(Verb.COMPILE)}
+    return {name: value for name, value in decided.items() if value is not None and name in names}
+
+
+def _make_dataset(
+    context: VerbContext, parameters: Mapping[str, ParameterValue], inputs: Mapping[str, Path], output: Path
+) -> VerbResult:
     if "max_seq_length" in parameters:
         # Only text needs tokenizers, h5py and pyarrow.
         from rdukit_modelbox.preprocessing.text import preprocess_text

@@ -14,6 +14,7 @@ from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
 from rdukit_modelbox.shape import TRAIN, read_shape
+from rdukit_modelbox.show import plain
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
 from rdukit_modelbox.training.journal import Journal, read_lines
@@ -73,11 +74,10 @@ def run_train(
     finally:
         program.close()
     write_atomic(output / "report.svg", _picture(context, output, run.step).encode())
-    context.log(f"trained {run.step} steps{_in_words(scores, split)}; ended by {ended}")
     figures = _figures(totals, run.step, start.step, ended, steps_per_epoch)
     if scores is not None:
-        held = scores.to_json()
-        figures |= {"split": split, "held_out_loss": held.pop("loss"), **held}
+        figures |= {"split": split, **scores.figures()}
+    context.log(_in_words(figures, scores))
     if totals.judged.best_score is not None:
         figures |= {"best_step": totals.judged.best_step, f"best_{options.best_by}": totals.judged.best_score}
     made = {"checkpoint": folder, "metrics": journal.path, "report": output / "report.svg"}
@@ -110,11 +110,15 @@ def _picture(context: VerbContext, output: Path, steps: int) -> str:
     return draw_loss_curve(read_lines(output / "metrics.jsonl"), f"{context.box.name}: {steps} steps")
 
 
-def _in_words(scores: Scores | None, split: str | None) -> str:
+def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
+    """The figures of the result that people look for, under their names and with its digits."""
+    words = f"trained {figures['steps']} steps; ended by {figures['ended_by']}"
+    if figures["loss"] is not None:
+        words += f"; loss {plain(figures['loss'])} (mean of the epoch's steps)"
     if scores is None:
-        return ""
-    words = ", ".join(f"{name} {value:.4f}" for name, value in scores.to_json().items())
-    return f", {words} on {scores.samples} {split} samples"
+        return words
+    held = ", ".join(f"{name} {plain(figures[name])}" for name in scores.figures())
+    return f"{words}; {held} on {scores.samples} {figures['split']} samples"
 
 
 def _starting_point(
