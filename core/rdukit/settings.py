@@ -24,6 +24,8 @@ class Setting(Generic[T]):
     help: str
     parse: Callable[[str], T]
     legal: tuple[T, ...] = ()
+    #: The vendor's variable of the same meaning, which is read where ours is not set.
+    also: str = ""
 
     @property
     def variable(self) -> str:
@@ -44,15 +46,17 @@ def parse_bool(text: str) -> bool:
 HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
-DEBUG: Final = Setting("debug", 0, "1..5: print graph, fusions, choices, kernels, addresses.", int)
-CHECK: Final = Setting("check", False, "Check the graph after each compiler pass.", parse_bool)
+CHECK: Final = Setting(
+    "check", False, "Look after each run that a program keeps no more device memory than its plan says (on the CPU).",
+    parse_bool,
+)  # fmt: skip
 
 SANITIZE: Final = Setting(
     "sanitize", False, "Build native kernels under AddressSanitizer and UBSan; their library must be loaded before the "
     "program: see `make sanitize`.", parse_bool,
 )  # fmt: skip
 
-CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, DEBUG, CHECK, SANITIZE)
+CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE)
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:
@@ -64,8 +68,9 @@ def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str
     if argument is not None:
         return _checked(setting, argument, "argument")
     env = os.environ if environ is None else environ
-    if (text := env.get(setting.variable)) is not None:
-        return _checked(setting, _parsed(setting, text, f"${setting.variable}"), f"${setting.variable}")
+    for variable in (setting.variable, setting.also):
+        if variable and (text := env.get(variable)) is not None:
+            return _checked(setting, _parsed(setting, text, f"${variable}"), f"${variable}")
     if setting.name not in {"home", "config"}:
         value: object = _file_values(env)
         for part in setting.name.split("."):

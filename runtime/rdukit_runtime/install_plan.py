@@ -12,7 +12,6 @@ from typing import Final
 from rdukit import __version__
 from rdukit.hardware import NodeSpec
 from rdukit.pef.format import FORMAT_VERSION
-from rdukit_runtime.ccl_config import ccl_config
 from rdukit_runtime.planned_files import Plan, PlannedFile
 from rdukit_runtime.service_units import EXPORTER_UNIT, SND_UNIT, TOOLS_FOLDER, UnitPlaces, exporter_unit, snd_unit
 from rdukit_runtime.settings import ROOT
@@ -64,7 +63,8 @@ def plan_installation(root: Path, python: Path, node: NodeSpec) -> Plan:
     files[CONFIG] = PlannedFile(_SETTINGS.format(platform=node.platform).encode(), is_kept=True)
     files[f"etc/systemd/system/{SND_UNIT}"] = PlannedFile(snd_unit(places).encode())
     files[f"etc/systemd/system/{EXPORTER_UNIT}"] = PlannedFile(exporter_unit(places).encode())
-    files["var/lib/sambaflow/ccl/ccl_config.db"] = PlannedFile(ccl_config(node))
+    words = b"Collectives here need no topology database. The file is here for containers that bind it.\n"
+    files["var/lib/sambaflow/ccl/ccl_config.db"] = PlannedFile(words)
     files["opt/sambaflow/runtime/VERSION"] = PlannedFile(f"{__version__}\n".encode())
     pef_version = ".".join(str(part) for part in FORMAT_VERSION)
     files["opt/sambaflow/pef/VERSION"] = PlannedFile(f"{pef_version}\n".encode())

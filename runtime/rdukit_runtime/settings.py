@@ -50,8 +50,9 @@ NUMERICS_TRAP: Final = Setting(
     "numerics.trap", False, "Raise NumericalException when a run makes NaN or infinite outputs.", parse_bool
 )
 DISTRIBUTED_TIMEOUT_S: Final = Setting(
-    "distributed.timeout_s", 1800.0, "Seconds until a rank that waits for the others in a collective gives up.", float
-)
+    "distributed.timeout_s", 1800.0, "Seconds until a rank that waits for the others in a collective gives up; "
+    "without it `CCL_TIMEOUT`, the vendor's variable, says them.", float, also="CCL_TIMEOUT",
+)  # fmt: skip
 RENDEZVOUS_TIMEOUT_S: Final = Setting(
     "distributed.rendezvous_timeout_s", 300.0, "Seconds that a rank waits for the others to start.", float
 )

@@ -4,13 +4,11 @@ import json
 import os
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -103,10 +101,11 @@ def test_removal_keeps_what_was_changed_or_added_since(root: Path, plan: Plan) -
 
 
 def test_another_platform_and_a_shorter_plan_replace_what_was_ours(root: Path, plan: Plan) -> None:
-    old = Plan({**plan.files, "opt/sambaflow/old": PlannedFile(b"gone in the next version")}, plan.folders)
+    former = {"opt/sambaflow/old": b"gone in the next version", "opt/sambaflow/runtime/VERSION": b"0"}
+    old = Plan({**plan.files, **{name: PlannedFile(content) for name, content in former.items()}}, plan.folders)
     install(root, old)
     changes = install(root, plan_installation(root, Path(sys.executable), find_node("SN30-8")))
-    assert "var/lib/sambaflow/ccl/ccl_config.db" in changes.written
+    assert "opt/sambaflow/runtime/VERSION" in changes.written
     assert changes.removed == ["opt/sambaflow/old"]
     manifest = read_manifest(root)
     assert manifest is not None and set(manifest.files) == set(plan.files)
@@ -125,18 +124,6 @@ def test_a_manifest_that_points_outside_is_not_followed(root: Path, plan: Plan, 
     with pytest.raises(InvalidArgument, match="cannot be read"):
         install(root, plan)
     assert victim.exists()
-
-
-def test_the_topology_database_has_every_rdu_and_a_route_between_each_two(root: Path, plan: Plan) -> None:
-    install(root, plan)
-    path = root / "var/lib/sambaflow/ccl/ccl_config.db"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as database:
-        assert dict(database.execute("SELECT name, value FROM meta"))["platform"] == "SN10-8"
-        assert database.execute("SELECT count(*), sum(tiles) FROM rdu").fetchone() == (8, 32)
-        assert database.execute("SELECT count(*), sum(is_local) FROM route").fetchone() == (56, 8)
-        (way,) = database.execute("SELECT path FROM route WHERE source = 0 AND destination = 1").fetchone()
-        assert json.loads(way)[0] == "/NODE/XRDU_0/RDU_0"
-        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_the_messages_for_containers_need_no_rdukit(root: Path, plan: Plan) -> None:

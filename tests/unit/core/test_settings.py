@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import CORE_SETTINGS, DEBUG, HOME, Setting, home_folder, parse_bool, resolve
+from rdukit.settings import CORE_SETTINGS, HOME, LOG_LEVEL, Setting, home_folder, parse_bool, resolve
 
 SIZE = Setting("queue.size", 10, "How many.", int)
 COLOUR = Setting("paint.colour", "red", "Which.", str, legal=("red", "green"))
@@ -64,6 +64,17 @@ def test_a_value_that_is_not_legal_is_refused_with_the_legal_ones(tmp_path: Path
             call()
 
 
+def test_the_vendors_variable_is_read_where_ours_is_not_set(tmp_path: Path) -> None:
+    wait = Setting("wait_s", 5.0, "How long.", float, also="CCL_TIMEOUT")
+    environ = {"RDUKIT_HOME": str(tmp_path), "CCL_TIMEOUT": "30"}
+    assert resolve(wait, environ=environ) == 30
+    (tmp_path / "config.yaml").write_text("wait_s: 20\n")
+    assert resolve(wait, environ=environ) == 30
+    assert resolve(wait, environ={**environ, "RDUKIT_WAIT_S": "40"}) == 40
+    with pytest.raises(InvalidArgument, match=r"\$CCL_TIMEOUT: 'long' is not legal for wait_s"):
+        resolve(wait, environ={**environ, "CCL_TIMEOUT": "long"})
+
+
 def test_home_is_an_absolute_path_without_a_tilde() -> None:
     assert home_folder({}) == Path("~/.rdukit").expanduser()
     assert home_folder({"RDUKIT_HOME": "here"}) == Path.cwd() / "here"
@@ -82,5 +93,5 @@ def test_another_spelling_of_a_boolean_is_refused() -> None:
 def test_core_settings_have_help_and_their_variables() -> None:
     assert all(setting.help.endswith(".") for setting in CORE_SETTINGS)
     assert HOME.variable == "RDUKIT_HOME"
-    assert DEBUG.variable == "RDUKIT_DEBUG"
+    assert LOG_LEVEL.variable == "RDUKIT_LOG_LEVEL"
     assert len({setting.name for setting in CORE_SETTINGS}) == len(CORE_SETTINGS)

@@ -117,7 +117,7 @@ def test_an_attempt_waits_for_a_box_that_the_sweeper_is_just_ending() -> None:
 
 
 def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attempt() -> None:
-    rules = BoxRules(Limits(pids=9), {"RDUKIT_DEBUG": "1", "A": "worker's"}, "boxes/{box}:1")
+    rules = BoxRules(Limits(pids=9), {"RDUKIT_CHECK": "1", "A": "worker's"}, "boxes/{box}:1")
     work = Path("/work/job")
     spec = spec_of(
         rules, "logreg", Owner("job", 2), work / "2", work / "in", work / "out", {"A": "job's"}, [Path("/s")], [7]
@@ -125,7 +125,7 @@ def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attemp
     assert (spec.mounts, spec.outputs, spec.state) == ([work / "in"], [work / "out"], work / "2")
     assert (spec.owner, spec.limits.pids, spec.image) == (Owner("job", 2), 9, "boxes/logreg:1")
     assert (spec.environment, spec.sockets, spec.descriptors) == (
-        {"RDUKIT_DEBUG": "1", "A": "job's"}, [Path("/s")], [7]
+        {"RDUKIT_CHECK": "1", "A": "job's"}, [Path("/s")], [7]
     )  # fmt: skip
     shared = spec_of(BoxRules(Limits()), "logreg", Owner("job", 1), work, work, work, {})
     assert shared.image is None, "the backend's image has all boxes"

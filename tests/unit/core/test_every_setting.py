@@ -1,0 +1,264 @@
+"""Every setting on the page is read where it matters, and a test gives it another value or says why none does."""
+
+import ast
+import importlib.util
+import logging
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rdukit.settings import CORE_SETTINGS, Setting, resolve
+
+CHECKOUT: Final = Path(__file__).parents[3]
+ROOTS: Final = ("core", "sdk", "compiler", "runtime", "modelboxes", "platform", "zoo")
+
+_DURATION = "a time: only a timed test would show it, and tests wait for states"
+_ARGUMENT = "tests give the value as an argument to what the setting is resolved for: "
+#: Settings that no test gives another value, by name, and why.
+WITHOUT_TEST: Final = {
+    "arch": _ARGUMENT + "--arch of a compile",
+    "artifacts.timeout_s": _DURATION,
+    "box.child_memory_bytes": _ARGUMENT + "the memory that a box's YAML allows",
+    "box.drain_s": _DURATION,
+    "box.load_timeout_s": _DURATION,
+    "box.max_header_bytes": _ARGUMENT + "requests beyond the default",
+    "box.max_rows": _ARGUMENT + "requests beyond the default",
+    "box.ready_timeout_s": _DURATION,
+    "box.restart_backoff_s": _DURATION,
+    "box.rows_idle_s": _DURATION,
+    "box.stall_s": _DURATION,
+    "box.webhook_attempts": "its effect needs as many attempts with pauses between them",
+    "box.webhook_timeout_s": _DURATION,
+    "engine.keep_memory": "it changes what glibc asks the system for, and no result",
+    "gateway.host": "tests bind the loopback address only",
+    "job.max_losses": _ARGUMENT + "max_losses of the transitions",
+    "numerics.trap": _ARGUMENT + "the application's own switch",
+    "profile.folder": "tests run snprof, which sets it",
+    "scheduler.poll_s": _DURATION,
+    "scheduler.starve_s": _DURATION,
+    "scheduler.tenant_jobs": _ARGUMENT + "tenant_jobs of a decision",
+    "snd.max_applications": _ARGUMENT + "--max-applications of the daemon",
+    "snd.name": _ARGUMENT + "--name of the daemon",
+    "precision": _ARGUMENT + "--precision of a compile",
+    "snd.rdu_reset_s": _DURATION,
+    "worker.box_environment": _ARGUMENT + "the rules for a box that is a container; resolving it needs an engine",
+    "worker.slots": "it is the concurrency of a worker process, which Celery keeps",
+    "worker.start_s": _DURATION,
+}  # fmt: skip
+
+
+def _max_ratio() -> object:
+    from rdukit_modelbox.artifacts.store import current_limits
+
+    return current_limits()
+
+
+def _home(name: str) -> Callable[[], object]:
+    def value() -> object:
+        from rdukit_platform.settings import current_home
+
+        return getattr(current_home(), name)()
+
+    return value
+
+
+def _box_command() -> object:
+    from rdukit_platform.settings import box_command
+
+    return box_command()
+
+
+def _default_tiles() -> object:
+    from rdukit_platform.jobs.service import default_tiles
+
+    return default_tiles("train")
+
+
+def _children() -> object:
+    from rdukit_platform.settings import current_home
+    from rdukit_platform.up.children import list_children
+
+    return [child.name for child in list_children(current_home(), 3)]
+
+
+def _state() -> object:
+    from rdukit_runtime.paths import node_paths
+
+    return node_paths()
+
+
+def _credentials() -> object:
+    from rdukit_modelbox.image.push import _docker_config
+
+    return _docker_config()
+
+
+def _kernel_cache() -> object:
+    from rdukit_compiler.backend.kernel_cache import open_kernel_cache
+
+    return vars(open_kernel_cache("v"))
+
+
+def _client() -> object:
+    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.settings import current_home
+
+    current_home().token_file.write_text("from the home folder")
+    http = ApiClient.of_home()._http
+    return str(http.base_url), http.headers["authorization"]
+
+
+def _limits() -> object:
+    from rdukit_runtime.isolation.cgroup import CgroupGuard
+
+    return CgroupGuard.by_settings("somebody", 4)._limits
+
+
+def _daemon_log() -> object:
+    from rdukit.settings import home_folder
+    from rdukit_runtime.log_files import configure_daemon_log
+
+    root = logging.getLogger()
+    level, handler = root.level, configure_daemon_log(home_folder() / "snd.log")
+    root.removeHandler(handler)
+    root.setLevel(level)
+    handler.close()
+    return handler.level
+
+
+def _log_file() -> object:
+    from rdukit.settings import home_folder
+    from rdukit_runtime.log_files import _log_file
+
+    made = _log_file(home_folder() / "sn.log", 0o600)
+    return {name: value for name, value in vars(made).items() if isinstance(value, int)}
+
+
+#: Setting → value that a test gives, and what is other then.
+EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
+    "artifacts.max_ratio": ("7", _max_ratio),
+    "artifacts.max_unpacked_bytes": ("7", _max_ratio),
+    "broker.url": ("redis://elsewhere:1", _home("broker_url")),
+    "compile.kernel_cache_mib": ("7", _kernel_cache),
+    "database.url": ("sqlite:////tmp/other.sqlite", _home("database_url")),
+    "job.tiles": ("7", _default_tiles),
+    "snd.state": ("/tmp/other", _state),
+    "up.node": ("0", _children),
+    "box.registry_config": (str(CHECKOUT / "docs" / "operators.json"), _credentials),
+    "gateway.url": ("http://elsewhere:1", _client),
+    "isolation.memory_bytes": ("7", _limits),
+    "isolation.pids": ("7", _limits),
+    "log.daemon_level": ("ERR", _daemon_log),
+    "log.keep": ("7", _log_file),
+    "log.max_bytes": ("7", _log_file),
+    "token": ("another", _client),
+    "worker.box_command": ("other command", _box_command),
+}
+
+
+def settings() -> dict[str, Setting[Any]]:
+    """All that ``docs/settings.md`` lists, by name; those of one name in two parts are one."""
+    spec = importlib.util.spec_from_file_location("docs_script", CHECKOUT / "scripts" / "docs.py")
+    assert spec is not None and spec.loader is not None
+    docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs)
+    found = [*CORE_SETTINGS, *(each for name in docs.SETTINGS_MODULES for each in docs.module_settings(name))]
+    return {setting.name: setting for setting in found}
+
+
+SETTINGS: Final = settings()
+
+
+@cache
+def defined() -> dict[tuple[str, str], str]:
+    """(module, constant) → the name of its setting."""
+    found = {}
+    for module, tree in modules():
+        for node in tree.body:
+            if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Call):
+                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                first = node.value.args[0] if node.value.args else None
+                if isinstance(node.value.func, ast.Name) and node.value.func.id == "Setting":
+                    assert isinstance(target, ast.Name) and isinstance(first, ast.Constant)
+                    found[module, target.id] = str(first.value)
+    return found
+
+
+@cache
+def modules() -> tuple[tuple[str, ast.Module], ...]:
+    """Every module of ours that knows a setting."""
+    files = [(path, path.read_text()) for root in ROOTS for path in sorted((CHECKOUT / root).rglob("*.py"))]
+    return tuple(
+        (".".join(path.relative_to(CHECKOUT).with_suffix("").parts[1:]), ast.parse(text))
+        for path, text in files
+        if "etting" in text
+    )
+
+
+def resolved() -> Iterator[str]:
+    """Names of settings that are given to ``resolve`` somewhere, each followed to the module that defines it."""
+    for module, tree in modules():
+        origins = {name: (module, name) for there, name in defined() if there == module}
+        aliases: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                origins |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+                aliases |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "resolve"):
+                continue
+            given = node.args[0]
+            if isinstance(given, ast.Attribute) and isinstance(given.value, ast.Name):
+                place = aliases.get(given.value.id, ""), given.attr
+            else:
+                place = origins.get(getattr(given, "id", ""), ("", ""))
+            if place in defined():
+                yield defined()[place]
+
+
+def test_every_setting_is_resolved_somewhere() -> None:
+    # The settings file's own place is read before there is a file to resolve others from.
+    assert set(SETTINGS) - set(resolved()) - {"config"} == set()
+
+
+def test_every_setting_has_another_value_in_a_test_or_a_reason_why_not() -> None:
+    text = "\n".join(
+        path.read_text()
+        for path in (CHECKOUT / "tests").rglob("*.py")
+        if path != Path(__file__) and "charts" not in path.parts
+    )
+    constants: dict[str, set[str]] = {}
+    for (module, constant), name in defined().items():
+        constants.setdefault(name, set()).add(rf"from {re.escape(module)} import [^\n]*\b{constant}\b")
+    tested = {
+        name
+        for name, setting in SETTINGS.items()
+        if re.search(rf"\b{setting.variable}\b", text) or any(re.search(p, text) for p in constants[name])
+    }
+    assert set(SETTINGS) - tested - set(EFFECTS) - set(WITHOUT_TEST) == set(), "give it another value in a test"
+    assert set(WITHOUT_TEST) & (tested | set(EFFECTS)) == set(), "a test has come: take the reason out"
+    assert set(WITHOUT_TEST) | set(EFFECTS) <= set(SETTINGS), "there is no such setting any more"
+
+
+@pytest.mark.parametrize("name", sorted(EFFECTS))
+def test_another_value_changes_what_the_setting_is_for(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    monkeypatch.delenv(SETTINGS[name].variable, raising=False)
+    value, effect = EFFECTS[name]
+    before = effect()
+    monkeypatch.setenv(SETTINGS[name].variable, value)
+    assert effect() != before
+
+
+def test_the_vendors_timeout_of_collectives_is_ours(tmp_path: Path) -> None:
+    assert {name: setting.also for name, setting in SETTINGS.items() if setting.also} == {
+        "distributed.timeout_s": "CCL_TIMEOUT"
+    }
+    environ = {"RDUKIT_HOME": str(tmp_path), "CCL_TIMEOUT": "30"}
+    assert resolve(SETTINGS["distributed.timeout_s"], environ=environ) == 30.0
