@@ -62,8 +62,10 @@ def run(
     name = load_box(file).name
     folder = state or home_folder() / "boxes" / name
 
-    def tell(rest: str, grpc: str) -> None:
+    def tell(rest: str, grpc: str, kernels: str) -> None:
         if announce is None:
+            if kernels:
+                click.echo(f"kernels: {kernels}", err=True)
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
 
     serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent, pef, checkpoint, tell))

@@ -55,8 +55,8 @@ class ServeOptions:
     #: Served from the beginning; a PEF without parameters needs no checkpoint.
     pef: str | None = None
     checkpoint: str | None = None
-    #: Hears the REST URL and the gRPC address once the box is ready.
-    tell: Callable[[str, str], object] = lambda rest, grpc: None
+    #: Hears the REST URL, the gRPC address and which kernels the served model runs once the box is ready.
+    tell: Callable[[str, str, str], object] = lambda rest, grpc, kernels: None
 
 
 def serve(options: ServeOptions) -> None:
@@ -92,7 +92,9 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     gc.collect()
     gc.freeze()
     wires.app.control()  # while nobody asks for it yet
-    options.tell(wires.rest_url, wires.grpc_address)
+    current = service.models.repository.current
+    kernels = current.signature.properties.get("kernels", "") if current is not None else ""
+    options.tell(wires.rest_url, wires.grpc_address, kernels)
     logger.info("box ready box=%s rest=%s grpc=%s", service.box.name, wires.rest_url, wires.grpc_address)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({wires.serving, stopping}, return_when=asyncio.FIRST_COMPLETED)

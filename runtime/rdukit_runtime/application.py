@@ -41,7 +41,7 @@ class Application(Closable):
 
     def __init__(
         self, loaded: LoadedPef, lease: NodeLease, kernels: Mapping[str, Kernel], native: frozenset[str],
-        device: torch.device = CPU,
+        device: torch.device = CPU, why_portable: str = "",
     ) -> None:  # fmt: skip
         self.path = loaded.path
         self.pef: Pef = loaded.pef
@@ -49,6 +49,8 @@ class Application(Closable):
         #: Digests of the kernels that run as native libraries, and how many they are.
         self.native_digests = native
         self.native_kernels = len(native)
+        #: Which kernels run, in words: native libraries or generated code, and why.
+        self.kernels_told = tell_kernels(len(native), len(loaded.kernels), why_portable)
         _, size = persistent_layout(self.pef)
         self._region = lease.allocate("persistent", max(size, 1))
         self._threads = LeasedThreads(lease.cores)
@@ -149,6 +151,13 @@ class Application(Closable):
             self.close()
 
 
+#: Why a PEF has none.
+_NO_LIBRARIES = (
+    "the PEF has no libraries: it was compiled without a C++ compiler, with RDUKIT_KERNELS=portable or in mode o0; "
+    "build them with rdukit pef build"
+)
+
+
 def open_application(
     path: Path | str, name: str, arch: str | None = None, launch: str | None = None,
     build: Callable[[KernelGraph], Kernel] | None = None,
@@ -181,9 +190,9 @@ def open_application(
             logger.warning("runs on the host pef=%s section=%s reason=%s", loaded.path.name, section.name, section.why)
     try:
         lease.page.enter(PROGRAM_LOAD)
-        kernels, native = _load_kernels(loaded, build, device)
+        kernels, native, why = _load_kernels(loaded, build, device)
         lease.page.enter(HOST)
-        return Application(loaded, lease, kernels, native, device)
+        return Application(loaded, lease, kernels, native, device, why)
     except BaseException:
         lease.release()
         raise
@@ -193,14 +202,27 @@ def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
     return open_lease(name, arch=pef.arch, tiles=pef.num_tiles, memory_bytes=lease_bytes(pef), launch=launch)
 
 
+def tell_kernels(native: int, total: int, why_portable: str) -> str:
+    """Which kernels run, for people. Pure.
+
+    Args:
+        why_portable: why none is native; empty where some are, or where nothing hinders.
+    """
+    if native == total:
+        return f"native: all {total}"
+    if native:
+        return f"native: {native} of {total}; the others have no native form or could not be built"
+    return f"portable: {why_portable}"
+
+
 def _load_kernels(
     loaded: LoadedPef, build: Callable[[KernelGraph], Kernel] | None, device: torch.device
-) -> tuple[dict[str, Kernel], frozenset[str]]:
-    """Kernels by digest, native where that is possible and ``build`` is None, and which are."""
+) -> tuple[dict[str, Kernel], frozenset[str], str]:
+    """Kernels by digest, native where that is possible and ``build`` is None, which are, and why none is."""
     if build is not None:
-        return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset()
+        return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset(), "asked for"
     if device.type != "cpu":
-        return _load_elsewhere(loaded, device), frozenset()
+        return _load_elsewhere(loaded, device), frozenset(), f"they run on {device}"
     reason = why_not_native(loaded.pef, loaded.natives_trusted) if loaded.natives else None
     if reason is not None:
         logger.warning("native kernels not used pef=%s reason=%s; running generated code", loaded.path.name, reason)
@@ -213,7 +235,7 @@ def _load_kernels(
         )
         for digest, graph in loaded.kernels.items()
     }
-    return kernels, frozenset(natives)
+    return kernels, frozenset(natives), reason or _NO_LIBRARIES
 
 
 def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel]:

@@ -63,8 +63,8 @@ def plan_installation(root: Path, python: Path, node: NodeSpec) -> Plan:
     files[CONFIG] = PlannedFile(_SETTINGS.format(platform=node.platform).encode(), is_kept=True)
     files[f"etc/systemd/system/{SND_UNIT}"] = PlannedFile(snd_unit(places).encode())
     files[f"etc/systemd/system/{EXPORTER_UNIT}"] = PlannedFile(exporter_unit(places).encode())
-    words = b"Collectives here need no topology database. The file is here for containers that bind it.\n"
-    files["var/lib/sambaflow/ccl/ccl_config.db"] = PlannedFile(words)
+    note = b"Collectives here need no topology database. The file is here for containers that bind it.\n"
+    files["var/lib/sambaflow/ccl/ccl_config.db"] = PlannedFile(note)
     files["opt/sambaflow/runtime/VERSION"] = PlannedFile(f"{__version__}\n".encode())
     pef_version = ".".join(str(part) for part in FORMAT_VERSION)
     files["opt/sambaflow/pef/VERSION"] = PlannedFile(f"{pef_version}\n".encode())

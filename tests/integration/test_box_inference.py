@@ -178,6 +178,12 @@ def test_tritonclient_works_unchanged(served: Served, wire: str) -> None:
     client.close()
 
 
+def test_a_box_says_which_kernels_it_runs_and_why(served: Served) -> None:
+    told = served.http.get("/v2/models/mlp").json()["properties"]["kernels"]
+    assert told.startswith("portable: the PEF has no libraries") and "rdukit pef build" in told
+    assert f"kernels={told}" in served.box.logs()
+
+
 def test_json_in_gives_json_out_and_says_where_the_time_went(served: Served) -> None:
     answer = served.infer({**request(shape=[2, 64], data=[ROW, ROW]), "outputs": [{"name": "logits"}]})
     value = answer.json()

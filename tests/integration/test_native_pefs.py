@@ -192,6 +192,35 @@ def test_two_leases_at_once_on_one_node_give_equal_numbers(site: Site, expected:
         assert (ran["losses"], ran["parameters"]) == (expected.losses, expected.parameters)
 
 
+def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
+    site: Site, expected: Ran, tmp_path: Path
+) -> None:
+    home = {"RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_NODE": "private", "RDUKIT_SND_SOCKET": ""}
+    foreign = site.run(**home)
+    assert foreign.native_kernels == 0
+    assert (
+        "not built by this installation, and a library is code; build them here with rdukit pef build" in foreign.stderr
+    )
+    built = tmp_path / "built" / "small.pef"
+
+    def build(**more: str) -> "subprocess.CompletedProcess[str]":
+        words = ["pef", "build", "--pef", str(site.pef), "--output", str(built)]
+        command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
+        how = {"RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_COMPILE_ROUTES": "bf16=f32,f32=blas"}
+        environ = environment(site.daemon.home, **home, **how, **more)
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
+
+    refused = build(PATH=str(tmp_path))
+    assert refused.returncode != 0 and "no C++ compiler was found" in refused.stderr
+    assert not built.exists()
+    done = build()
+    assert done.returncode == 0, done.stderr
+    assert f"{expected.native_kernels} of {expected.native_kernels} kernels are native" in done.stderr
+    ran = site.run(built, **home)
+    assert ran.native_kernels == expected.native_kernels
+    assert (ran.losses, ran.parameters) == (expected.losses, expected.parameters)
+
+
 def test_libraries_of_another_installation_are_not_loaded_and_the_numbers_are_the_same(
     site: Site, expected: Ran, tmp_path: Path
 ) -> None:

@@ -145,7 +145,8 @@ def properties_of(application: Application, seconds: float) -> dict[str, str]:
     pef = application.pef
     return {
         "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
-        "native_kernels": str(application.native_kernels), "threads": str(application.threads),
+        "native_kernels": str(application.native_kernels), "kernels": application.kernels_told,
+        "threads": str(application.threads),
         "tiles": ",".join(application.lease.tiles), "device": str(application.program.device),
         "load_seconds": f"{seconds:.3f}",
     }  # fmt: skip

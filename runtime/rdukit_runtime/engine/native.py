@@ -155,11 +155,16 @@ def take_handles(handles: Any, slots: Sequence[int]) -> list[torch.Tensor]:
 def why_not_native(pef: Pef, trusted: bool) -> str | None:
     """The reason why the PEF's libraries cannot be used here; None if they can."""
     if pef.torch_version != torch.__version__:
-        return f"they were built for torch {pef.torch_version}, this is {torch.__version__}"
+        return (
+            f"they were built for torch {pef.torch_version}, this is {torch.__version__}; build them here with "
+            "rdukit pef build"
+        )
     if pef.cpu_capability != (here := native_signature()):
-        return f"they were built for processor {pef.cpu_capability}, this is {here}; compile again to have them"
+        return (
+            f"they were built for processor {pef.cpu_capability}, this is {here}; build them here with rdukit pef build"
+        )
     if not trusted:
-        return "they were not built by this installation, and a library is code"
+        return "they were not built by this installation, and a library is code; build them here with rdukit pef build"
     return None
 
 
