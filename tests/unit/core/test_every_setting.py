@@ -35,7 +35,6 @@ WITHOUT_TEST: Final = {
     "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
     "gateway.host": "tests bind the loopback address only",
-    "job.max_losses": _ARGUMENT + "max_losses of the transitions",
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.folder": "tests run snprof, which sets it",
     "scheduler.poll_s": _DURATION,
@@ -46,7 +45,6 @@ WITHOUT_TEST: Final = {
     "precision": _ARGUMENT + "--precision of a compile",
     "snd.rdu_reset_s": _DURATION,
     "worker.box_environment": _ARGUMENT + "the rules for a box that is a container; resolving it needs an engine",
-    "worker.slots": "it is the concurrency of a worker process, which Celery keeps",
     "worker.start_s": _DURATION,
 }  # fmt: skip
 

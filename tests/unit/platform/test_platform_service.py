@@ -129,6 +129,20 @@ def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
     assert (job.state, job.reason, job.error) == ("failed", "attempts-exhausted", ERROR)
 
 
+def test_a_job_whose_attempts_are_lost_again_and_again_has_an_end(
+    database: Database, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_JOB_MAX_LOSSES", "2")
+    job_id = submit(database, tenant, max_attempts=1)
+    for now in (10.0, 20.0):
+        begin(database, job_id, now)
+        with database.write() as session:
+            assert execution.expire_attempts(session, 1.0, now + LEASE_S + 1) == 1
+            execution.queue_due_jobs(session, now + LEASE_S + 3)
+    job = read(database, job_id)
+    assert (job.state, job.reason, job.failures, job.losses) == ("failed", "attempts-exhausted", 0, 2)
+
+
 def test_a_retry_waits_for_its_time(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     ticket = begin(database, job_id)
