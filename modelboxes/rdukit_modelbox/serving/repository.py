@@ -34,6 +34,10 @@ class Repository:
         self.versions: dict[str, ModelVersion] = {}
         #: The version that answers requests that name none.
         self._current = ""
+        #: The last that did, loaded or not.
+        self._latest = ""
+        #: The version that is loaded, and has not been asked to answer yet.
+        self._probed = ""
         self._next = 1
         self._swapping = asyncio.Lock()
         self._draining: set[asyncio.Task[None]] = set()
@@ -63,7 +67,7 @@ class Repository:
         found = [
             number
             for number, each in self.versions.items()
-            if each.state is VersionState.LOADING and version in ("", number)
+            if (each.state is VersionState.LOADING or number == self._probed) and version in ("", number)
         ]
         return f"is loading (version {', '.join(found)})" if found else None
 
@@ -71,6 +75,11 @@ class Repository:
     def current(self) -> ModelVersion | None:
         """The version that answers requests that name none."""
         return self.versions.get(self._current)
+
+    @property
+    def latest(self) -> ModelVersion | None:
+        """The version that answered last, or answers, requests that name none; a failed load is none."""
+        return self.versions.get(self._latest)
 
     def ready_versions(self) -> list[str]:
         """Versions that answer."""
@@ -100,6 +109,7 @@ class Repository:
                 former, self.versions[number] = None, fresh
             try:
                 await fresh.load()
+                self._probed = number
                 reason = await fresh.why_not_ready(PROBE_S)
                 if reason:
                     raise InvalidArgument(f"version {number} was loaded but does not answer: {reason}")
@@ -112,12 +122,14 @@ class Repository:
                     del self.versions[number]
                 await fresh.unload(0)
                 raise
+            finally:
+                self._probed = ""
             self._next = max(self._next, int(number) + 1)
             before = former or self.current
             self.versions[number] = fresh
             if not switch:
                 return fresh
-            self._current = number
+            self._current = self._latest = number
             logger.info("version switched model=%s version=%s pef=%s", self.name, number, pef)
             if before is not None and before is not fresh and (before is former or not keep):
                 self._drain(before)

@@ -34,7 +34,7 @@ async def load_model(
     if not isinstance(keep, bool):
         raise InvalidArgument(f"parameter 'keep_others' {keep!r} is not legal; legal: true or false")
     named = repository.versions.get(given.get("version", ""))
-    newest = named or repository.current or next(reversed(repository.versions.values()), None)
+    newest = named or repository.current or repository.latest
     if "pef" in given:
         pef = await _existing("pef", given["pef"], resolve_path)
         checkpoint = await _existing("checkpoint", given["checkpoint"], resolve_path) if "checkpoint" in given else None
