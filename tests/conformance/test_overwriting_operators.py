@@ -1,5 +1,6 @@
 """In-place operators: of every kind, spelled in every way, and with the dtype of what they overwrite."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,14 @@ def comparisons(s: Any, x: Any) -> Any:
 @pytest.mark.parametrize("function", [to_powers, floats_into_integers, into_narrow_floats, comparisons])
 def test_what_is_overwritten_keeps_its_dtype(function: Forward, mode: str, tmp_path: Path) -> None:
     check(function, tmp_path, optim_level=mode)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_whole_number_to_a_whole_power_is_one_in_native_kernels_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_KERNELS", "native")
+    check(lambda s, x: torch.ldexp(s.lin(x), torch.tensor(2)), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -61,8 +61,18 @@ def _zeros(size: Sequence[int], **options: Any) -> torch.Tensor:
     return torch.zeros(size, **options)
 
 
-#: Operators that only mark a tensor → what computes it.
+def _whole_power(base: complex, exponent: torch.Tensor) -> Any:
+    """A whole number to the power of whole numbers: inductor's C interface hands the number on as a float, and reads
+    the floats that come of it as whole numbers.
+    """
+    if not isinstance(base, int) or exponent.is_floating_point() or exponent.is_complex():
+        return NotImplemented
+    return torch.pow(torch.full_like(exponent, base, dtype=torch.int64), exponent)
+
+
+#: Operators that only mark a tensor, or that kernels would mistake → what computes it.
 _MATERIALISED: Final[Mapping[Any, Callable[..., Any]]] = {
+    torch.ops.aten.pow.Scalar: _whole_power,
     torch.ops.aten._conj.default: _conjugate,
     torch.ops.aten._neg_view.default: torch.neg,
     torch.ops.aten._efficientzerotensor.default: _zeros,
