@@ -161,6 +161,11 @@ class Administration:
             except RdukitError as error:
                 logger.warning("event=scenario-step-failed step=%s reason=%s", step, error.message)
 
+    def clock_stepped(self, seconds: float) -> None:
+        """The wall clock was set by ``seconds``: steps of scenarios and resets are as far away as before."""
+        self._steps = [(when + seconds, order, step) for when, order, step in self._steps]  # as good a heap
+        self.faults.clock_stepped(_ns(seconds))
+
     def _clear(self, number: int, message: Message, now: float) -> Answer:
         by = self._check_admin(number, "clear")
         row, returned, outcome = self.faults.clear(message.text("fault"), by, self._owner_of, _ns(now))

@@ -139,6 +139,15 @@ class NodeDaemon:
         due = [when for when in (self._line.next_deadline(), self.administration.next_step_at()) if when is not None]
         return min(due, default=None)
 
+    def clock_stepped(self, seconds: float) -> None:
+        """The wall clock was set forward, or back, by ``seconds``: what is due stays as far away as it was.
+
+        Times that are written down are those of the wall clock; how long something lasts is not its business.
+        """
+        self._started_at += seconds
+        self._line.shift(seconds)
+        self.administration.clock_stepped(seconds)
+
     def tick(self, now: float) -> None:
         """Do what is due: requests that waited too long, steps of a scenario."""
         self.administration.run_due_steps(now)

@@ -66,6 +66,10 @@ class Journal:
             return max(0.0, self._written_at + _GATHER_S - now)
         return None
 
+    def clock_stepped(self, seconds: float) -> None:
+        """The wall clock was set by ``seconds``: the next write is as far away as before."""
+        self._written_at += seconds
+
     def close(self, now: float) -> None:
         """Write the rest and close the database, marked as closed in order."""
         self._stopping.set()

@@ -44,6 +44,8 @@ _MAX_SOCKET_PATH: Final = 107
 _JSON: Final = json.JSONEncoder(separators=(",", ":"))
 #: Connections that wait to be accepted: clients come in bursts, and a longer line costs nothing.
 _BACKLOG: Final = 1024
+#: Two readings of clocks are never of the same instant; what is more than this is a step.
+_CLOCK_TOLERANCE_S: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class SndServer:
         self._journal = journal
         self._listener = listener
         self._clock = clock
+        #: Of the wall clock above the monotonic one, when the daemon was told last.
+        self._clock_offset = clock.now() - clock.monotonic()
         self._selector = selectors.DefaultSelector()
         self._peers: dict[int, _Peer] = {}
         self._next_number = 1
@@ -150,26 +154,26 @@ class SndServer:
         """The end of the parent process ends ``serve``."""
         descriptor = os.pidfd_open(os.getppid())
         self._watched.append(descriptor)
-        self._selector.register(descriptor, selectors.EVENT_READ, lambda: self._stop("its parent process ended"))
+        self._selector.register(descriptor, selectors.EVENT_READ, lambda: self.stop("its parent process ended"))
 
     def serve(self) -> str:
         """Serve until stopped; every lease has ended then. Returns why it stopped."""
         try:
             while self._stop_reason is None:
-                due = self.daemon.next_deadline()
-                for key, _ in self._selector.select(self._patience(due)):
+                for key, _ in self._selector.select(self._patience(self._now())):
                     callback: Callable[[], None] = key.data
                     callback()
-                now = self._clock.now()
+                now = self._now()
+                due = self.daemon.next_deadline()
                 if due is not None and due <= now:
                     self.daemon.tick(now)
                 self._send_ready()
                 if self._journal is not None:
                     self._journal.write(now, must=False)
         finally:
-            self.daemon.stop(self._clock.now())
+            self.daemon.stop(self._now())
             if self._journal is not None:
-                self._journal.close(self._clock.now())
+                self._journal.close(self._now())
             for peer in list(self._peers.values()):
                 self._close(peer)
             self._selector.close()
@@ -179,12 +183,26 @@ class SndServer:
                 os.close(descriptor)
         return self._stop_reason
 
-    def _patience(self, due: float | None) -> float | None:
+    def _now(self) -> float:
+        """The wall clock's time. The daemon has been told if somebody set that clock."""
+        now = self._clock.now()
+        offset = now - self._clock.monotonic()
+        step = offset - self._clock_offset
+        if abs(step) > _CLOCK_TOLERANCE_S:
+            logger.warning("event=clock-step seconds=%.3f", step)
+            self._clock_offset = offset
+            self.daemon.clock_stepped(step)
+            if self._journal is not None:
+                self._journal.clock_stepped(step)
+        return now
+
+    def _patience(self, now: float) -> float | None:
         """Seconds until something is due; ``None``: nothing is."""
-        pause = None if self._journal is None else self._journal.due_in(self._clock.now())
+        due = self.daemon.next_deadline()
+        pause = None if self._journal is None else self._journal.due_in(now)
         if due is None:
             return pause
-        wait = max(0.0, due - self._clock.now())
+        wait = max(0.0, due - now)
         return wait if pause is None else min(wait, pause)
 
     def _send_ready(self) -> None:
@@ -196,13 +214,14 @@ class SndServer:
                 self._answer(peer, answer)
                 self._work(peer)
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """End ``serve`` after what it does at present. Only in its thread, or if something wakes it."""
         self._stop_reason = reason
 
     def _on_signal(self, receiver: int) -> None:
         wanted = [n for n in os.read(receiver, 64) if n in (signal.SIGTERM, signal.SIGINT)]
         if wanted:
-            self._stop(signal.Signals(wanted[0]).name)
+            self.stop(signal.Signals(wanted[0]).name)
 
     def _accept(self) -> None:
         try:
@@ -251,7 +270,7 @@ class SndServer:
             if len(line) > MAX_REQUEST_BYTES:
                 self._refuse_length(peer)
                 continue
-            answer = self.daemon.handle(peer.number, line, self._clock.now())
+            answer = self.daemon.handle(peer.number, line, self._now())
             if answer is None:
                 peer.is_waiting = True
             else:
@@ -271,7 +290,7 @@ class SndServer:
 
     def _answer(self, peer: _Peer, answer: Answer) -> None:
         if answer.is_durable and self._journal is not None:
-            self._journal.write(self._clock.now())
+            self._journal.write(self._now())
         grant = answer.grant
         if grant is None:
             self._send(peer, _encode(answer.body), None)
@@ -322,7 +341,7 @@ class SndServer:
         if peer.descriptor is not None:
             os.close(peer.descriptor)
             peer.descriptor = None
-        self.daemon.disconnected(peer.number, self._clock.now())
+        self.daemon.disconnected(peer.number, self._now())
 
 
 def _encode(body: object) -> bytes:

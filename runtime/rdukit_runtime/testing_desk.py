@@ -19,7 +19,7 @@ ADMIN_TOKEN = "secret of the node"
 class Desk:
     """A daemon, a clock, and connections that speak to it."""
 
-    def __init__(self, platform: str = "TEST-1") -> None:
+    def __init__(self, platform: str = "TEST-1", rdu_reset_s: float = 0) -> None:
         self.clock = FakeClock()
         ids, uuids = count(1), count(1)
         node = find_node(platform)
@@ -29,7 +29,7 @@ class Desk:
             version="0",
             started_at=self.clock.now(),
             new_identity=lambda: (f"L{(n := next(ids))}", f"token-{n}"),
-            faults=FaultMachine(node, lambda: f"uuid-{next(uuids)}"),
+            faults=FaultMachine(node, lambda: f"uuid-{next(uuids)}", rdu_reset_ns=int(rdu_reset_s * 1e9)),
             admin_token=ADMIN_TOKEN,
         )
 

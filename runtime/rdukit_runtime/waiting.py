@@ -107,6 +107,13 @@ class WaitingLine:
                 settled.append(Settled(connection, waiting.request, refusal))
         return settled
 
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set by ``seconds``: everybody waits as long as before."""
+        for connection, waiting in self._line.items():
+            self._line[connection] = replace(
+                waiting, since=waiting.since + seconds, deadline=waiting.deadline + seconds
+            )
+
     def next_deadline(self) -> float | None:
         """When the next one has waited long enough; ``None`` if nobody waits."""
         return min((waiting.deadline for waiting in self._line.values()), default=None)

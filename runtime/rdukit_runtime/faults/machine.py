@@ -167,6 +167,10 @@ class FaultMachine:
         self._consequences.finish_due(gathering, owner_of, now_ns)
         return gathering.outcome(self._books.faults)
 
+    def clock_stepped(self, nanoseconds: int) -> None:
+        """The wall clock was set by so many nanoseconds: what is under way is due as much later, or earlier."""
+        self._rdus.shift_resets(nanoseconds)
+
     def clear(self, fault_uuid: str, by: str, owner_of: OwnerOf, now_ns: int) -> tuple[FaultRow, str | None, Outcome]:
         """End a fault and initialise its component again. If the cause is still there the fault comes back.
 

@@ -1,7 +1,7 @@
 """The operational state of each RDU: the table of ``words`` applied to what active faults take out of service."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rdukit.hardware import NodeSpec
@@ -68,6 +68,11 @@ class RduStates:
                     found |= losses.tiles
             self._unusable = frozenset(found)
         return self._unusable
+
+    def shift_resets(self, nanoseconds: int) -> None:
+        """The wall clock was set by so many nanoseconds: resets under way take as long as before."""
+        for rdu, reset in self.resets.items():
+            self.resets[rdu] = replace(reset, due_ns=reset.due_ns + nanoseconds)
 
     def begin_reset(self, rdu: int, reset: Reset, reason: str, now_ns: int) -> None:
         """The RDU is PENDING from now on."""
