@@ -5,7 +5,7 @@ import random
 
 from rdukit.hardware import NodeSpec
 from rdukit_runtime.faults.register import Hits, Suspect, fault
-from rdukit_runtime.faults.words import Severity
+from rdukit_runtime.faults.words import Action, Severity
 from rdukit_runtime.inventory import ComponentKind
 
 
@@ -16,11 +16,13 @@ from rdukit_runtime.inventory import ComponentKind
     error_desc="error of the host's PCIe port to an RDU",
     cause="The card or cable between host and RDU, or the host's own port.",
     signs="Programs on the RDU end with HwException.",
-    effect="Transfers between host and RDU were lost: every program on the RDU fails.",
+    effect="Transfers between host and RDU were lost: every program on the RDU fails. "
+    "The RDU is unavailable until the port is repaired.",
     suggestion="Reseat cable and card in the order of the suspect list, then reboot the host.",
     fault_type="FTYPE_HOST_PCIE",
     fault_desc="the host's PCIe port to an RDU fails",
     severity=Severity.CRITICAL,
+    action=Action.RETIRE_RDU,
     hits=Hits.RDU,
     exception_code="hardware-error",
     persists=True,

@@ -7,10 +7,11 @@ import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import GIB, find_node
+from rdukit_runtime.faults.catalogue import fault_classes
 from rdukit_runtime.faults.machine import FaultMachine
 from rdukit_runtime.faults.model import Injection, Owner, Policy, Snapshot, nobody
 from rdukit_runtime.faults.words import Action, HangEvent, HangOutcome, RduState, Severity
-from rdukit_runtime.inventory import Health, Presence, components
+from rdukit_runtime.inventory import ComponentKind, Health, Presence, components
 
 NODE = find_node("SN30-8")
 RDU = "/NODE/XRDU_0/RDU_0"
@@ -214,6 +215,30 @@ def test_a_policy_can_make_errors_retire_an_rdu(make: MakeMachine) -> None:
     assert [hit.code for hit in outcome.interrupts] == ["hardware-error"] * 2
     (fault,) = machine.active_faults()
     assert fault.severity is Severity.CRITICAL and fault.recovery_act
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        entry.name
+        for entry in fault_classes().values()
+        if entry.severity is Severity.CRITICAL and entry.persists and entry.kind is not ComponentKind.NODE
+    ],
+)
+def test_an_rdu_with_a_critical_fault_whose_cause_stays_is_not_granted_until_it_is_repaired(
+    make: MakeMachine, name: str
+) -> None:
+    machine = make()
+    machine.inject([Injection(name, RDU)], owner_of, NOW)
+    assert machine.op_states()[0].state is RduState.UNAVAILABLE
+    tiles = machine.node.chip.tiles
+    assert machine.unusable_tiles() == frozenset(range(tiles)), "this RDU's, and no other's"
+    (fault,) = machine.active_faults(RDU)
+    _, returned, _ = machine.clear(fault.fault_uuid, "root", nobody, NOW)
+    assert returned and machine.unusable_tiles(), "the cause is still there"
+    machine.repair(RDU, "root", NOW)
+    assert machine.unusable_tiles() == frozenset() and machine.is_healthy
+    machine.validate()
 
 
 def test_of_several_events_none_happens_if_one_is_not_legal(make: MakeMachine) -> None:
