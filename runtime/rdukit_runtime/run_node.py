@@ -7,20 +7,21 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rdukit import __version__
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import RdukitError
+from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.files import sha256_of, write_json_atomic
 from rdukit.hardware import NodeSpec
 from rdukit.settings import resolve
 from rdukit_runtime.allocator import Allocator
 from rdukit_runtime.daemon import NodeDaemon
 from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection
+from rdukit_runtime.faults.model import Injection, Snapshot
+from rdukit_runtime.faults.salvage import Salvage, put_back, set_aside
 from rdukit_runtime.faults.store import FaultStore
 from rdukit_runtime.inventory import find_component, serial_number
 from rdukit_runtime.isolation.cgroup import CgroupGuard
@@ -115,18 +116,21 @@ def _raise_descriptor_limit() -> None:
 def _open_daemon(
     options: NodeOptions, paths: NodePaths, clock: Clock, guard: CgroupGuard
 ) -> tuple[NodeDaemon, FaultStore]:
-    store = FaultStore.open(paths.database)
-    try:
-        snapshot = store.load()
-        now_ns = int(clock.now() * 1e9)
-        faults = FaultMachine(
+    now_ns = int(clock.now() * 1e9)
+
+    def machine_of(snapshot: Snapshot) -> FaultMachine:
+        machine = FaultMachine(
             options.platform,
             new_uuid,
             now_ns=now_ns,
             rdu_reset_ns=int(resolve(SND_RDU_RESET_S) * 1e9),
             serial_of=lambda path: serial_number(options.name, find_component(options.platform, path)),
         )
-        faults.restore(snapshot, now_ns)
+        machine.restore(snapshot, now_ns)
+        return machine
+
+    store, faults, salvage = _open_store(paths.database, machine_of, clock.now())
+    try:
         daemon = NodeDaemon(
             Allocator(options.platform, options.max_applications),
             name=options.name,
@@ -142,10 +146,38 @@ def _open_daemon(
             daemon.administration.remember_application(row)
         if not store.was_closed_in_order:
             daemon.administration.tell(Injection("daemon-restart", "/NODE"), clock.now())
+        if salvage is not None:
+            daemon.administration.tell(Injection("database-damaged", "/NODE", data=salvage.as_data()), clock.now())
     except BaseException:
         store.close()
         raise
     return daemon, store
+
+
+def _open_store(
+    path: Path, machine_of: Callable[[Snapshot], FaultMachine], now: float
+) -> tuple[FaultStore, FaultMachine, Salvage | None]:
+    """The database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
+    try:
+        store = FaultStore.open(path)
+        try:
+            return store, machine_of(store.load()), None
+        except BaseException:
+            store.close()
+            raise
+    except InvalidArgument as error:
+        if not error.detail.get("is_damaged"):
+            raise
+        reason = str(error.detail["reason"])
+    salvage = set_aside(path, reason, now)
+    try:
+        machine = machine_of(salvage.snapshot)
+    except (RdukitError, ValueError, KeyError, IndexError):  # rows that can be read, and contradict each other
+        salvage = replace(salvage, snapshot=Snapshot())
+        machine = machine_of(salvage.snapshot)
+    store = FaultStore.open(path)
+    put_back(salvage, store, int(now * 1e9))
+    return store, machine, salvage
 
 
 @contextlib.contextmanager

@@ -27,3 +27,21 @@ from rdukit_runtime.inventory import ComponentKind
 def draw_restart(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     """Nothing beside the component."""
     return {}
+
+
+@fault(
+    "database-damaged",
+    kind=ComponentKind.NODE,
+    error_type="ETYPE_SNFM_DATABASE",
+    error_desc="the fault database was damaged and was set aside",
+    cause="The disk or file system, a copy while the node was running, or somebody who wrote into the file.",
+    signs="Beside the database is a file snfm.db.damaged-…; the error's data has its name and how many rows were kept.",
+    effect="Errors, faults and accounting that could not be read are missing; what is broken may be unknown.",
+    suggestion="Check the disk; inject or repair what the node no longer knows. Keep or delete the file set aside.",
+    fault_type="FTYPE_SNFM_DATABASE",
+    fault_desc="the fault database was damaged; the node started with what could be read",
+    severity=Severity.MAJOR,
+)
+def draw_database(random_: random.Random, node: NodeSpec) -> dict[str, object]:
+    """Nothing: the daemon says which file."""
+    return {}

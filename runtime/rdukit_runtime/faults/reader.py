@@ -45,7 +45,9 @@ class FaultReader(Closable):
         try:
             version = check_database(connection, path)
             if version != VERSION:
-                raise not_ours(path, f"it has version {version}; a node daemon that starts on it makes it {VERSION}")
+                raise not_ours(
+                    path, f"it has version {version}; a node daemon that starts on it makes it {VERSION}", False
+                )
             connection.execute("PRAGMA query_only = ON")
         except sqlite3.Error as cause:
             connection.close()

@@ -73,7 +73,7 @@ def check_file(path: Path) -> bool:
     if head != _HEADER:
         raise not_ours(path, "it is no SQLite database")
     if status.st_size > _MOST_BYTES:
-        raise not_ours(path, f"it has {status.st_size} bytes, more than {_MOST_BYTES}")
+        raise not_ours(path, f"it has {status.st_size} bytes, more than {_MOST_BYTES}", is_damaged=False)
     return True
 
 
@@ -92,7 +92,7 @@ def check_database(connection: sqlite3.Connection, path: Path) -> int:
             raise
         late = time.monotonic() > deadline
         reason = f"checking it took longer than {CHECK_SECONDS:.0f} s" if late else f"it is damaged: {cause}"
-        raise not_ours(path, reason) from cause
+        raise not_ours(path, reason, is_damaged=not late) from cause
     finally:
         connection.set_progress_handler(None, 0)
 
@@ -110,11 +110,14 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
     )
 
 
-def not_ours(path: Path, reason: str) -> InvalidArgument:
-    """The refusal of a file."""
+def not_ours(path: Path, reason: str, is_damaged: bool = True) -> InvalidArgument:
+    """The refusal of a file. ``is_damaged``: it may have been ours."""
+    step = "start the node, which sets the file aside and keeps what can be read" if is_damaged else (
+        "move it away; the node starts with a new one"
+    )  # fmt: skip
     return InvalidArgument(
-        f"{path} cannot be used as the fault database: {reason}. Next: move it away; the node starts with a new one",
-        path=str(path), reason=reason,
+        f"{path} cannot be used as the fault database: {reason}. Next: {step}",
+        path=str(path), reason=reason, is_damaged=is_damaged,
     )  # fmt: skip
 
 
@@ -139,9 +142,12 @@ def _check_database(connection: sqlite3.Connection, path: Path) -> int:
         _recorded_version(connection) if ("table", "meta") in found and application_id == APPLICATION_ID else None
     )
     if recorded is not None and recorded > VERSION:
-        raise not_ours(path, f"it has version {recorded} and this program knows up to {VERSION}; update rdukit")
+        raise not_ours(
+            path, f"it has version {recorded} and this program knows up to {VERSION}; update rdukit", is_damaged=False
+        )
     if application_id != APPLICATION_ID or version is None:
-        raise not_ours(path, "its tables are not those of a fault database")
+        is_ours = application_id == APPLICATION_ID
+        raise not_ours(path, "its tables are not those of a fault database", is_damaged=is_ours)
     if recorded != version:
         raise not_ours(path, f"its tables have version {version} and its record says {recorded}")
     problems = [row[0] for row in connection.execute("PRAGMA quick_check(1)")]

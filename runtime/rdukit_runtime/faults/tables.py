@@ -3,7 +3,8 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from rdukit_runtime.faults.model import (
     Changes,
@@ -36,6 +37,16 @@ _HANG: Final = ("number", "rdu", "comp_name", "timestamp", "event", "outcome")
 _OP_STATE: Final = ("rdu", "comp_name", "state", "reason", "since", "available_tiles", "perfect")
 _CONDITION: Final = ("component", "class_name", "since", "resets_that_fail", "data")
 _INVENTORY: Final = ("comp_name", "ord", "kind", "parent", "serial", "part", "presence", "health", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader(Generic[T]):
+    """How a table's rows are read one by one. ``place``: the columns of their order."""
+
+    table: str
+    columns: tuple[str, ...]
+    make: Callable[[tuple[object, ...], Mapping[str, list[str]]], T]
+    place: str = "rowid"
 
 
 def statements_of(changes: Changes) -> Iterable[Statement]:
@@ -239,3 +250,14 @@ def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
         f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
         f"ON CONFLICT ({', '.join(columns[:keys])}) DO UPDATE SET {changed}"
     )
+
+
+#: By field of ``Snapshot``: for reading what can be read of a damaged file.
+SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
+    "errors": RowReader("error", _ERROR, lambda row, _: _error(row)),
+    "faults": RowReader("fault", _FAULT, _fault),
+    "hangs": RowReader("hang_log", _HANG, lambda row, _: _hang(row)),
+    "op_states": RowReader("op_state", _OP_STATE, lambda row, _: _op_state(row)),
+    "policies": RowReader("policy", _POLICY, lambda row, _: _policy(row)),
+    "conditions": RowReader("condition", _CONDITION, lambda row, _: _condition(row), "component, class_name"),
+}
