@@ -2,9 +2,10 @@
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
@@ -82,14 +83,24 @@ def run_command(command: click.Command) -> None:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Around a program's main: an ``RdukitError`` becomes one line on stderr and its own exit status."""
+    """Around a program's main: an ``RdukitError`` becomes one line on stderr and its own exit status.
+
+    So does output that cannot be written, such as to a full disk, also what was still in the buffer at the end.
+    """
     try:
-        yield
+        try:
+            yield
+        except SystemExit as stop:
+            if stop.code in (None, 0):
+                _flush_output()
+            raise
+        _flush_output()
     except RdukitError as error:
         _exit_with(error)
     except OSError as error:
         known = find_system_error(error)
         if known is None:
+            _drop_output()
             raise
         logger.debug("refused by the system", exc_info=error)
         _exit_with(known)
@@ -97,9 +108,33 @@ def exit_on_error() -> Iterator[None]:
 
 def _exit_with(error: RdukitError) -> NoReturn:
     if "--json" in sys.argv:
-        click.echo(json.dumps(error.body(), sort_keys=True))
+        _echo_body(error)
+    _drop_output()
     click.echo(f"error [{error.code}]: {error.message}", err=True)
     sys.exit(error.exit_status)
+
+
+def _echo_body(error: RdukitError) -> None:
+    """The error as JSON on stdout, if that takes it: stderr and the exit status say the same."""
+    with suppress(OSError):
+        click.echo(json.dumps(error.body(), sort_keys=True))
+
+
+def _flush_output() -> None:
+    """Write what was printed. Raises: OSError: stdout does not take it, and a reader was not simply gone."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Forget what stdout does not take: the interpreter would try it again at its end, and print a traceback."""
+    try:
+        _flush_output()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _run_click(command: click.Command) -> object:
@@ -109,7 +144,8 @@ def _run_click(command: click.Command) -> object:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
         if "--json" in sys.argv:
-            click.echo(json.dumps(InvalidArgument(error.format_message()).body(), sort_keys=True))
+            _echo_body(InvalidArgument(error.format_message()))
+        _drop_output()
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import select
 import signal
+import threading
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -28,3 +30,26 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
     signal_on_parent_death(number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def end_group_with_parent(parent: int) -> None:
+    """Kill this process and its process group, whose leader it is, when the process ``parent`` ends, however it does.
+
+    What this process started ends with it. Unlike ``die_with_parent`` it does not matter which thread of the parent
+    started this process; a thread of this one waits.
+    """
+    assert os.getpgrp() == os.getpid(), "of a group that is somebody else's nothing may be killed"
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
+    if os.getppid() != parent:
+        os._exit(1)
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll()
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A node whose fault database is damaged starts: the file is set aside, what can be read is kept, and it is reported."""
+"""A node whose fault database is damaged starts: the file is set aside, salvaged, and it is reported."""
 
 import shutil
 import tempfile

@@ -6,7 +6,9 @@ The cache is ``kernel_cache.py``'s: one process builds a kernel, others that wan
 import contextlib
 import json
 import logging
+import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -198,9 +200,10 @@ class _Worker:
         }
         self._folder = place.scratch
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch), load_routes().text()],
+            [sys.executable, "-m", "rdukit_compiler.backend.native_worker", str(place.scratch), load_routes().text(),
+             str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ,
-            pass_fds=(place.lock,),
+            pass_fds=(place.lock,), process_group=0,
         )  # fmt: skip
 
     def build(self, digests: Sequence[str]) -> Iterator[tuple[str, bytes | None, str | None]]:
@@ -226,12 +229,13 @@ class _Worker:
             yield digest, None if answer["error"] else library.read_bytes(), answer["error"]
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process and the C++ compilers that it runs, whatever they do."""
         for stream in (self.process.stdin, self.process.stdout):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
-        self.process.terminate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait()
 
 

@@ -1,6 +1,6 @@
 """A process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
 
-Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES``. A process of its own keeps inductor and its
+Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES PARENT``. A process of its own keeps inductor and its
 settings out of the user's program, and lets several batches be built at once.
 """
 
@@ -18,6 +18,7 @@ from torch import fx
 from rdukit.cpu import splittable_threads
 from rdukit.errors import CompileError
 from rdukit.files import write_atomic
+from rdukit.lifeline import end_group_with_parent
 from rdukit.pef.kernel import kernel_from_json
 from rdukit_compiler.backend.routes import Routes, parse_routes
 
@@ -31,6 +32,7 @@ def main() -> None:
     Request: a JSON list of digests, whose kernels lie in the folder under these names. Answers: for each, when
     ``<digest>.so`` lies beside it or it has failed, an object with ``kernel`` and ``error``, which may be null.
     """
+    end_group_with_parent(int(sys.argv[3]))
     folder, routes = Path(sys.argv[1]), parse_routes(sys.argv[2])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever inductor prints goes to stderr

@@ -1,0 +1,47 @@
+"""Every tool whose output cannot be written ends with one line on stderr and a status of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rdukit_runtime.testing import environment
+
+TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "snprof", "sntilestat")
+COMMANDS = [
+    *([f"rdukit_runtime.cli.{tool}", *words] for tool in TOOLS for words in (["--help"], ["--json"])),
+    ["rdukit_runtime.cli.snfadm", "-l", "catalogue", "--json"],
+    ["rdukit_runtime.cli.snfadm", "--no-such-option", "--json"],
+    ["rdukit.cli", "--help"],
+    ["rdukit.cli", "node", "status", "--json"],
+    ["rdukit.cli", "zoo", "list"],
+    ["rdukit.cli", "pef", "show", "nothing.pef", "--json"],
+]
+RUN = "import importlib, sys; sys.argv[0] = 'tool'; importlib.import_module(sys.argv.pop(1)).main()"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_output_that_does_not_fit_is_one_line_and_an_exit_status(tmp_path: Path, command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, *command],
+            env=environment(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode not in (0, 1, 120), done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.lower().startswith("error")]
+    assert len(errors) == 1, done.stderr
+
+
+@pytest.mark.parametrize("words", ["print('x' * 10)", "print('x', flush=True)", "raise SystemExit(0)"])
+def test_what_is_still_in_the_buffer_at_the_end_counts_too(tmp_path: Path, words: str) -> None:
+    program = f"from rdukit.cli import exit_on_error\nwith exit_on_error():\n    print('y', end='')\n    {words}"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 7
+    assert done.stderr.splitlines() == [
+        "error [disk-full]: no space is left on the disk, or of the quota; make room and ask again"
+    ]
