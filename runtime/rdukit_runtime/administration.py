@@ -253,7 +253,7 @@ class Administration:
         if holder is None:
             return None
         request = allocator.leases[holder].request
-        return Owner(request.application, request.tenant, request.job, holder)
+        return Owner(request.application, request.tenant, request.job, holder, self._daemon.pid_of(holder))
 
 
 def _word(name: str, kind: type[W], text: str) -> W:

@@ -413,6 +413,10 @@ class NodeDaemon:
             total += self.connections[number].totals(lease_id)
         return total
 
+    def pid_of(self, lease_id: LeaseId) -> int | None:
+        """The process that acquired an active lease, where it can be seen."""
+        return self._owners[lease_id][0].pid
+
     def pages_of(self, lease_id: LeaseId) -> list[Page]:
         """The status pages of a lease's holders."""
         pages = [self.connections[number].pages.get(lease_id) for number in self._holders[lease_id]]

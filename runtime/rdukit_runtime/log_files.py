@@ -66,6 +66,7 @@ class ApplicationLog:
         """Print the "Log ID" line to the user's terminal (stderr), once per process."""
         if self._announced_by != os.getpid():
             self._announced_by = os.getpid()
+            self._file.write()  # nothing yet: a line below the level must not be the reason that there is no file
             print(self.log_id(), file=stream or sys.stderr, flush=True)
 
     def is_on(self, level: Level) -> bool:

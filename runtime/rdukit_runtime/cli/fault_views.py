@@ -67,7 +67,7 @@ VIEWS: Final[Mapping[str, View]] = {
          "err_type_desc", "err_data"),
         lambda row: [time_text(row["last_timestamp"]), row["err_uuid"], f"x{row['err_count']}",
                      *_texts(row, "err_type", "comp_name", "fault_uuid")],
-        ("recovery_act", "application", "tenant", "job"), _QUERY, is_paged=True,
+        ("recovery_act", "application", "tenant", "job", "lease", "pid"), _QUERY, is_paged=True,
     ),
     "fault": View(
         "faults", "faults",
@@ -75,7 +75,7 @@ VIEWS: Final[Mapping[str, View]] = {
          "fault_desc", "recovery_act", "cleared_timestamp"),
         lambda row: [time_text(row["timestamp"]),
                      *_texts(row, "fault_uuid", "severity", "fault_type", "comp_name", "fault_state")],
-        ("cleared_by", "action", "suspects", "application", "tenant", "job"), _QUERY, is_paged=True,
+        ("cleared_by", "action", "suspects", "application", "tenant", "job", "lease", "pid"), _QUERY, is_paged=True,
     ),
     "policy": View(
         "policies", "policies",

@@ -26,7 +26,7 @@ from rdukit_runtime.faults.model import (
     Policy,
 )
 from rdukit_runtime.faults.rdus import RduStates, Reset
-from rdukit_runtime.faults.records import ErrorRecord
+from rdukit_runtime.faults.records import ErrorRecord, owner_fields
 from rdukit_runtime.faults.words import Action, FaultState, HangEvent, HangOutcome, RduState
 from rdukit_runtime.inventory import Component, Presence, node_tiles, rdu_path
 
@@ -251,19 +251,28 @@ class Consequences:
         if known is not None:
             books.diagnose(record, known)
             return known
-        application, tenant, job = record.owner
+        application, tenant, job, lease, pid = owner_fields(record.owner)
+        uuid = self._new_uuid()
         fault = FaultRow(
-            fault_uuid=self._new_uuid(), fault_type=policy.fault_type, fault_state=FaultState.ACTIVE,
+            fault_uuid=uuid, fault_type=policy.fault_type, fault_state=FaultState.ACTIVE,
             severity=policy.severity, comp_name=path, comp_ser_num=self._serial_of(path),
-            fault_desc=policy.fault_desc, recovery_act=policy.recovery_act, action=action, err_uuid=record.uuid,
+            fault_desc=policy.fault_desc, recovery_act=self._advice(policy, path, uuid), action=action,
+            err_uuid=record.uuid,
             timestamp=now_ns, cleared_timestamp=None, cleared_by=None,
             suspects=suspects_of(self.node, self.component(path), record.entry),
-            application=application, tenant=tenant, job=job,
+            application=application, tenant=tenant, job=job, lease=lease, pid=pid,
         )  # fmt: skip
         books.add_fault(fault)
         books.diagnose(record, fault.fault_uuid)
         gathering.fault(fault)
         return fault.fault_uuid
+
+    def _advice(self, policy: Policy, path: str, fault_uuid: str) -> str:
+        """What helps a real node, and what helps this one, whose parts nobody can take out."""
+        is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
+                        for each in self._books.conditions_at(path))  # fmt: skip
+        command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"
+        return f"{policy.recovery_act} Here, where the hardware is emulated: snfadm {command}".lstrip()
 
     def end_fault(
         self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, gathering: Gathering, now_ns: int

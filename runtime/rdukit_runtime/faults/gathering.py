@@ -66,5 +66,5 @@ def _interrupt(owner: Owner, component: str, code: str, record: ErrorRecord, fau
     row = record.row()
     known_as = f"error {row.err_uuid}" + ("" if fault is None else f", fault {fault.fault_uuid}")
     step = "start the program again" if fault is None else fault.recovery_act
-    message = f"{record.entry.error_desc} ({record.component}) under {owner.application}; {known_as}. Next: {step}"
+    message = f"{record.entry.error_desc} ({record.component}) under {owner.label}; {known_as}. Next: {step}"
     return Interrupt(component, code, row, fault, message, owner)

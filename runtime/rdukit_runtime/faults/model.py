@@ -21,6 +21,13 @@ class Owner:
     tenant: str | None
     job: str | None
     lease: str
+    #: Of the process that acquired the lease, where it can be seen.
+    pid: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The application, told from others of its name."""
+        return f"{self.application} ({self.lease}{'' if self.pid is None else f', process {self.pid}'})"
 
 
 #: Who holds the tile with this path now; only ever asked about tiles.
@@ -68,6 +75,8 @@ class ErrorRow:
     job: str | None
     #: Not shown: occurrences that the policy still counts, as (time, number), oldest first.
     recent: tuple[tuple[int, int], ...] = ()
+    lease: str | None = None
+    pid: int | None = None
 
     def as_json(self) -> dict[str, object]:
         """The contract's fields."""
@@ -75,7 +84,8 @@ class ErrorRow:
             "err_uuid": self.err_uuid, "err_type": self.err_type, "err_type_desc": self.err_type_desc,
             "err_data": dict(self.err_data), "err_count": self.err_count, "orig_timestamp": self.orig_timestamp,
             "last_timestamp": self.last_timestamp, "comp_name": self.comp_name, "fault_uuid": self.fault_uuid,
-            "application": self.application, "tenant": self.tenant, "job": self.job,
+            "application": self.application, "tenant": self.tenant, "job": self.job, "lease": self.lease,
+            "pid": self.pid,
         }  # fmt: skip
 
 
@@ -102,6 +112,8 @@ class FaultRow:
     application: str | None
     tenant: str | None
     job: str | None
+    lease: str | None = None
+    pid: int | None = None
 
     @property
     def is_active(self) -> bool:
@@ -115,7 +127,7 @@ class FaultRow:
             "fault_desc": self.fault_desc, "recovery_act": self.recovery_act, "action": str(self.action),
             "err_uuid": self.err_uuid, "timestamp": self.timestamp, "cleared_timestamp": self.cleared_timestamp,
             "cleared_by": self.cleared_by, "suspects": list(self.suspects), "application": self.application,
-            "tenant": self.tenant, "job": self.job,
+            "tenant": self.tenant, "job": self.job, "lease": self.lease, "pid": self.pid,
         }  # fmt: skip
 
 

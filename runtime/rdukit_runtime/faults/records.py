@@ -25,8 +25,8 @@ class ErrorRecord:
         self.count = 0
         self.first = now_ns
         self.last = now_ns
-        #: (application, tenant, job) of whoever was hit last.
-        self.owner: tuple[str | None, str | None, str | None] = (None, None, None)
+        #: Whoever was hit last.
+        self.owner: Owner | None = None
         #: The fault that it was diagnosed into.
         self.fault: str | None = None
         self.window = window
@@ -38,7 +38,7 @@ class ErrorRecord:
         if now_ns > self.last:
             self.last = now_ns
         if owner is not None:
-            self.owner = (owner.application, owner.tenant, owner.job)
+            self.owner = owner
         self._row = None
         return self.window.add(number, now_ns)
 
@@ -50,12 +50,19 @@ class ErrorRecord:
     def row(self) -> ErrorRow:
         """As it is now."""
         if self._row is None:
-            application, tenant, job = self.owner
+            application, tenant, job, lease, pid = owner_fields(self.owner)
             self._row = ErrorRow(
                 self.uuid, self.entry.error_type, self.entry.error_desc, self.data, self.count, self.first, self.last,
-                self.component, self.fault, application, tenant, job, self.window.coarse(),
+                self.component, self.fault, application, tenant, job, self.window.coarse(), lease, pid,
             )  # fmt: skip
         return self._row
+
+
+def owner_fields(owner: Owner | None) -> tuple[str | None, str | None, str | None, str | None, int | None]:
+    """Application, tenant, job, lease and process, as rows have them."""
+    if owner is None:
+        return None, None, None, None, None
+    return owner.application, owner.tenant, owner.job, owner.lease or None, owner.pid
 
 
 def window_of(policy: Policy | None, recent: tuple[tuple[int, int], ...] = ()) -> Window:
@@ -69,5 +76,6 @@ def record_of_row(row: ErrorRow, entry: FaultClass, policy: Policy | None) -> Er
         row.err_uuid, entry, row.comp_name, row.err_data, row.orig_timestamp, window_of(policy, row.recent)
     )
     record.count, record.last, record.fault = row.err_count, row.last_timestamp, row.fault_uuid
-    record.owner = (row.application, row.tenant, row.job)
+    if row.application is not None:
+        record.owner = Owner(row.application, row.tenant, row.job, row.lease or "", row.pid)
     return record

@@ -23,11 +23,12 @@ T = TypeVar("T")
 
 _ERROR: Final = (
     "err_uuid", "err_type", "err_type_desc", "err_data", "err_count", "orig_timestamp", "last_timestamp", "comp_name",
-    "fault_uuid", "application", "tenant", "job", "recent",
+    "fault_uuid", "application", "tenant", "job", "recent", "lease", "pid",
 )  # fmt: skip
 _FAULT: Final = (
     "fault_uuid", "fault_type", "fault_state", "severity", "comp_name", "comp_ser_num", "fault_desc", "recovery_act",
-    "action", "err_uuid", "timestamp", "cleared_timestamp", "cleared_by", "application", "tenant", "job",
+    "action", "err_uuid", "timestamp", "cleared_timestamp", "cleared_by", "application", "tenant", "job", "lease",
+    "pid",
 )  # fmt: skip
 _POLICY: Final = (
     "error_type", "fault_type", "count", "window_s", "action", "severity", "fault_desc", "fault_detail_desc",
@@ -55,13 +56,14 @@ def statements_of(changes: Changes) -> Iterable[Statement]:
         yield _upsert("error", _ERROR, 1), (
             error.err_uuid, error.err_type, error.err_type_desc, json.dumps(dict(error.err_data)), error.err_count,
             error.orig_timestamp, error.last_timestamp, error.comp_name, error.fault_uuid, error.application,
-            error.tenant, error.job, json.dumps(error.recent),
+            error.tenant, error.job, json.dumps(error.recent), error.lease, error.pid,
         )  # fmt: skip
     for fault in changes.faults:
         yield _upsert("fault", _FAULT, 1), (
             fault.fault_uuid, fault.fault_type, str(fault.fault_state), str(fault.severity), fault.comp_name,
             fault.comp_ser_num, fault.fault_desc, fault.recovery_act, str(fault.action), fault.err_uuid,
             fault.timestamp, fault.cleared_timestamp, fault.cleared_by, fault.application, fault.tenant, fault.job,
+            fault.lease, fault.pid,
         )  # fmt: skip
         for place, path in enumerate(fault.suspects):
             yield "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)", (fault.fault_uuid, place, path)
@@ -144,11 +146,11 @@ def _newest(
 
 
 def _error(row: tuple[object, ...]) -> ErrorRow:
-    (uuid, type_, desc, data, count, first, last, component, fault, application, tenant, job, recent) = row
+    (uuid, type_, desc, data, count, first, last, component, fault, application, tenant, job, recent, lease, pid) = row
     return ErrorRow(
         _text(uuid), _text(type_), _text(desc), _object(data), _whole(count, 1), _whole(first), _whole(last),
         _text(component), _find_text(fault), _find_text(application), _find_text(tenant), _find_text(job),
-        _recent(recent),
+        _recent(recent), _find_text(lease), _find_whole(pid),
     )  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def _fault(row: tuple[object, ...], suspects: Mapping[str, list[str]]) -> FaultR
         _text(uuid), _text(type_), FaultState(_text(state)), Severity(_text(severity)), _text(component),
         _text(serial), _text(desc), _text(recovery), Action(_text(action)), _text(error), _whole(at), cleared_at,
         _find_text(by), tuple(_text(path) for path in suspects.get(_text(uuid), ())),
-        _find_text(owner[0]), _find_text(owner[1]), _find_text(owner[2]),
+        _find_text(owner[0]), _find_text(owner[1]), _find_text(owner[2]), _find_text(owner[3]), _find_whole(owner[4]),
     )  # fmt: skip
     if found.is_active != (cleared_at is None):
         raise ValueError(f"fault {found.fault_uuid} is {found.fault_state} and was cleared at {cleared_at}")
@@ -211,6 +213,10 @@ def _whole(value: object, least: int = 0) -> int:
     if type(value) is not int or value < least:
         raise ValueError(f"{str(value)[:80]!r} is no whole number from {least}")
     return value
+
+
+def _find_whole(value: object) -> int | None:
+    return None if value is None else _whole(value)
 
 
 def _object(value: object) -> dict[str, object]:

@@ -271,3 +271,12 @@ def test_a_signal_handler_may_log_in_the_middle_of_a_line(tmp_path: Path) -> Non
     assert (written, lines.count("main"), lines.count("handler")) == (5_000, 5_000, sum(handled))
     assert sum(handled) > 10
     assert len(lines) == 5_000 + sum(handled)
+
+
+def test_the_file_that_a_program_is_told_of_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SF_RNT_LOG_LEVEL", "EMERG")
+    words = io.StringIO()
+    log = application_log("quiet", tmp_path / "logs" / "sn.log")
+    log.announce(words)
+    path = Path(words.getvalue().strip().rpartition(" at ")[2])
+    assert path.is_file() and path.read_bytes() == b""

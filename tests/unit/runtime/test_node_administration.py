@@ -270,3 +270,30 @@ def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: Desk) 
     (lease,) = desk.ok(1, "status")["leases"]
     assert lease["pids"] == []
     assert "cannot be seen" in lease["isolation"]["node"]["cgroup"]
+
+
+def test_two_programs_of_one_name_are_told_apart_in_a_fault(desk: Desk) -> None:
+    leases = [acquire(desk, 1, tiles=2), acquire(desk, 2, tiles=2)]
+    for number, lease in enumerate(leases, 1):
+        inject(desk, "tile-excluded", lease["tiles"][0])
+        fault = desk.ok(number, "interrupt", lease=lease["id"])["fault"]
+        assert f"under app ({lease['id']}, process {1000 + number});" in fault["message"]
+    for op in ("errors", "faults"):
+        assert [(row["lease"], row["pid"]) for row in desk.ok(9, op)[op]] == [
+            (leases[0]["id"], 1001), (leases[1]["id"], 1002),
+        ]  # fmt: skip
+
+
+def test_each_fault_says_what_helps_a_real_node_and_what_helps_here(desk: Desk) -> None:
+    """The class: following the second advice ends the fault, and it does not come back."""
+    for entry in desk.ok(9, "catalogue")["classes"]:
+        inject(desk, entry["name"], None, count=2000)
+        for fault in desk.ok(9, "faults")["faults"]:
+            real, _, command = fault["recovery_act"].partition(" Here, where the hardware is emulated: snfadm ")
+            assert real in entry["suggestion"] and real
+            option, value = command.split()
+            if option == "--repair":
+                desk.ok(9, "repair", component=value)
+            else:
+                assert desk.ok(9, "clear", fault=value)["returned"] is None
+        assert desk.ok(9, "faults")["faults"] == [], entry["name"]
