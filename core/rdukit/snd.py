@@ -39,6 +39,22 @@ class SndClient(Closable):
             Unavailable: nothing listens at ``path``.
         """
         self.path = path
+        self._timeout_s = timeout_s
+        self._pending = b""
+        self._connect()
+
+    def reconnect(self) -> None:
+        """Begin anew with whatever daemon serves the path now. Raises: as at first."""
+        self.close()
+        self._pending = b""
+        self._connect()
+
+    def fileno(self) -> int:
+        """The connection's descriptor; -1: it is closed."""
+        return self._socket.fileno()
+
+    def _connect(self) -> None:
+        path, timeout_s = self.path, self._timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A busy daemon's queue of connections may be full: a socket with a time-out of its own fails at once then, one
         # with the kernel's waits for its turn.
@@ -57,7 +73,6 @@ class SndClient(Closable):
             raise Unavailable(
                 f"no node daemon answers at {path} ({cause.strerror or cause}); start one with: rdukit node start"
             ) from cause
-        self._pending = b""
 
     def call(self, op: str, **arguments: object) -> dict[str, Any]:
         """Send one request and wait for its answer.

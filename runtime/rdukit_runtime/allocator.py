@@ -188,6 +188,23 @@ class Allocator:
         self._grant(lease, placement)
         return lease
 
+    def restore(self, lease: Lease) -> None:
+        """Grant again what an earlier daemon of this node had granted, whether or not its parts are in service.
+
+        Raises:
+            InvalidArgument: the node has not these tiles, or they are granted.
+        """
+        node = self.node
+        taken = [index for index in lease.tiles if not 0 <= index < node.tiles or self.tile_holders[index] is not None]
+        if (
+            taken
+            or not lease.tiles
+            or lease.id in self.leases
+            or {i // node.chip.tiles for i in lease.tiles} != {rdu for rdu, _ in lease.memory}
+        ):
+            raise InvalidArgument(f"lease {lease.id} is not one of this node, {node.platform}")
+        self._grant(lease, Placement(lease.tiles, lease.memory))
+
     def check_possible(self, request: Request) -> None:
         """Whether the request would fit if nobody held a lease.
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from rdukit.errors import (
     Conflict,
+    HwException,
     NoResources,
     PermissionDenied,
     RdukitError,
@@ -26,6 +27,7 @@ from rdukit_runtime.answers import application_row, lease_body, lease_paths, lea
 from rdukit_runtime.connections import OK, Answer, Connection, Groups, NoGroups, Page, PageGrant, Peer, RegionGrant, ok
 from rdukit_runtime.events import EventKind, EventLog
 from rdukit_runtime.faults.machine import FaultMachine
+from rdukit_runtime.kept_leases import KeptLease
 from rdukit_runtime.protocol import FEATURES, PROTOCOL_MINOR, Message, error_body, read_message
 from rdukit_runtime.states import EndReason, LeaseEvent
 from rdukit_runtime.waiting import Waiting, WaitingLine
@@ -81,6 +83,11 @@ class NodeDaemon:
         self._former_totals: Final[dict[LeaseId, Totals]] = {}
         #: Who acquired each active lease, and its command line where the client said it.
         self._owners: Final[dict[LeaseId, tuple[Peer, str | None]]] = {}
+        #: Restored leases that nobody has attached to yet: until when they are kept; what their programs had counted.
+        self._orphans: Final[dict[LeaseId, float]] = {}
+        self._last_totals: Final[dict[LeaseId, Totals]] = {}
+        #: Changes whenever there is something else to keep.
+        self.lease_changes = 0
         self._line: Final = WaitingLine()
         #: Answers to requests that waited: connection → answer.
         self._ready: list[tuple[int, Answer]] = []
@@ -91,6 +98,7 @@ class NodeDaemon:
             "status": self._status,
             "acquire": self._acquire,
             "attach": self._attach,
+            "reattach": self._reattach,
             "release": self._release,
             "allocate": self._allocate,
             "free": self._free,
@@ -136,7 +144,8 @@ class NodeDaemon:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` is due next, in the clock of ``now``; ``None``: not until something happens."""
-        due = [when for when in (self._line.next_deadline(), self.administration.next_step_at()) if when is not None]
+        times = (self._line.next_deadline(), self.administration.next_step_at(), *self._orphans.values())
+        due = [when for when in times if when is not None]
         return min(due, default=None)
 
     def clock_stepped(self, seconds: float) -> None:
@@ -146,11 +155,15 @@ class NodeDaemon:
         """
         self._started_at += seconds
         self._line.shift(seconds)
+        for lease_id in self._orphans:
+            self._orphans[lease_id] += seconds
         self.administration.clock_stepped(seconds)
 
     def tick(self, now: float) -> None:
         """Do what is due: requests that waited too long, steps of a scenario."""
         self.administration.run_due_steps(now)
+        for lease_id in [lease_id for lease_id, until in self._orphans.items() if until <= now]:
+            self._end(lease_id, LeaseEvent.HOLDERS_GONE, now, None)
         self._settle(now)
 
     def page_created(self, number: int, grant: PageGrant, page: Page) -> None:
@@ -158,6 +171,9 @@ class NodeDaemon:
         connection = self.connections.get(number)
         if connection is not None and grant.lease in connection.held:
             connection.pages[grant.lease] = page
+            self.lease_changes += 1
+            if grant.lease in self.failed_leases:  # it happened before this page was there
+                page.interrupt()
 
     def creation_failed(self, number: int, grant: RegionGrant | PageGrant) -> None:
         """The shell could not create or send memory that ``handle`` granted: take it back."""
@@ -189,6 +205,53 @@ class NodeDaemon:
         del self.connections[number]
         self._settle(now)
 
+    def kept_leases(self) -> list[KeptLease]:
+        """Everything that the next daemon has to know of the active leases whose programs will attach again.
+
+        Those are the ones with a page: a client that speaks the protocol itself does not come back.
+        """
+        return [
+            KeptLease(
+                lease, *self._owners[lease_id],
+                tuple(pid for n in sorted(self._holders[lease_id]) if (pid := self.connections[n].pid) is not None),
+                self._former_totals[lease_id], self.lease_totals(lease_id),
+                error_body(self.failed_leases[lease_id]) if lease_id in self.failed_leases else None,
+            )
+            for lease_id, lease in self.allocator.leases.items()
+            if lease_id in self._last_totals or self.pages_of(lease_id)
+        ]  # fmt: skip
+
+    def restore_lease(self, kept: KeptLease, until: float, now: float) -> None:
+        """Keep a lease of the daemon before for its programs, until they attach to it or ``until``.
+
+        Raises:
+            InvalidArgument: this node cannot have granted it.
+        """
+        lease = kept.lease
+        self.allocator.restore(lease)
+        self._holders[lease.id] = set()
+        self._former_totals[lease.id], self._last_totals[lease.id] = kept.former, kept.totals
+        self._owners[lease.id] = (kept.peer, kept.command)
+        self._orphans[lease.id] = until
+        if kept.failure is not None:
+            self.failed_leases[lease.id] = error_from_body(kept.failure, HwException)
+        self.lease_changes += 1
+        self._record(EventKind.RESTORE, now, lease, kept.peer.pid)
+
+    def leave(self, now: float) -> None:
+        """The daemon ends, and the leases that it keeps do not: connections that close from now on mean nothing."""
+        kept = {each.lease.id for each in self.kept_leases()}
+        for lease_id in [lease_id for lease_id in self.allocator.leases if lease_id not in kept]:
+            self._end(lease_id, LeaseEvent.NODE_STOP, now, None)
+        for waiting in self._line.waiting:
+            self._line.leave(waiting.connection)
+        for lease_id in self.allocator.leases:
+            self._last_totals[lease_id] = self.lease_totals(lease_id)
+        for connection in self.connections.values():
+            connection.held.clear()
+            connection.pages.clear()
+            connection.regions.clear()
+
     def stop(self, now: float) -> None:
         """The node goes down: every lease ends, nobody waits any more."""
         for waiting in self._line.waiting:
@@ -214,8 +277,10 @@ class NodeDaemon:
             for region, lease_id in connection.regions.items():
                 assert lease_id in connection.held, f"{region} belongs to a lease that its connection holds"
                 regions[lease_id].add(region)
-        assert holders == self._holders, "holders are those of the connections"
-        assert set(holders) == active, "each active lease has a holder, and no other lease has"
+        assert holders == {k: v for k, v in self._holders.items() if v}, "holders are those of the connections"
+        orphans = {lease_id for lease_id, held_by in self._holders.items() if not held_by}
+        assert orphans == set(self._orphans), "who has no holder waits for one"
+        assert set(self._holders) == active, "each active lease has its holders, and no other lease has"
         assert set(self._former_totals) == set(self._owners) == active, "each active lease has its books"
         assert {*self.failed_leases, *self.isolation} <= active, "what is known of a lease goes with it"
         for lease_id in active:
@@ -278,6 +343,7 @@ class NodeDaemon:
         connection = self.connections[number]
         lease = self.allocator.acquire(request, LeaseId(lease_id), token, now)
         connection.held[lease.id] = {}
+        self.lease_changes += 1
         self._holders[lease.id] = {number}
         self._former_totals[lease.id] = Totals()
         self._owners[lease.id] = (connection.peer, command)
@@ -294,9 +360,27 @@ class NodeDaemon:
             self.allocator.attach(lease.id, now)
             connection.held[lease.id] = {}
             self._holders[lease.id].add(number)
+            self._orphans.pop(lease.id, None)
+            self.lease_changes += 1
             self._enter_group(lease, connection.pid)
             self._record(EventKind.ATTACH, now, lease, connection.pid)
         return ok(lease=self._lease_body(lease))
+
+    def _reattach(self, number: int, message: Message, now: float) -> Answer:
+        """Attach to a lease of before the daemon started, with the regions that this holder has mapped."""
+        regions = message.mappings("regions")
+        lease = self.allocator.find_active(LeaseId(message.text("lease")))
+        if lease.id in self.connections[number].held:
+            raise Conflict(f"this connection holds lease {lease.id} already")
+        answer = self._attach(number, message, now)
+        ids: list[str] = []
+        for region in regions:
+            region_id = RegionId(f"region-{self._next_region}")
+            self.allocator.allocate(lease.id, region_id, str(region["name"]), int(str(region["bytes"])))
+            self._next_region += 1
+            self.connections[number].regions[region_id] = lease.id
+            ids.append(region_id)
+        return Answer({**answer.body, "regions": ids})
 
     def _release(self, number: int, message: Message, now: float) -> Answer:
         lease_id = LeaseId(message.text("lease"))
@@ -411,7 +495,8 @@ class NodeDaemon:
         total = self._former_totals[lease_id]
         for number in self._holders[lease_id]:
             total += self.connections[number].totals(lease_id)
-        return total
+        last = self._last_totals.get(lease_id)  # until a holder that came back has shown its page
+        return total if last is None or total.runs >= last.runs else last
 
     def pid_of(self, lease_id: LeaseId) -> int | None:
         """The process that acquired an active lease, where it can be seen."""
@@ -458,6 +543,9 @@ class NodeDaemon:
 
     def _end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease:
         totals = self.lease_totals(lease_id) if lease_id in self._holders else Totals()
+        self.lease_changes += 1
+        self._orphans.pop(lease_id, None)
+        self._last_totals.pop(lease_id, None)
         ended = self.allocator.end(lease_id, event, now)
         peer, command = self._owners.pop(lease_id)
         self.totals.book(ended.lease.tiles, totals)
@@ -505,4 +593,6 @@ class NodeDaemon:
     def _busiest(self, lease_id: LeaseId) -> Connection:
         """The holder that the tiles work for: a job's worker holds the lease too, and only its box runs anything."""
         holders = [self.connections[number] for number in sorted(self._holders[lease_id])]
+        if not holders:
+            return Connection(self._owners[lease_id][0], held={lease_id: {}})
         return max(holders, key=lambda connection: connection.totals(lease_id).exec_ns)

@@ -21,6 +21,8 @@ class EventKind(StrEnum):
     GRANT = "grant"
     REFUSE = "refuse"
     ATTACH = "attach"
+    #: A lease of the daemon before is kept for its program.
+    RESTORE = "restore"
     DETACH = "detach"
     RELEASE = "release"
     DEATH = "death"

@@ -6,6 +6,7 @@ memory that the daemon created; a private one's is the process's own.
 
 import logging
 import os
+import select
 import threading
 import time
 import weakref
@@ -16,15 +17,20 @@ from typing import Any, Final, Protocol, Self
 from rdukit.cpu import usable_cores
 from rdukit.errors import HwException, LeaseLost, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.hardware import ChipSpec, NodeSpec
+from rdukit.settings import resolve
 from rdukit.snd import SndClient
 from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region
+from rdukit_runtime.settings import SND_REATTACH_S
 from rdukit_runtime.states import LeaseEvent
 from rdukit_runtime.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage, private_page
 
 logger = logging.getLogger(__name__)
 
+#: Seconds between two tries to find a daemon that follows; milliseconds between two looks whether a lease is wanted.
+_RETURN_EVERY_S: Final = 0.05
+_WATCH_MS: Final = 1000
 #: Seconds between two looks at whether the daemon is still there: a system call, and runs may take microseconds.
 _LOOK_EVERY_S: Final = 0.2
 
@@ -229,9 +235,22 @@ class DaemonLease(_Lease):
         self._owner = os.getpid()
         self._is_open = True
         self._look_at = 0.0
+        self._token = str(lease.get("token", ""))
+        #: Whether a daemon that follows this one keeps the lease.
+        self._is_watched: Final = "reattach" in features and bool(self._token)
+        #: What this process has mapped, under a number of its own: the daemon's id, name and bytes.
+        self._regions: dict[int, tuple[str, str, int]] = {}
+        self._next_region = 1
+        #: Why there is no way back to the lease; empty: there is, or none is needed.
+        self._lost = ""
+        #: The daemon that is there now has not seen the page yet.
+        self._must_move_page = False
         #: An earlier daemon has no pages: what was counted is reported once, at the end.
         self._is_shared_page = "page" in features
         self.page: Final = self._shared_page() if self._is_shared_page else private_page()
+        if self._is_watched:
+            watch = threading.Thread(target=_watch, args=(weakref.ref(self),), name="lease", daemon=True)
+            watch.start()
         self._at_exit = weakref.finalize(self, _let_go, client, self.id, is_attached, self._owner)
         reference = weakref.ref(client)
         os.register_at_fork(after_in_child=lambda: _close_if_alive(reference))
@@ -248,27 +267,82 @@ class DaemonLease(_Lease):
     def allocate(self, name: str, region_bytes: int) -> Region:
         """See ``NodeLease.allocate``. The daemon hands over shared memory."""
         answer, descriptor = self._call("allocate", bytes=region_bytes, name=name)
-        region_id = str(answer["region"]["id"])
+        with self._lock:
+            number, self._next_region = self._next_region, self._next_region + 1
+            self._regions[number] = (str(answer["region"]["id"]), name, region_bytes)
         if descriptor is None:
             raise RuntimeFault("the node daemon sent no memory with a region; update it")
         try:
             buffer = map_region(descriptor, region_bytes)
         except RdukitError:
-            self._free(region_id)
+            self._free(number)
             raise
         finally:
             os.close(descriptor)
-        return Region(name, buffer, lambda: self._free(region_id))
+        return Region(name, buffer, lambda: self._free(number))
 
     def check(self) -> None:
-        """See ``NodeLease.check``."""
+        """See ``NodeLease.check``. While the daemon restarts the lease goes on."""
+        if self._must_move_page:
+            self._move_page()
         if self.page.words[1]:  # ``Word.INTERRUPTS``
             self._raise_interrupt()
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY_S
-            if not self._client.is_alive:
+            goes_on = self._is_watched and not self._lost and os.getpid() == self._owner
+            if not goes_on and not self._client.is_alive:
                 self._call("interrupt")  # says why, as every use of a lost lease does
+
+    def _move_page(self) -> None:
+        """Show the page to the daemon that is there now. In the thread that counts; not while a way back is sought."""
+        if os.getpid() != self._owner or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._must_move_page = False
+            _, descriptor = self._client.call_with_fd("page", lease=self.id)
+            if descriptor is not None:
+                try:
+                    self.page.move(map_region(descriptor, PAGE_BYTES))
+                finally:
+                    os.close(descriptor)
+        except RdukitError as error:  # it went away again: the watcher asks for it anew
+            logger.debug("event=page-not-moved lease=%s error=%s", self.id, error)
+        finally:
+            self._lock.release()
+
+    def return_to_daemon(self) -> None:
+        """Attach again if the daemon is another one; waits for it as long as the lease is kept. ``_lost`` says if not.
+
+        Called by the watching thread.
+        """
+        with self._lock:
+            if self._is_open and not self._lost and not self._client.is_alive:
+                self._return()
+
+    def _return(self) -> None:
+        patience = resolve(SND_REATTACH_S)
+        until, reason = time.monotonic() + patience, "it closed the connection"
+        while True:
+            try:
+                self._client.reconnect()
+                regions = [{"name": name, "bytes": size} for _, name, size in self._regions.values()]
+                answer = self._client.call("reattach", lease=self.id, token=self._token, regions=regions)
+                for number, region_id in zip(list(self._regions), answer["regions"], strict=True):
+                    self._regions[number] = (region_id, *self._regions[number][1:])
+                self._must_move_page = self._is_shared_page
+                logger.info("event=reattach lease=%s", self.id)
+                return
+            except Unavailable as error:
+                reason = error.message
+            except RdukitError as error:  # the lease is over, or this is another node
+                self._lost = error.message
+                return
+            if time.monotonic() >= until:
+                how = "was killed or crashed" if self._client.path.exists() else "was stopped"
+                self._lost = f"the node daemon {how} and did not come back within {patience:g} s ({reason})"
+                return
+            time.sleep(_RETURN_EVERY_S)
 
     def _raise_interrupt(self) -> None:
         answer, _ = self._call("interrupt")
@@ -280,6 +354,11 @@ class DaemonLease(_Lease):
         with self._lock:
             if not self._is_open:
                 return
+            if self._is_watched and not self._lost and not self._client.is_alive and os.getpid() == self._owner:
+                self._return()
+        if self._must_move_page:
+            self._move_page()  # what was counted since
+        with self._lock:
             self._is_open = False
             if not self._is_shared_page and os.getpid() == self._owner:
                 values = self.page.read()
@@ -289,9 +368,22 @@ class DaemonLease(_Lease):
                     logger.debug("event=last-report-lost lease=%s error=%s", self.id, error)
             self._at_exit()
 
-    def _free(self, region_id: str) -> None:
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a lost connection is to be made again."""
+        return self._is_open and not self._lost
+
+    @property
+    def connection(self) -> int:
+        """Descriptor of the connection to the daemon; -1: there is none at present."""
+        return self._client.fileno()
+
+    def _free(self, number: int) -> None:
+        if os.getpid() != self._owner:
+            return
         with self._lock:
-            if not self._is_open or os.getpid() != self._owner:
+            region_id, _, _ = self._regions.pop(number)
+            if not self._is_open:
                 return
             try:
                 self._client.call("free", lease=self.id, region=region_id)
@@ -299,18 +391,42 @@ class DaemonLease(_Lease):
                 logger.debug("event=free-after-end lease=%s region=%s error=%s", self.id, region_id, error)
 
     def _call(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
+        if os.getpid() != self._owner:
+            raise LeaseLost(f"lease {self.id} is held by the parent process {self._owner}, not by this fork of it")
         with self._lock:
             if not self._is_open:
                 raise LeaseLost(f"lease {self.id} was released; open a new one", lease=self.id)
-            if os.getpid() != self._owner:
-                raise LeaseLost(f"lease {self.id} is held by the parent process {self._owner}, not by this fork of it")
             try:
-                return self._client.call_with_fd(op, lease=self.id, **arguments)
+                while True:
+                    if self._lost:
+                        raise Unavailable(self._lost)
+                    if self._is_watched and not self._client.is_alive:
+                        self._return()
+                        continue
+                    try:
+                        return self._client.call_with_fd(op, lease=self.id, **arguments)
+                    except Unavailable:
+                        if not self._is_watched or self._client.fileno() >= 0:
+                            raise
             except Unavailable as cause:
                 raise LeaseLost(
                     f"lease {self.id} is lost: {cause.message}; look at `rdukit node status`, then start again",
                     lease=self.id,
                 ) from cause
+
+
+def _watch(reference: "weakref.ref[DaemonLease]") -> None:
+    """See to it that a lease is attached again soon after its daemon was restarted, whatever its program does."""
+    while (lease := reference()) is not None and lease.is_wanted:
+        descriptor = lease.connection
+        lease = None
+        if descriptor >= 0:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLRDHUP)
+            if not poll.poll(_WATCH_MS):
+                continue
+        if (lease := reference()) is not None:
+            lease.return_to_daemon()
 
 
 def _let_go(client: SndClient, lease_id: str, is_attached: bool, owner: int) -> None:

@@ -23,6 +23,11 @@ class NodePaths(NamedTuple):
     #: Whoever can read it may change the node: mode 0600.
     admin_token: Path
 
+    @property
+    def leases(self) -> Path:
+        """Who holds what, for the next daemon: mode 0600."""
+        return self.admin_token.with_name("leases.json")
+
 
 def node_paths(socket: Path | None = None, state: Path | None = None) -> NodePaths:
     """The places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.

@@ -16,10 +16,12 @@ from rdukit_runtime.states import COUNTER_NAMES, Phase
 #: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
 PROTOCOL_MINOR: Final = 1
 #: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
-FEATURES: Final = ("administration", "counters", "faults", "isolation", "page", "wait")
+FEATURES: Final = ("administration", "counters", "faults", "isolation", "page", "reattach", "wait")
 #: Longest request line in bytes; the longest are lists of events to inject.
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_INJECTIONS: Final = 1000
+#: Regions that a program may bring along when it attaches again.
+MAX_REGIONS: Final = 1000
 _MAX_SCENARIO: Final = 128 * 1024
 _MAX_TEXT: Final = 256
 _MAX_NUMBER: Final = 2**62
@@ -124,6 +126,12 @@ def _read_counters(value: object) -> dict[str, float | str]:
     return counters
 
 
+def _read_regions(value: object) -> list[dict[str, object]]:
+    if not isinstance(value, list) or len(value) > MAX_REGIONS:
+        raise ValueError
+    return [{"name": _read_text(each["name"]), "bytes": _read_positive(each["bytes"])} for each in value]
+
+
 def _read_seconds(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 86_400 * 365:
         raise ValueError
@@ -203,6 +211,11 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         "command": _OPTIONAL_TEXT,
     },
     "attach": {"lease": _LEASE, "token": Argument(_read_text, _TEXT)},
+    "reattach": {
+        "lease": _LEASE,
+        "token": Argument(_read_text, _TEXT),
+        "regions": Argument(_read_regions, f"a list of at most {MAX_REGIONS} of name and bytes"),
+    },
     "release": {"lease": _LEASE},
     "allocate": {
         "lease": _LEASE,

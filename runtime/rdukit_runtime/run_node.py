@@ -6,7 +6,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -26,11 +26,12 @@ from rdukit_runtime.faults.store import FaultStore
 from rdukit_runtime.inventory import find_component, serial_number
 from rdukit_runtime.isolation.cgroup import CgroupGuard
 from rdukit_runtime.journal import Journal
+from rdukit_runtime.kept_leases import KeptLease, LeaseFile
 from rdukit_runtime.log_files import configure_daemon_log
 from rdukit_runtime.paths import NodePaths, node_paths
 from rdukit_runtime.server import SndServer, listening, new_identity, new_uuid
 from rdukit_runtime.service_notify import notify_ready, notify_stopping, watchdog
-from rdukit_runtime.settings import SND_RDU_RESET_S
+from rdukit_runtime.settings import SND_RDU_RESET_S, SND_REATTACH_S
 from rdukit_runtime.snml.token import load_or_create_token
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,9 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         guard = cgroup_guard(options, paths)
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = Journal(daemon, store)
-        server = SndServer(daemon, listener, clock, journal)
+        lease_file = LeaseFile(paths.leases)
+        restore_leases(daemon, lease_file.read(), clock.now())
+        server = SndServer(daemon, listener, clock, journal, lease_file)
         server.stop_on_signals()
         if options.with_parent:
             server.stop_with_parent()
@@ -152,6 +155,18 @@ def _open_daemon(
         store.close()
         raise
     return daemon, store
+
+
+def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) -> None:
+    """Keep the leases of the daemon before for their programs; those whose programs are gone end at once."""
+    patience = resolve(SND_REATTACH_S)
+    for kept in leases:
+        is_gone = bool(kept.pids) and not any(Path(f"/proc/{pid}").exists() for pid in kept.pids)
+        try:
+            daemon.restore_lease(kept, now if is_gone else now + patience, now)
+        except InvalidArgument as error:
+            logger.warning("event=lease-not-restored reason=%s", error.message)
+    daemon.tick(now)
 
 
 def _open_store(

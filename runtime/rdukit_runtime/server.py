@@ -29,6 +29,7 @@ from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
 from rdukit_runtime.connections import Answer, Page, PageGrant, Peer
 from rdukit_runtime.daemon import NodeDaemon
 from rdukit_runtime.journal import Journal
+from rdukit_runtime.kept_leases import LeaseFile
 from rdukit_runtime.memory import create_region, map_region
 from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body
 from rdukit_runtime.status_page import PAGE_BYTES, StatusPage
@@ -120,9 +121,20 @@ class SndServer:
     """Serves one ``NodeDaemon`` on one listening socket until it is told to stop."""
 
     def __init__(
-        self, daemon: NodeDaemon, listener: socket.socket, clock: Clock, journal: Journal | None = None
+        self,
+        daemon: NodeDaemon,
+        listener: socket.socket,
+        clock: Clock,
+        journal: Journal | None = None,
+        lease_file: LeaseFile | None = None,
     ) -> None:
-        """``journal`` writes down what the daemon decides; without one nothing outlives the process."""
+        """
+        Args:
+            journal: writes down what the daemon decides; without one nothing of that outlives the process.
+            lease_file: where it is kept who holds what; without one leases end with the process.
+        """
+        self._lease_file = lease_file
+        self._kept_changes = -1
         self.daemon: Final = daemon
         self._journal = journal
         self._listener = listener
@@ -168,10 +180,15 @@ class SndServer:
                 if due is not None and due <= now:
                     self.daemon.tick(now)
                 self._send_ready()
+                self._keep_leases()
                 if self._journal is not None:
                     self._journal.write(now, must=False)
         finally:
-            self.daemon.stop(self._now())
+            if self._lease_file is None:
+                self.daemon.stop(self._now())
+            else:
+                self._lease_file.write(self.daemon.kept_leases())
+                self.daemon.leave(self._now())
             if self._journal is not None:
                 self._journal.close(self._now())
             for peer in list(self._peers.values()):
@@ -195,6 +212,12 @@ class SndServer:
             if self._journal is not None:
                 self._journal.clock_stepped(step)
         return now
+
+    def _keep_leases(self) -> None:
+        """Write down who holds what, if that is not what it was."""
+        if self._lease_file is not None and self.daemon.lease_changes != self._kept_changes:
+            self._kept_changes = self.daemon.lease_changes
+            self._lease_file.write(self.daemon.kept_leases())
 
     def _patience(self, now: float) -> float | None:
         """Seconds until something is due; ``None``: nothing is."""
@@ -289,6 +312,7 @@ class SndServer:
         self._send(peer, _encode(error_body(too_long)), None)
 
     def _answer(self, peer: _Peer, answer: Answer) -> None:
+        self._keep_leases()
         if answer.is_durable and self._journal is not None:
             self._journal.write(self._now())
         grant = answer.grant

@@ -74,8 +74,17 @@ class StatusPage:
 
     def __init__(self, memory: memoryview) -> None:
         """``memory``: ``PAGE_BYTES`` writable bytes, zeros at first."""
-        self.words: Final = memory.cast("Q")
+        self.words = memory.cast("Q")
         self.words[Word.VERSION] = VERSION
+
+    def move(self, memory: memoryview) -> None:
+        """Count on in another page's memory. Only by the thread that writes."""
+        words = memory.cast("Q")
+        former = self.words
+        words[Word.SEQUENCE : Word.PCIE_TX + 1] = former[Word.SEQUENCE : Word.PCIE_TX + 1]
+        words[Word.VERSION] = VERSION
+        words[Word.INTERRUPTS] += former[Word.INTERRUPTS]  # the daemon may have interrupted already
+        self.words = words
 
     # -- the application's side --------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,8 +42,13 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**kept, "RDUKIT_HOME": str(home), "OMP_NUM_THREADS": "1", **more}
 
 
-def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ()) -> RunningDaemon:
+def start_daemon(
+    home: Path, platform: str = "TEST-1", more: Sequence[str] = (), settings: Mapping[str, str] | None = None
+) -> RunningDaemon:
     """Start a daemon that serves ``home`` and wait until it is ready. The caller stops the process.
+
+    Args:
+        settings: environment variables for it.
 
     Raises:
         RuntimeError: it ended, or did not get ready in time; with its words.
@@ -53,7 +58,7 @@ def start_daemon(home: Path, platform: str = "TEST-1", more: Sequence[str] = ())
     with words.open("a") as stderr:
         process = subprocess.Popen(
             node_command("start", "--platform", platform, "--with-parent", "--snml-port", "-1", *more),
-            env=environment(home),
+            env=environment(home, **(settings or {})),
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,

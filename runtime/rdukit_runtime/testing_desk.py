@@ -19,9 +19,9 @@ ADMIN_TOKEN = "secret of the node"
 class Desk:
     """A daemon, a clock, and connections that speak to it."""
 
-    def __init__(self, platform: str = "TEST-1", rdu_reset_s: float = 0) -> None:
+    def __init__(self, platform: str = "TEST-1", rdu_reset_s: float = 0, first_id: int = 1) -> None:
         self.clock = FakeClock()
-        ids, uuids = count(1), count(1)
+        ids, uuids = count(first_id), count(1)
         node = find_node(platform)
         self.daemon = NodeDaemon(
             Allocator(node),

@@ -100,6 +100,7 @@ def test_when_the_daemon_is_killed_its_programs_learn_it_and_the_database_does_n
     with pytest.MonkeyPatch.context() as patch, running_daemon() as daemon:
         patch.setenv("RDUKIT_HOME", str(daemon.home))
         patch.setenv("RDUKIT_NODE", "daemon")
+        patch.setenv("RDUKIT_SND_REATTACH_S", "0.1")
         with daemon.connect() as client:
             (error,), (fault,) = inject(client, "tile-excluded", f"{RDU}/TILE_3")
         with open_application(pef, "orphan") as application:

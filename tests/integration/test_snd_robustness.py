@@ -177,6 +177,7 @@ def test_a_daemon_that_was_killed_leaves_a_socket_that_the_next_one_replaces(
 ) -> None:
     monkeypatch.setenv("RDUKIT_HOME", str(home))
     monkeypatch.setenv("RDUKIT_NODE", "auto")
+    monkeypatch.setenv("RDUKIT_SND_REATTACH_S", "0")
     first = start_daemon(home)
     held = open_lease("app", arch="sn10", tiles=4, memory_bytes=100)
     region = held.allocate("weights", 50)
@@ -189,7 +190,7 @@ def test_a_daemon_that_was_killed_leaves_a_socket_that_the_next_one_replaces(
     held.release()
     with open_lease("app", arch="sn10", tiles=4, memory_bytes=100) as private:
         assert private.kind == "private"
-    second = start_daemon(home)
+    second = start_daemon(home, settings={"RDUKIT_SND_REATTACH_S": "0"})
     try:
         with open_lease("app", arch="sn10", tiles=4, memory_bytes=100) as lease:
             assert lease.kind == "daemon"
