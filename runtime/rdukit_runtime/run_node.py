@@ -76,7 +76,6 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = Journal(daemon, store)
         lease_file = LeaseFile(paths.leases)
-        restore_leases(daemon, lease_file.read(), clock.now())
         server = SndServer(daemon, listener, clock, journal, lease_file)
         server.stop_on_signals()
         if options.with_parent:
@@ -93,6 +92,8 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
             logger.info("event=ready %s", json.dumps(ready, sort_keys=True))
             notify_ready(f"{spec.platform}, {spec.tiles} tiles")
             try:
+                # Last: programs have their time from when somebody answers them.
+                restore_leases(daemon, lease_file.read(), clock.now())
                 with watchdog(paths.socket):
                     reason = server.serve()
             finally:

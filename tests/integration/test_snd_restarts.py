@@ -23,6 +23,8 @@ from rdukit_runtime.testing import RunningDaemon, environment, start_daemon, sto
 #: More for the long form: RDUKIT_TEST_RESTARTS=50.
 RESTARTS = int(os.environ.get("RDUKIT_TEST_RESTARTS", "4"))
 PROGRAMS = 8
+#: A daemon may take long to start beside other load.
+PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 PROGRAM = """
 import hashlib, json, sys
 from pathlib import Path
@@ -78,12 +80,13 @@ def all_went_on(daemon: RunningDaemon, runs: dict[str, int]) -> bool:
 
 
 def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Path) -> None:
-    daemon = start_daemon(home, "SN10-8")
+    daemon = start_daemon(home, "SN10-8", settings=PATIENT)
     stop = home / "stop"
     programs = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(number), str(stop)],
-            env=environment(home, RDUKIT_NODE="daemon"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(home, RDUKIT_NODE="daemon", **PATIENT), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )
         for number in range(PROGRAMS)
     ]  # fmt: skip
@@ -96,7 +99,7 @@ def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Pat
     try:
         for restart in range(RESTARTS):
             end(daemon, is_orderly=restart % 2 == 0)
-            daemon = start_daemon(home, "SN10-8")
+            daemon = start_daemon(home, "SN10-8", settings=PATIENT)
             with daemon.connect() as client, pytest.raises(NoResources):
                 client.acquire("thief", 4, 0)
             before = {row["id"]: row["counters"]["runs"] for row in leases_of(daemon)}
@@ -126,10 +129,10 @@ def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Pat
 
 @pytest.mark.parametrize("is_orderly", [True, False])
 def test_a_program_that_is_gone_frees_its_tiles_and_leaves_its_accounting(home: Path, is_orderly: bool) -> None:
-    daemon = start_daemon(home, "SN10-8")
+    daemon = start_daemon(home, "SN10-8", settings=PATIENT)
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "1", str(home / "stop")],
-        env=environment(home, RDUKIT_NODE="daemon"), stdout=subprocess.PIPE, text=True,
+        env=environment(home, RDUKIT_NODE="daemon", **PATIENT), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert program.stdout is not None
     lease = json.loads(program.stdout.readline())["lease"]
@@ -137,7 +140,7 @@ def test_a_program_that_is_gone_frees_its_tiles_and_leaves_its_accounting(home: 
     end(daemon, is_orderly)
     program.kill()
     program.communicate()
-    daemon = start_daemon(home, "SN10-8")
+    daemon = start_daemon(home, "SN10-8", settings=PATIENT)
     try:
         assert leases_of(daemon) == []
         with daemon.connect() as client:
