@@ -87,6 +87,9 @@ def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: 
     shape = _sizes(base)
     if view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
+    lies = base.meta["val"]
+    if _overlaps(Layout(tuple(lies.shape), tuple(lies.stride()), 0)):
+        return None  # of an expanded tensor: what is written into one of its rows is in all of them
     if asks_for_places(view):
         flat = _in_memory_order(base, base_value, emit)
         placed = _placed(flat, _numel(base), _relative(view, base), value, emit)

@@ -65,6 +65,17 @@ def test_what_a_view_overwrites_is_seen_through_what_it_is_a_view_of(
     compare_step(Writing(function), samba.randn(5, 4, name="x"), tmp_path, optim_level=mode)
 
 
+@pytest.mark.parametrize("mode", ["o0", "o3"])
+def test_a_write_into_one_row_of_an_expanded_tensor_which_is_in_all_rows_is_refused(mode: str, tmp_path: Path) -> None:
+    def write(y: torch.Tensor) -> torch.Tensor:
+        rows = (y[:1] * 2).expand(3, 4)
+        rows.narrow(0, 0, 1).copy_(y[1:2])
+        return rows
+
+    with pytest.raises(UnsupportedOperator, match="copy_ overwrites memory that"):
+        compile_model(Writing(write), samba.randn(5, 4, name="x"), None, tmp_path, optim_level=mode)
+
+
 def test_parts_show_what_was_written_into_the_whole(tmp_path: Path) -> None:
     """Torch forbids it where gradients are computed."""
 
