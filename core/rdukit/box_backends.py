@@ -80,10 +80,6 @@ class Stats:
     pids: int
 
 
-#: What a container's exit status says of SIGKILL.
-KILLED_STATUS: Final = 137
-
-
 class EventKind(StrEnum):
     """What can happen to a box."""
 
@@ -102,6 +98,11 @@ class BoxEnd(StrEnum):
     KILLED = "killed"
     #: It ran, but was not ready in its time.
     LATE = "late"
+
+
+def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
+    """How a container ended, from its exit status; 137 is SIGKILL."""
+    return BoxEnd.KILLED if status == 137 and not ran_out_of_memory else BoxEnd.EXITED
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,6 +356,19 @@ def start_and_wait(home: Path, timeout_s: float = 20) -> "subprocess.CompletedPr
     )  # fmt: skip
 
 
+def start_and_end(home: Path) -> tuple[str, str, int]:
+    """A daemon that is ended as soon as it is ready: what it said then, its other words, its exit status."""
+    process = subprocess.Popen(
+        node_command("start", "--platform", "TEST-1", "--no-snml"),
+        env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    ready = process.stdout.readline()
+    process.terminate()
+    _, words = process.communicate(timeout=60)
+    return ready, words, process.returncode
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -374,15 +387,8 @@ def test_a_database_that_is_damaged_is_set_aside_and_the_node_starts(
     path.parent.mkdir()
     make(path)
     before = path.read_bytes()
-    process = subprocess.Popen(
-        node_command("start", "--platform", "TEST-1", "--no-snml"),
-        env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    ready = process.stdout.readline()
-    process.terminate()
-    _, words = process.communicate(timeout=60)
-    assert ready and process.returncode == 0, words
+    ready, words, status = start_and_end(home)
+    assert ready and status == 0, words
     assert "Traceback" not in words
     (aside,) = path.parent.glob("snfm.db.damaged-*Z")
     assert aside.read_bytes() == before
@@ -426,13 +432,6 @@ def test_a_link_to_a_good_database_is_used_where_it_is(home: Path) -> None:
     good_database(real)
     (home / "snfm").mkdir()
     (home / "snfm/snfm.db").symlink_to(real)
-    process = subprocess.Popen(
-        node_command("start", "--platform", "TEST-1", "--no-snml"),
-        env=environment(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    ready = process.stdout.readline()
-    process.terminate()
-    _, words = process.communicate(timeout=60)
+    ready, words, _ = start_and_end(home)
     assert ready.startswith("snd ready"), words
     assert (home / "snfm/snfm.db").is_symlink()

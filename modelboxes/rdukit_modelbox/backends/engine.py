@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from rdukit.box_backends import (
-    KILLED_STATUS,
     BoxEnd,
     BoxEvent,
     BoxSpec,
@@ -19,6 +18,7 @@ from rdukit.box_backends import (
     OwnedBox,
     Owner,
     Stats,
+    end_of_container,
     is_orphan,
     last_lines,
 )
@@ -131,7 +131,7 @@ class ContainerBox:
             if state.get("OOMKilled"):
                 self._events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
             status = state.get("ExitCode")
-            end = BoxEnd.KILLED if status == KILLED_STATUS and not state.get("OOMKilled") else BoxEnd.EXITED
+            end = end_of_container(status, bool(state.get("OOMKilled")))
             self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {status}", end))
         return tuple(self._events)
 

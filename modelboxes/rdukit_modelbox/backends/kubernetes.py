@@ -16,7 +16,6 @@ from typing import Any, Final
 import httpx
 
 from rdukit.box_backends import (
-    KILLED_STATUS,
     BoxEnd,
     BoxEvent,
     BoxSpec,
@@ -24,6 +23,7 @@ from rdukit.box_backends import (
     OwnedBox,
     Owner,
     Stats,
+    end_of_container,
     is_orphan,
     last_lines,
 )
@@ -317,7 +317,7 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
             if ended.get("reason") == "OOMKilled":
                 events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the pod's memory limit was reached"))
             code = ended.get("exitCode")
-            end = BoxEnd.KILLED if code == KILLED_STATUS and not events else BoxEnd.EXITED
+            end = end_of_container(code, ran_out_of_memory=bool(events))
             events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {code}", end))
     if not events and status.get("phase") in {"Failed", "Succeeded"}:
         detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"

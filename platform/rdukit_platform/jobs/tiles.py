@@ -1,5 +1,6 @@
 """The tiles of a request, chosen and checked before anything is recorded."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -27,13 +28,19 @@ def with_tiles(platform: Platform, session: Session, tenant_id: str, request: Re
     """
     is_on_host = request.verb in HOST_VERBS
     pef = None if is_on_host else _find_pef(session, platform.store, tenant_id, request.inputs)
-    needed = 0 if pef is None else read_tiles(pef)
+    needed = 0 if pef is None else _tiles_of(pef)
     if request.tiles is None:
         return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
     if request.tiles:
         check_node(request.tiles, find_node_view(platform.home.snd_socket))
     check_pef(request.tiles, needed)
     return request
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiles_of(blob: Path) -> int:
+    """``read_tiles``, once: what a blob holds does not change."""
+    return read_tiles(blob)
 
 
 def _find_pef(session: Session, store: Store, tenant_id: str, inputs: Mapping[str, str]) -> Path | None:

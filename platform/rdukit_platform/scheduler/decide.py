@@ -20,6 +20,8 @@ class Waiting:
     tiles: int
     since: float
     not_before: float | None = None
+    #: What it was last told to wait for.
+    told: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

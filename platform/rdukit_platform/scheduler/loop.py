@@ -25,7 +25,7 @@ from rdukit_platform.jobs.promotion import promote_all
 from rdukit_platform.nodes.service import find_node_view
 from rdukit_platform.scheduler.decide import NodeView, decide
 from rdukit_platform.scheduler.pace import Pace
-from rdukit_platform.scheduler.snapshot import needs_pass, read_reasons, read_snapshot, tell_reasons
+from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, tell_reasons
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
@@ -102,9 +102,9 @@ class Scheduler:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
         with self._database.read() as session:
             snapshot = read_snapshot(session, node, now)
-            told = read_reasons(session, snapshot)
         decision = decide(snapshot)
-        news = {job_id: why for job_id, why in decision.waits.items() if told.get(job_id) != why}
+        told = {job.job_id: job.told for job in snapshot.queued}
+        news = {job_id: why for job_id, why in decision.waits.items() if told[job_id] != why}
         if not decision.admissions and not news:
             return []
         with self._database.write() as session:

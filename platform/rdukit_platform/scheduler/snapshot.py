@@ -32,7 +32,7 @@ def needs_pass(session: Session) -> bool:
 def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapshot:
     """The front of the queue, the active jobs and the workers, as values."""
     since = func.coalesce(JobRow.queued_at, JobRow.created_at)
-    columns = (JobRow.id, JobRow.tenant_id, JobRow.tiles, since, JobRow.not_before)
+    columns = (JobRow.id, JobRow.tenant_id, JobRow.tiles, since, JobRow.not_before, JobRow.waits_for)
     tenants = session.scalars(select(JobRow.tenant_id).where(JobRow.state == _QUEUED).distinct()).all()
     queued = [
         Waiting(*row)
@@ -59,17 +59,6 @@ def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapsh
         starve_s=resolve(SCHEDULER_STARVE_S),
         has_other_tenants=len(session.scalars(select(TenantRow.id).limit(2)).all()) > 1,
     )
-
-
-def read_reasons(session: Session, snapshot: Snapshot) -> dict[str, str | None]:
-    """What the jobs of a snapshot's queue were last told to wait for."""
-    ids = [job.job_id for job in snapshot.queued]
-    found: dict[str, str | None] = {}
-    for start in range(0, len(ids), WINDOW):
-        part = ids[start : start + WINDOW]
-        rows = session.execute(select(JobRow.id, JobRow.waits_for).where(JobRow.id.in_(part)))
-        found |= {row.id: row.waits_for for row in rows}
-    return found
 
 
 def tell_reasons(session: Session, reasons: Mapping[str, str]) -> None:
