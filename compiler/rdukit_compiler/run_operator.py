@@ -118,13 +118,8 @@ def quiet_failures() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
     """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
-    fake = logging.getLogger("torch._subclasses.fake_tensor")
-    before = fake.disabled
-    fake.disabled = before or _common_float(args, args) is not None
-    try:
+    with quiet_failures() if _common_float(args, args) is not None else contextlib.nullcontext():
         yield
-    finally:
-        fake.disabled = before
 
 
 def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

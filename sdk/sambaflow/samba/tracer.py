@@ -5,7 +5,6 @@ the same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -274,8 +273,6 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
             )
     parallel = [module for module in model.modules() if isinstance(module, nn.DataParallel)]
     with replaced(
-        # It would tell each refusal of torch at length, also those that are answered with other operands.
-        (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
         (saved_tensors_hooks, "__enter__", enter_hooks),
         (saved_tensors_hooks, "__exit__", leave_hooks),
         *((holder, "to_dlpack", _refuse_memory) for holder in (torch, torch.utils.dlpack)),
