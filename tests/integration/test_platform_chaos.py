@@ -93,11 +93,27 @@ def have_ended(platform: PlatformUnderTest, ids: list[str]) -> bool:
     return all(job["state"] in FINAL_STATES for job in all_of(platform, ids))
 
 
+def _what_is_left(platform: PlatformUnderTest, ids: list[str]) -> str:
+    """Say what hangs: jobs that have not ended, the node, the processes and the end of each log."""
+    jobs = [job for job in all_of(platform, ids) if job["state"] not in FINAL_STATES]
+    events = [platform.client.get(f"/v1/jobs/{job['id']}/events") for job in jobs[:2]]
+    processes = [(facts.pid, command_of(facts.pid)[:120]) for facts in tree_of(int(platform.running["pid"]))]
+    logs = {path.name: path.read_text(errors="replace")[-3000:] for path in platform.home.rglob("*.log")}
+    return "\n\n".join(
+        str(part)
+        for part in (jobs, events, platform.client.get("/v1/nodes"), *processes, *(f"{n}\n{t}" for n, t in logs.items()))
+    )
+
+
 def test_jobs_end_once_whatever_part_is_killed(platform: PlatformUnderTest) -> None:
     ids = submit_all(platform)
     killed = kill_parts(platform)
     waited_s = wait_until(lambda: is_ready(platform), what="ready after the last kill")
-    wait_until(lambda: have_ended(platform, ids), 60.0 + 10 * JOBS, f"all jobs end after {killed}")
+    try:
+        wait_until(lambda: have_ended(platform, ids), 60.0 + 10 * JOBS, f"all jobs end after {killed}")
+    except AssertionError:
+        print(_what_is_left(platform, ids))
+        raise
     for job in all_of(platform, ids):
         assert (job["state"], job["reason"]) == ("succeeded", "completed"), (killed, job)
         assert platform.states(job["id"]).count("succeeded") == 1
