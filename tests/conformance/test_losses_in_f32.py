@@ -174,3 +174,36 @@ def test_losses_of_torch_are_those_of_f32(name: str, tmp_path: Path, monkeypatch
 def test_losses_by_hand_are_those_of_f32(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_KERNELS", "portable")
     check(lambda x, b: [loss(x, b) for loss in BY_HAND.values()], tmp_path, mode)
+
+
+class RecurrentOnLoss(nn.Module):
+    """A recurrent ``layer`` that reads the loss of each element, which is f32 although the parameters are bf16."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(CLASSES, CLASSES), layer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        losses = F.smooth_l1_loss(self.first(x), x, reduction="none")
+        made = self.layer(losses)
+        while isinstance(made, tuple):
+            made = made[0]
+        return made
+
+
+RECURRENT = {
+    "RNN": lambda: nn.RNN(CLASSES, 3), "ReLU": lambda: nn.RNN(CLASSES, 3, nonlinearity="relu"),
+    "GRU": lambda: nn.GRU(CLASSES, 3), "LSTM": lambda: nn.LSTM(CLASSES, 3), "RNNCell": lambda: nn.RNNCell(CLASSES, 3),
+    "GRUCell": lambda: nn.GRUCell(CLASSES, 3), "LSTMCell": lambda: nn.LSTMCell(CLASSES, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_read_losses(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_KERNELS", "portable")
+    torch.manual_seed(4)
+    model, x = RecurrentOnLoss(RECURRENT[name]()), torch.randn(ROWS, CLASSES)
+    expected = model(x)
+    loaded = load_model(model, (samba.from_torch_tensor(x, name="x"),), tmp_path, lambda p: samba.optim.SGD(p, lr=0.1))
+    (made,) = (samba.to_torch(value) for value in loaded.run())
+    torch.testing.assert_close(made.float(), expected.detach(), rtol=0.02, atol=0.02)

@@ -33,7 +33,8 @@ SAME_DTYPE: Final = frozenset(
     "conv_transpose2d conv_transpose3d convolution cross dot einsum embedding_bag floor_divide grid_sampler "
     "grid_sampler_2d grid_sampler_3d group_norm heaviside igamma igammac index_add index_copy index_put index_reduce "
     "instance_norm linalg_cross linear masked_scatter matmul mm mv native_group_norm prelu put "
-    "scaled_dot_product_attention scatter scatter_add".split()
+    "scaled_dot_product_attention scatter scatter_add "
+    "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell".split()  # not among torch's samples
 )
 #: Operators whose parameters must not be narrower than what they normalise.
 NORMS: Final = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
