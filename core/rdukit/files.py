@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rdukit.strict_json import as_words
+
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write ``data`` beside ``path``, flush it to the disk, and rename it into place. Creates the folder."""
@@ -54,8 +56,8 @@ def atomic_target(path: Path) -> Iterator[Path]:
 
 
 def write_json_atomic(path: Path, value: object, mode: int = 0o644) -> None:
-    """``write_atomic`` of indented JSON."""
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=True).encode() + b"\n", mode)
+    """``write_atomic`` of indented JSON, with words for floats that it lacks."""
+    write_atomic(path, json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n", mode)
 
 
 def sha256_of(data: bytes) -> str:

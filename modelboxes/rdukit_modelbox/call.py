@@ -108,11 +108,12 @@ def _follow(client: BoxClient, operation: dict[str, Any], as_json: bool) -> dict
 
 
 def _figures(told: Mapping[str, Any]) -> str:
-    parts = [f"loss {told['loss']:.4f}"] if told.get("loss") is not None else []
-    if told.get("throughput") is not None:
-        parts.append(f"{told['throughput']:,.0f}/s")
-    if told.get("eta_s"):
-        parts.append(f"{timedelta(seconds=math.ceil(told['eta_s']))} left")
+    loss, rate, left_s = (told.get(name) for name in ("loss", "throughput", "eta_s"))
+    parts = [] if loss is None else [f"loss {loss if isinstance(loss, str) else f'{loss:.4f}'}"]
+    if isinstance(rate, int | float):
+        parts.append(f"{rate:,.0f}/s")
+    if isinstance(left_s, int | float) and left_s:
+        parts.append(f"{timedelta(seconds=math.ceil(left_s))} left")
     return "  ".join(parts)
 
 

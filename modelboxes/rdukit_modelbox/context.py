@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from rdukit.strict_json import as_words, find_number
 from rdukit_modelbox.box import Box
 from rdukit_modelbox.legal import ParameterValue
 
@@ -21,7 +22,7 @@ class Progress:
     eta_s: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Without what is unknown."""
+        """Without what is unknown; floats that JSON lacks are words."""
         values = {
             "stage": self.stage,
             "step": self.step,
@@ -30,7 +31,13 @@ class Progress:
             "throughput": self.throughput,
             "eta_s": self.eta_s,
         }
-        return {key: value for key, value in values.items() if value is not None}
+        return {key: as_words(value) for key, value in values.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Progress":
+        """The inverse of ``to_json``."""
+        figures = {name: find_number(value.get(name)) for name in ("loss", "throughput", "eta_s")}
+        return cls(value["stage"], value["step"], value["total"], **figures)
 
 
 class VerbContext(Protocol):

@@ -16,7 +16,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from rdukit.errors import RdukitError
-from rdukit_modelbox.finite import as_words
+from rdukit.strict_json import as_words
 
 ERROR_METADATA: Final = "rdukit-error-bin"
 STATUS_METADATA: Final = "grpc-status-details-bin"

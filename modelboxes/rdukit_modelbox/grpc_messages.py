@@ -7,9 +7,9 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
+from rdukit.strict_json import as_words
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.finite import as_words
 from rdukit_modelbox.grpc_errors import status_code_of
 from rdukit_modelbox.inference import InferAnswer, InferCall
 from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCall

@@ -4,13 +4,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rdukit.strict_json import json_text
+
 #: A comment line; keeps proxies from closing a silent stream.
 KEEP_ALIVE = b": still here\n\n"
 
 
 def frame_event(kind: str, sequence: int, value: Mapping[str, object]) -> bytes:
     """One event: its kind, its number as ``id``, its value as JSON on one line."""
-    return f"event: {kind}\nid: {sequence}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
+    return f"event: {kind}\nid: {sequence}\ndata: {json_text(value)}\n\n".encode()
 
 
 def frame_retry(milliseconds: int) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import Cancelled, ChildDied, DeadlineExceeded, OutOfMemory, Stalled, Unavailable
+from rdukit.strict_json import as_words
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.finite import as_finite, as_words
 from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
 from rdukit_modelbox.operations.values import Failure
 from rdukit_modelbox.process import Child, describe_exit
@@ -111,7 +111,7 @@ async def run_child(
                 case "started":
                     has_started = True
                 case "progress":
-                    listener.progress(_progress_of(message["progress"]))
+                    listener.progress(Progress.from_json(message["progress"]))
                 case "log":
                     listener.log(str(message["log"]))
                 case _:
@@ -135,7 +135,7 @@ def judge(
     ``was_short_of_memory``: SIGKILL ended it, and the kernel killed something for memory meanwhile.
     """
     if last.get("kind") == "result":
-        result = as_finite(last["result"])
+        result = as_words(last["result"])
         assert isinstance(result, dict)
         return Outcome(succeeded=(result, last["outputs"]))
     detail: dict[str, object] = {"exit": describe_exit(status), "peak_memory_bytes": watch.peak_bytes}
@@ -174,12 +174,6 @@ def judge(
     return Outcome(
         failed=Failure((OutOfMemory if was_short_of_memory else ChildDied).code, reason + _with(words), detail)
     )
-
-
-def _progress_of(told: dict[str, Any]) -> Progress:
-    finite = as_finite(told)
-    assert isinstance(finite, dict)
-    return Progress(**finite)
 
 
 def _detail_of(error: Mapping[str, Any]) -> dict[str, object]:

@@ -151,6 +151,8 @@ def test_a_body_without_length_that_gets_too_long_is_cut_off(box: ProcessBox) ->
         (b"{", "body"),
         (b"\xff\xfe", "body"),
         (b"[" * 100_000, "body"),
+        (b'{"parameters": {}, "parameters": {"batch_size": 8}}', "parameters"),
+        (b'{"parameters": {"batch_size": 8, "batch_size": 16}}', "batch_size"),
         (b"[]", "body"),
     ],
 )

@@ -165,7 +165,7 @@ class Operation:
             value.get("started_at"), value.get("ended_at"), value.get("runs", 0),
             Failure(error["code"], error["message"], error["detail"]) if error else None,
             value.get("result"), value.get("outputs"),
-            Progress(**value["progress"]) if "progress" in value else None,
+            Progress.from_json(value["progress"]) if "progress" in value else None,
             value.get("peak_memory_bytes"),
             tuple(Delivery(**delivery) for delivery in value.get("deliveries", ())),
         )  # fmt: skip
@@ -199,7 +199,7 @@ class OperationEvent:
         return cls(
             value["sequence"], value["kind"], value["at"],
             Operation.from_json(value["operation"], number) if "operation" in value else None,
-            Progress(**value["progress"]) if "progress" in value else None,
+            Progress.from_json(value["progress"]) if "progress" in value else None,
             value.get("log"),
         )  # fmt: skip
 

@@ -8,13 +8,13 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
 from rdukit.errors import InvalidArgument
+from rdukit.strict_json import json_text
 from rdukit_modelbox.operations.values import DEFAULT_WEBHOOK_EVENTS, Delivery, Operation, Webhook
 from rdukit_modelbox.states import OperationState
 
@@ -66,7 +66,7 @@ def body_of(delivery: Delivery, operation: Operation, box: str) -> bytes:
     value = operation.to_json()
     value.pop("deliveries", None)
     told = {"type": delivery.event, "id": delivery.id, "box": box, "operation": value}
-    return json.dumps(told, separators=(",", ":")).encode()
+    return json_text(told).encode()
 
 
 def headers_of(delivery_id: str, timestamp: int, body: bytes, secret: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """What routes answer with: JSON that always is, and the one error body."""
 
-import json
 import secrets
 from collections.abc import Mapping
 
@@ -8,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from rdukit.errors import RdukitError
-from rdukit_modelbox.finite import as_words
+from rdukit.strict_json import json_text
 
 
 class JsonAnswer(Response):
@@ -18,11 +17,7 @@ class JsonAnswer(Response):
 
     def render(self, content: object) -> bytes:
         """As bytes."""
-        try:
-            text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-        except ValueError:
-            text = json.dumps(as_words(content), separators=(",", ":"), allow_nan=False)
-        return text.encode()
+        return json_text(content).encode()
 
 
 def error_answer(request: Request, error: RdukitError, headers: Mapping[str, str] | None = None) -> Response:

@@ -71,6 +71,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refused_by_framework(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, RdukitError):
+            return error_answer(request, error.__cause__)
         if error.status_code == 400:
             # Its parser failed: bytes that are not UTF-8, or nested too deeply.
             return error_answer(request, MalformedRequest(f"the body is not JSON: {error.detail}", field="body"))

@@ -9,6 +9,7 @@ from rdukit_modelbox.box import Verb
 from rdukit_modelbox.rest.answers import JsonAnswer
 from rdukit_modelbox.rest.disconnect import while_connected
 from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
+from rdukit_modelbox.rest.strict_route import StrictRoute
 from rdukit_modelbox.service import BoxService
 
 _SUBMITTED: Final[dict[int | str, dict[str, Any]]] = errors(404, 409, 503)
@@ -35,7 +36,7 @@ Asked = Annotated[VerbBody, Body(openapi_examples=_EXAMPLES)]
 
 def verb_routes(service: BoxService) -> APIRouter:
     """One for each verb."""
-    router = APIRouter(tags=["verbs"])
+    router = APIRouter(tags=["verbs"], route_class=StrictRoute)
 
     def submit(verb: Verb, body: VerbBody) -> Response:
         return JsonAnswer(service.submit(verb, body.to_call()).to_json(), 202)

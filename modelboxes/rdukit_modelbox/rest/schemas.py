@@ -13,6 +13,8 @@ from rdukit_modelbox.plan_work import MAX_TIMEOUT_S
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 VerbName = Literal["preprocess", "compile", "train", "infer"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+#: Of an answer: what JSON lacks is a word (``rdukit.strict_json``).
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
 class _Asked(BaseModel):
@@ -147,9 +149,9 @@ class ProgressTold(BaseModel):
     stage: str
     step: int
     total: int
-    loss: float | None = None
-    throughput: float | None = Field(default=None, description="Samples a second on this host.")
-    eta_s: float | None = Field(default=None, description="Seconds until the stage ends.")
+    loss: Number | None = None
+    throughput: Number | None = Field(default=None, description="Samples a second on this host.")
+    eta_s: Number | None = Field(default=None, description="Seconds until the stage ends.")
 
 
 class DeliveryTold(BaseModel):
@@ -192,7 +194,7 @@ class OperationsTold(BaseModel):
 class RowsTold(BaseModel):
     """Outputs and the class with the highest, row by row."""
 
-    outputs: list[list[float]]
+    outputs: list[list[Number]]
     labels: list[int]
     timing_us: dict[str, int] = Field(description="Where the time went.")
 

@@ -5,7 +5,7 @@ Source: Open Inference Protocol v2, "gRPC": contents are typed or raw, for all t
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -32,15 +32,16 @@ def parse_infer(message: Any) -> tuple[InferRequest, bool]:
 
     Raises:
         InvalidArgument: raw and typed contents together, another number of raw contents than of inputs, typed
-            contents in another field than the datatype's, or a parameter or field that is not served.
+            contents in another field than the datatype's, or a parameter or field, at any depth, that is not served.
     """
     raw = message.raw_input_contents
     if len(UnknownFieldSet(message)):
-        number = UnknownFieldSet(message)[0].field_number
-        raise InvalidArgument(f"the request has a field {number}, which the protocol's ModelInferRequest lacks")
+        _refuse_unknown(message, "the request")
     if message.parameters:
         check_parameters(parameter_values(message.parameters), NONE, "parameters")
     for tensor in message.inputs:
+        if len(UnknownFieldSet(tensor)):
+            _refuse_unknown(tensor, f"input {tensor.name!r}")
         if tensor.parameters:
             # KServe's client sends the size over gRPC, too; the contents have one, which is what is checked.
             check_parameters(parameter_values(tensor.parameters), INPUT_PARAMETERS, f"input {tensor.name!r}")
@@ -145,11 +146,18 @@ def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
     """Plain values of a map of parameters."""
     values: dict[str, object] = {}
     for name, parameter in parameters.items():
+        if len(UnknownFieldSet(parameter)):
+            _refuse_unknown(parameter, f"parameter {name!r}")
         kind = parameter.WhichOneof("parameter_choice")
         if kind is None:
             raise InvalidArgument(f"parameter {name!r} has no value")
         values[name] = getattr(parameter, kind)
     return values
+
+
+def _refuse_unknown(message: Any, what: str) -> NoReturn:
+    number, kind = UnknownFieldSet(message)[0].field_number, message.DESCRIPTOR.name
+    raise InvalidArgument(f"{what} has a field {number}, which the protocol's {kind} lacks; leave it out")
 
 
 def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]:
@@ -158,6 +166,8 @@ def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]
     classes: dict[str, int] = {}
     for output in given:
         names.append(output.name)
+        if len(UnknownFieldSet(output)):
+            _refuse_unknown(output, f"output {output.name!r}")
         if output.parameters:
             values = parameter_values(output.parameters)
             check_parameters(values, GRPC_OUTPUT_PARAMETERS, f"output {output.name!r}")
@@ -176,6 +186,8 @@ def _typed(tensor: Any) -> bytes:
             f"input {tensor.name!r}: datatype {tensor.datatype!r}{known}; legal: {', '.join(DATATYPES)}"
         )
     contents = tensor.contents
+    if len(UnknownFieldSet(contents)):
+        _refuse_unknown(contents, f"contents of input {tensor.name!r}")
     values: Sequence[Any] = getattr(contents, field)
     if not values:
         given = [other.name for other, _ in contents.ListFields()]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
+from rdukit.strict_json import refuse_duplicates
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.box_models import BoxModels
@@ -23,7 +24,6 @@ from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.serving.repository_calls import load_model, unload_model
 from rdukit_modelbox.serving.requests import InferAnswer
 from rdukit_modelbox.serving.rest_inference import JSON, RestInference
-from rdukit_modelbox.serving.unique_keys import refuse_duplicates
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from rdukit.errors import InvalidArgument
+from rdukit.strict_json import refuse_duplicates
 from rdukit_modelbox.serving.classification import PARAMETER, read_count, split_strings
 from rdukit_modelbox.serving.datatypes import DATATYPES, KNOWN
 from rdukit_modelbox.serving.request_parameters import (
@@ -23,7 +24,6 @@ from rdukit_modelbox.serving.request_parameters import (
 )
 from rdukit_modelbox.serving.requests import GivenTensor, InferAnswer, InferRequest
 from rdukit_modelbox.serving.signature import Signature
-from rdukit_modelbox.serving.unique_keys import refuse_duplicates
 
 _NUMPY: Final[Mapping[str, str]] = {
     "BOOL": "?", "UINT8": "u1", "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP32": "<f4",

@@ -1,12 +1,12 @@
 """Rows → one of several classes. Axes: N samples, F features, C classes, B batch."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from rdukit.files import write_atomic, write_json_atomic
+from rdukit.strict_json import json_text
 from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.datasets import Dataset, Samples, check_dataset_fits, load_dataset
@@ -117,7 +117,7 @@ def prediction_lines(samples: Samples, found: Evaluation) -> bytes:
     """One JSON object a line: index, label, predicted class, its probability."""
     rows = zip(samples.labels_N.tolist(), found.predicted_N.tolist(), found.probability_N.tolist(), strict=True)
     lines = [
-        json.dumps({"index": i, "label": label, "predicted": given, "probability": round(probability, 6)})
+        json_text({"index": i, "label": label, "predicted": given, "probability": round(probability, 6)})
         for i, (label, given, probability) in enumerate(rows)
     ]
     return "".join(line + "\n" for line in lines).encode()

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from rdukit.files import write_atomic
+from rdukit.strict_json import json_text
 
 FILE_NAME = "metrics.jsonl"
 
@@ -64,4 +65,4 @@ def read_lines(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _text(line: Mapping[str, object]) -> str:
-    return json.dumps(line) + "\n"
+    return json_text(line) + "\n"

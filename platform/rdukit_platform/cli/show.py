@@ -80,8 +80,8 @@ def describe_progress(progress: Mapping[str, Any] | None) -> str:
     words = [str(progress.get("stage", ""))]
     if progress.get("total"):
         words.append(f"{progress.get('step', 0)}/{progress['total']}")
-    if progress.get("loss") is not None:
-        words.append(f"loss {progress['loss']:.4f}")
-    if progress.get("throughput"):
-        words.append(f"{progress['throughput']:.0f}/s")
+    if (loss := progress.get("loss")) is not None:
+        words.append(f"loss {loss if isinstance(loss, str) else f'{loss:.4f}'}")
+    if isinstance(rate := progress.get("throughput"), int | float) and rate:
+        words.append(f"{rate:.0f}/s")
     return " ".join(words)

@@ -240,8 +240,8 @@ def _progress_words(job: Job, state: JobState) -> str:
     words = [str(progress["stage"])] if progress.get("stage") else []
     if progress.get("total"):
         words.append(f"{_whole(progress.get('step'))} of {_whole(progress.get('total'))}")
-    if isinstance(loss := progress.get("loss"), int | float) and loss:
-        words.append(f"loss {loss:.4g}")
+    if loss := progress.get("loss"):
+        words.append(f"loss {loss:.4g}" if isinstance(loss, int | float) else f"loss {loss}")
     if state is JobState.RUNNING and isinstance(eta := progress.get("eta_s"), int | float) and eta > 0:
         words.append(f"{format_seconds(round(eta, 1))} to go")
     return " · ".join(words)

@@ -1,11 +1,12 @@
 """Transactions. Writers start with ``BEGIN IMMEDIATE``, so that none fails half-way with "database is locked"."""
 
+import json
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from rdukit.clock import Clock
+from rdukit.strict_json import json_text
 from rdukit_platform.settings import Home
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,11 @@ BUSY_TIMEOUT_S: Final = 15.0
 #: Seconds in which a server must take a connection, unless the URL says otherwise.
 CONNECT_S: Final = 5
 _WRITES: Final = "rdukit_writes"
+#: What boxes report may hold floats that JSON lacks; PostgreSQL refuses them. Rows of earlier versions have them bare.
+_JSON: Final[dict[str, Any]] = {
+    "json_serializer": json_text,
+    "json_deserializer": lambda text: json.loads(text, parse_constant=str),
+}
 
 
 class Database:
@@ -35,14 +42,14 @@ class Database:
                 raise ValueError("SQLite needs a file: every connection to :memory: is a database of its own")
             Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
-            self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20)
+            self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20, **_JSON)
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             # A server whose machine is gone does not even refuse: without a bound a connection waits for minutes.
             is_bound = "connect_timeout" in self.url.query or self.url.get_driver_name() != "psycopg"
             bound = {} if is_bound else {"connect_timeout": CONNECT_S}
-            self.engine = create_engine(self.url, pool_pre_ping=True, connect_args=bound)
+            self.engine = create_engine(self.url, pool_pre_ping=True, connect_args=bound, **_JSON)
         self._writer: Engine = self.engine.execution_options(**{_WRITES: True})
 
     @classmethod

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
+from rdukit.strict_json import as_words
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def add_error_handlers(app: FastAPI) -> None:
 def error_response(request: Request, error: RdukitError) -> Response:
     """The answer for an error."""
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
-    body = orjson.dumps(error.body(getattr(request.state, "request_id", None)), default=str)
+    body = orjson.dumps(as_words(error.body(getattr(request.state, "request_id", None))), default=str)
     return Response(body, error.http_status, headers, media_type="application/json")
 
 
@@ -102,6 +103,8 @@ class MethodNotAllowed(InvalidArgument):
 
 async def _routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, RdukitError):
+        return error_response(request, error.__cause__)
     where = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return error_response(request, NotFound(f"there is no route {where}; see /docs"))

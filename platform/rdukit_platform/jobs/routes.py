@@ -8,6 +8,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from rdukit.errors import InvalidArgument
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
+from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.follow import log_line, stream_events, stream_logs
 from rdukit_platform.jobs.promotion import pipeline_jobs
@@ -23,7 +24,7 @@ from rdukit_platform.jobs.schemas import (
 from rdukit_platform.jobs.tiles import with_tiles
 from rdukit_platform.jobs.view import show_event, show_job, show_pipeline
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictRoute)
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
 EVENT_STREAM = "text/event-stream"

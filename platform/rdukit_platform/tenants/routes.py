@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from rdukit.errors import NotFound
 from rdukit_platform.db.models import TenantRow
 from rdukit_platform.gateway.dependencies import Admin, Reader, platform_of
+from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.tenants.service import READ, WRITE, create_tenant, create_token, find_tenant, list_tenants
 
-router = APIRouter(prefix="/v1", tags=["tenants"])
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictRoute)
 
 
 class Me(BaseModel):

@@ -58,6 +58,25 @@ def test_a_field_that_the_protocol_lacks_is_refused_by_its_number() -> None:
         parse_infer(pb.ModelInferRequest.FromString(data))
 
 
+@pytest.mark.parametrize("where", ["input 'x'", "output 'y'", "contents of input 'x'", "parameter 'classification'"])
+def test_so_is_one_inside_of_a_tensor(where: str) -> None:
+    request = message()
+    if where.startswith("contents"):
+        request.ClearField("raw_input_contents")
+        request.inputs[0].contents.fp32_contents.extend([1, 2])
+    request.outputs[0].parameters["classification"].int64_param = 1
+    parse_infer(request)
+    part = {
+        "input 'x'": request.inputs[0],
+        "output 'y'": request.outputs[0],
+        "contents of input 'x'": request.inputs[0].contents,
+        "parameter 'classification'": request.outputs[0].parameters["classification"],
+    }[where]
+    part.MergeFromString(b"\x98\x06\x01")
+    with pytest.raises(InvalidArgument, match=f"{where} has a field 99, which the protocol's Infer"):
+        parse_infer(pb.ModelInferRequest.FromString(request.SerializeToString()))
+
+
 def test_the_size_that_kserves_client_sends_is_legal_if_it_is_right() -> None:
     request = message()
     request.inputs[0].parameters["binary_data_size"].int64_param = 8

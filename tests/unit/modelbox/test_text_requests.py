@@ -67,6 +67,16 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], plac
     assert caught.value.detail["field"] == place
 
 
+@pytest.mark.parametrize(
+    "body",
+    ['{"model": "m", "prompt": "a", "seed": 1, "seed": 2}', '{"model": "m", "seed": 1, "prompt": "b", "seed": 1}'],
+)
+def test_a_field_that_comes_twice_is_refused_by_its_name(body: str) -> None:
+    with pytest.raises(InvalidArgument, match="the key 'seed' twice") as caught:
+        parse_body(CompletionBody, body.encode())
+    assert caught.value.detail["field"] == "seed"
+
+
 def test_options_of_a_stream_need_a_stream() -> None:
     with pytest.raises(InvalidArgument, match="stream_options is legal only with stream"):
         completion(stream_options={"include_usage": True}).wants_usage()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rdukit_platform.cli.show import describe_attempt
+from rdukit_platform.cli.show import describe_attempt, describe_progress
 from rdukit_platform.console import curve
 from rdukit_platform.console.curve import draw_curve, nice_ticks
 from rdukit_platform.console.page import safe_next
@@ -211,6 +211,15 @@ def test_loss_and_log_are_picked_from_their_events() -> None:
     assert loss_points(events) == [(1.0, 2.5)]
     assert [line for _, _, line in log_lines(events)] == ["hello", "bye"]
     assert [line for _, _, line in log_lines(events, limit=1)] == ["bye"]
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_loss_that_is_no_number_is_shown_and_not_drawn(word: str) -> None:
+    progress = {"stage": "train", "step": 7, "total": 9, "loss": word, "throughput": word, "eta_s": word}
+    assert view_job(job(progress=progress), 110.0).progress == f"train · 7 of 9 · loss {word}"
+    assert describe_progress(progress) == f"train 7/9 loss {word}"
+    assert loss_points([event("progress", **progress), event("progress", step=8, loss=2.0)]) == [(8.0, 2.0)]
+    assert [(f.name, f.value) for f in result_figures({"held_out_loss": word})] == [("held out loss", word)]
 
 
 def test_figures_have_units_and_emulated_ones_say_so() -> None:

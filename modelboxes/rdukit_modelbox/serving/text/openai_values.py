@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rdukit.errors import InvalidArgument
+from rdukit.strict_json import refuse_duplicates
 from rdukit_modelbox.serving.text.queue import TextRequest
 
 #: Bounds of our own, so that a request fits into a packet to the device process.
@@ -216,10 +217,12 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
     """Read a request.
 
     Raises:
-        InvalidArgument: it is not JSON or not legal; the detail's ``field`` is the first field that is wrong.
+        InvalidArgument: not JSON, a key twice, or not legal; the detail's ``field`` is the first field that is wrong.
     """
     try:
-        return kind.model_validate_json(body)
+        value = kind.model_validate_json(body)
+        refuse_duplicates(body)
+        return value
     except ValidationError as cause:
         first = _most_telling(cause)
         place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))

@@ -20,6 +20,7 @@ from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.serving.loaded_model import properties_of
 from rdukit_modelbox.serving.match_parameters import match_parameters
 from rdukit_modelbox.serving.text.companions import GENERATION_FILE, companion
+from rdukit_modelbox.serving.text.sampling import check_numbers
 from rdukit_modelbox.shape import SERVE, TextSizes, shape_of
 from rdukit_runtime.application import open_application
 
@@ -154,6 +155,7 @@ class TextProgram:
         self._program.write_all(list(values.items()))
         self._application.run(graph, self._sections[graph], self._scalars)
         found: NDArray[np.float32] = self._program.read(self._outputs[graph]).float().reshape(-1).numpy()
+        check_numbers(graph, found)
         if graph != "embed":
             found[self._known :] = -np.inf
         return found

@@ -5,11 +5,15 @@ Axes: V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, RuntimeFault
+
+#: The least log-probability that is told.
+UNLIKELY: Final = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,23 @@ def probabilities(
 
 
 def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Natural logarithms [V] of the model's own probabilities: temperature 1, all tokens."""
+    """Natural logarithms [V] of the model's own probabilities: temperature 1, all tokens.
+
+    Source: OpenAI's API reference: of a token that is very unlikely it is -9999.0; JSON has no infinity.
+    """
     shifted_V = logits_V.astype(np.float64) - float(logits_V.max())
-    found: NDArray[np.float64] = shifted_V - np.log(np.exp(shifted_V).sum())
+    found: NDArray[np.float64] = np.maximum(shifted_V - np.log(np.exp(shifted_V).sum()), UNLIKELY)
     return found
+
+
+def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
+    """Raises ``RuntimeFault`` if a graph's output holds none that a text or an embedding can be made of.
+
+    Single logits may be -infinity: such tokens are never chosen.
+    """
+    is_wrong = not np.isfinite(values.max()) or (graph == "embed" and not np.isfinite(values.min()))
+    if is_wrong:
+        raise RuntimeFault(
+            f"graph {graph!r} gave NaN or infinite values: no text follows from them; look at the loss of the "
+            "checkpoint's training, and load one from before it diverged"
+        )

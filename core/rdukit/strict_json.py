@@ -1,0 +1,85 @@
+"""JSON that all readers read alike: no number that JSON lacks, and no key twice. Pure.
+
+A float that is no number goes out as one of the strings of ``WORDS``, in results, metrics, progress and errors alike.
+Source: protobuf's JSON mapping. As ``null``, an infinity could not be told from what is unknown.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+
+#: What stands for the floats that JSON lacks.
+WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def as_words(value: object) -> object:
+    """``value`` with each NaN or infinity, at any depth, as its word; tuples become lists, keys text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _word(value)
+    if isinstance(value, Mapping):
+        return {str(key): as_words(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_words(item) for item in value]
+    return value
+
+
+def find_number(value: object) -> float | None:
+    """The number that a JSON value is or stands for; ``None`` if it is none."""
+    if isinstance(value, str):
+        return WORDS.get(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def json_text(value: object) -> str:
+    """``value`` on one line, with words for what JSON lacks."""
+    try:
+        return _on_one_line(value)
+    except ValueError:
+        return _on_one_line(as_words(value))
+
+
+def read_json(text: bytes | str) -> Any:
+    """A request's value.
+
+    Raises:
+        InvalidArgument: an object has a key twice, of which readers take the one or the other; the message names it.
+        JSONDecodeError: it is not JSON.
+    """
+    return json.loads(text, object_pairs_hook=_unique)
+
+
+def refuse_duplicates(text: bytes) -> None:
+    """Check a request that somebody else reads.
+
+    Raises:
+        InvalidArgument: as ``read_json``, or it is not JSON.
+    """
+    try:
+        read_json(text)
+    except (ValueError, RecursionError) as cause:  # a number with thousands of digits, or lists in thousands of lists
+        raise InvalidArgument(f"the request is malformed: {cause}") from cause
+
+
+def _on_one_line(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _word(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            break
+        seen.add(key)
+    raise InvalidArgument(f"the request has the key {key[:80]!r} twice in one object; legal: once", field=key[:80])

@@ -1,0 +1,129 @@
+"""JSON in and out of the gateway: no key twice, and words for the floats that JSON lacks, also in the console."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import text
+
+from rdukit_platform.console.testing import Example, serving
+from rdukit_platform.context import Platform, open_platform
+from rdukit_platform.db.migrate import migrate
+from rdukit_platform.db.models import JobRow
+from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.strict_route import StrictRoute
+from rdukit_platform.settings import checked_home
+from rdukit_platform.tenants.service import ensure_first_token, find_tenant
+from rdukit_platform.testing import short_folder
+
+WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
+WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    with short_folder() as folder:
+        monkeypatch.setenv("RDUKIT_HOME", str(folder))
+        opened = open_platform(checked_home())
+        migrate(opened.database)
+        ensure_first_token(opened.database, opened.home, 1.0)
+        yield opened
+        opened.database.close()
+
+
+@pytest.fixture
+def client(platform: Platform) -> Iterator[httpx.Client]:
+    token = platform.home.token_file.read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    with serving(platform) as address, httpx.Client(base_url=address, headers=headers, timeout=60.0) as client:
+        yield client
+
+
+@pytest.fixture
+def jobs(platform: Platform) -> dict[str, str]:
+    with platform.database.read() as session:
+        tenant = find_tenant(session, "default")
+        assert tenant is not None
+    return Example(platform.database, platform.store, tenant.id, 10.0).fill()
+
+
+def read(answer: httpx.Response | str) -> Any:
+    """As a reader that knows no more than JSON."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(answer if isinstance(answer, str) else answer.content, parse_constant=refuse)
+
+
+def test_what_a_box_reports_is_told_in_words(platform: Platform, client: httpx.Client, jobs: dict[str, str]) -> None:
+    job_id = jobs["running"]
+    with platform.database.write() as session:
+        row = session.get(JobRow, job_id)
+        assert row is not None
+        row.progress, row.result = dict(WRONG), {"held_out_loss": math.inf, "parts": [{"at": math.nan}]}
+    # As a version before this one has written them.
+    with platform.database.write() as session:
+        session.execute(
+            text("UPDATE job_events SET data = :data WHERE job_id = :job AND kind = 'progress'"),
+            {"data": json.dumps(WRONG), "job": job_id},
+        )
+    told = read(client.get(f"/v1/jobs/{job_id}"))
+    assert told["progress"] == WORDS
+    assert told["result"] == {"held_out_loss": "Infinity", "parts": [{"at": "NaN"}]}
+    events = read(client.get(f"/v1/jobs/{job_id}/events"))["events"]
+    assert [event["data"] for event in events if event["kind"] == "progress"][-1] == WORDS
+    with client.stream("GET", f"/v1/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}) as stream:
+        lines = (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: "))
+        assert next(found["data"] for line in lines if (found := read(line))["kind"] == "progress") == WORDS
+    login = {"token": client.headers["Authorization"].removeprefix("Bearer "), "next": f"/console/jobs/{job_id}"}
+    page = client.post("/console/login", data=login, follow_redirects=True)
+    assert page.status_code == 200
+    assert "loss NaN" in page.text
+    assert "Infinity" in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key"),
+    [
+        ("/v1/jobs", '{"box": "logreg", "verb": "train", "verb": "compile"}', "verb"),
+        ("/v1/jobs", '{"box": "logreg", "verb": "train", "parameters": {"lr": 1, "lr": 2}}', "lr"),
+        ("/v1/pipelines", '{"name": "p", "steps": [{"name": "a", "name": "b"}]}', "name"),
+        ("/v1/tenants", '{"name": "a", "name": "b"}', "name"),
+        ("/v1/tenants/default/tokens", '{"scopes": ["read"], "scopes": ["admin"]}', "scopes"),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_by_its_name(client: httpx.Client, path: str, body: str, key: str) -> None:
+    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["detail"]["field"]) == ("invalid-argument", key)
+    assert f"the key '{key}' twice" in error["message"]
+    assert error["request_id"] == answer.headers["x-request-id"]
+
+
+def test_every_route_with_a_json_body_reads_it_strictly(platform: Platform) -> None:
+    app = create_app(platform)
+    described = app.openapi()["paths"]
+    found = {
+        path
+        for path, methods in described.items()
+        for operation in methods.values()
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
+    }
+    strict = {route.path for route in _all_routes(app.routes) if isinstance(route, StrictRoute)}
+    assert found
+    assert found <= strict
+
+
+def _all_routes(routes: Any) -> Iterator[APIRoute]:
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        original = getattr(route, "original_router", None) or getattr(route, "router", None)
+        if original is not None:
+            yield from _all_routes(original.routes)
