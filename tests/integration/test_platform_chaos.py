@@ -101,7 +101,13 @@ def _what_is_left(platform: PlatformUnderTest, ids: list[str]) -> str:
     logs = {path.name: path.read_text(errors="replace")[-3000:] for path in platform.home.rglob("*.log")}
     return "\n\n".join(
         str(part)
-        for part in (jobs, events, platform.client.get("/v1/nodes"), *processes, *(f"{n}\n{t}" for n, t in logs.items()))
+        for part in (
+            jobs,
+            events,
+            platform.client.get("/v1/nodes"),
+            *processes,
+            *(f"{n}\n{t}" for n, t in logs.items()),
+        )
     )
 
 

@@ -3,10 +3,13 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rdukit.testing.waiting import wait_until
+from rdukit_modelbox.backends.process_tree import tree_of
 from rdukit_platform.testing import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
@@ -58,6 +61,29 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(home: 
         assert platform.wait_end(other["id"])["state"] == "succeeded"
         done = platform.wait_end(job_id)
         assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
+
+
+def test_a_worker_takes_jobs_again_after_its_slots_ended_without_a_broker(home: Path) -> None:
+    with platform_under_test(home, BOX, FAST) as platform:
+        dataset = platform.wait_end(platform.submit("preprocess")["id"])["outputs"]["dataset"]
+
+        def submit(steps: int) -> str:
+            parameters = {"steps": steps, "step_s": 0.05}
+            return str(platform.submit("train", inputs={"dataset": dataset}, parameters=parameters, tiles=1)["id"])
+
+        ids = [submit(40) for _ in range(4)]  # as many as the worker has slots
+        for job_id in ids:
+            platform.wait_job(job_id, lambda job: job["state"] == "running")
+
+        def have_ended_while_the_broker_is_away() -> bool:
+            for facts in tree_of(int(platform.running["pid"]))[1:]:
+                with suppress(OSError):
+                    if b"valkey-server" in Path(f"/proc/{facts.pid}/cmdline").read_bytes():
+                        os.kill(facts.pid, signal.SIGKILL)
+            return all(platform.job(job_id)["state"] == "succeeded" for job_id in ids)
+
+        wait_until(have_ended_while_the_broker_is_away, what="the jobs end")
+        assert platform.wait_end(submit(5))["state"] == "succeeded"
 
 
 def test_a_stopped_platform_continues_its_jobs_when_it_starts_again(home: Path) -> None:

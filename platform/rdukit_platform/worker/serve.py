@@ -28,6 +28,7 @@ from rdukit_platform.worker.attempt import Attempt, Surroundings
 from rdukit_platform.worker.boxes import open_backend
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import Sweeper
+from rdukit_platform.worker.request import AttemptRequest
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def serve(home: Home) -> None:
     )
     app = make_app(home.broker_url())
 
-    @app.task(name=TASK)  # type: ignore[untyped-decorator]
+    @app.task(name=TASK, Request=AttemptRequest)  # type: ignore[untyped-decorator]
     def run_attempt(job_id: str, attempt_id: str, token: str) -> None:
         runner.run(Ticket(job_id, attempt_id, token))
 
