@@ -110,6 +110,7 @@ ACTIONS = {
     Action.REROUTE: "The link is left out; with its last link an RDU is unavailable.",
     Action.RESET_RDU: "The RDU is reset at every error; it is retired when that fails, or at the count.",
     Action.RETIRE_RDU: "No tile of the RDU is granted any more.",
+    Action.RETIRE_NODE: "No tile of the node is granted any more; programs that have tiles go on.",
 }
 
 

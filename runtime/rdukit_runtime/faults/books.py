@@ -10,7 +10,7 @@ from typing import Final
 
 from rdukit_runtime.faults.catalogue import class_by_error_type, default_policies, fault_classes
 from rdukit_runtime.faults.checks import Event
-from rdukit_runtime.faults.losses import is_at_or_below
+from rdukit_runtime.faults.losses import concerns, is_at_or_below
 from rdukit_runtime.faults.model import Changes, Condition, FaultRow, HangRow, Policy, Snapshot
 from rdukit_runtime.faults.records import ErrorRecord, record_of_row, window_of
 from rdukit_runtime.faults.words import Action, FaultState, HangEvent, HangOutcome
@@ -118,6 +118,10 @@ class FaultBooks:
             return []
         rows = (self.faults[uuid] for uuid in self.active.values())
         return [row for row in rows if is_at_or_below(row.comp_name, path)]
+
+    def rows_concerning(self, path: str) -> list[FaultRow]:
+        """Active faults that may take something of the RDU ``path`` out of service, in the order of their diagnosis."""
+        return [row for uuid in self.active.values() if concerns(row := self.faults[uuid], path)]
 
     # -- conditions --------------------------------------------------------------------------------------------------
 

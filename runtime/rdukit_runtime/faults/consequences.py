@@ -28,7 +28,7 @@ from rdukit_runtime.faults.model import (
 from rdukit_runtime.faults.rdus import RduStates, Reset
 from rdukit_runtime.faults.records import ErrorRecord, owner_fields
 from rdukit_runtime.faults.words import Action, FaultState, HangEvent, HangOutcome, RduState
-from rdukit_runtime.inventory import Component, Presence, node_tiles, rdu_path
+from rdukit_runtime.inventory import Component, ComponentKind, Presence, node_tiles, rdu_path
 
 _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
 #: What a policy does when a reset failed or did not help often enough.
@@ -172,7 +172,7 @@ class Consequences:
             reason = policy.fault_desc
             if record.fault is None:
                 self._diagnose(record, policy, Action.RETIRE_RDU, gathering, now_ns)
-        active = books.active_rows(path)
+        active = books.rows_concerning(path)
         if passed and active:
             reason = f"{active[-1].fault_type} is active: {active[-1].fault_desc}"
         state = self._rdus.end_reset(rdu, active, reason, now_ns)
@@ -292,13 +292,28 @@ class Consequences:
         now_ns: int,
     ) -> None:
         """Faults of a component came or went: operational state; programs on what is gone, because of ``record``."""
-        rdu = self.component(path).rdu
-        if rdu is None:
-            return
+        component = self.component(path)
+        if component.rdu is not None:
+            self._settle_rdu(component.rdu, path, reason, record, gathering, owner_of, now_ns)
+        elif component.kind is ComponentKind.NODE:
+            # Nobody knows of a program that was hit: those that have tiles go on.
+            for rdu in range(self.node.rdus):
+                self._settle_rdu(rdu, path, reason, None, gathering, owner_of, now_ns)
+
+    def _settle_rdu(
+        self,
+        rdu: int,
+        path: str,
+        reason: str,
+        record: ErrorRecord | None,
+        gathering: Gathering,
+        owner_of: OwnerOf,
+        now_ns: int,
+    ) -> None:
         former = self._rdus.losses(rdu)
         reset = self._rdus.resets.get(rdu)
         rdu_name = rdu_path(self.node, rdu)
-        moved = self._rdus.settle(rdu, self._books.active_rows(rdu_name), reason, now_ns)
+        moved = self._rdus.settle(rdu, self._books.rows_concerning(rdu_name), reason, now_ns)
         if reset is not None and rdu not in self._rdus.resets:
             self._books.end_hang(reset.hang, HangOutcome.FAILED)
         if moved:

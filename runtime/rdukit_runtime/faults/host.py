@@ -41,11 +41,13 @@ def draw_pcie(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     error_desc="uncorrectable error in the host's memory",
     cause="A broken memory module of the host.",
     signs="The host's own log has a machine check.",
-    effect="None known on programs: which of them owned the page only the host's system knows.",
-    suggestion="Replace the host's memory module; drain the node first.",
+    effect="None known on programs: which of them owned the page only the host's system knows. "
+    "Those that run go on; until the memory is repaired nobody else gets tiles of the node.",
+    suggestion="Let the programs end, then replace the host's memory module.",
     fault_type="FTYPE_HOST_MEMORY",
     fault_desc="the host's memory fails",
     severity=Severity.CRITICAL,
+    action=Action.RETIRE_NODE,
     persists=True,
     resets_that_fail=None,
 )

@@ -34,7 +34,7 @@ NO_LOSSES = Losses()
 
 
 def losses_of(node: NodeSpec, rdu: int, active: Iterable[FaultRow]) -> Losses:
-    """What the active faults of the RDU with the flat number ``rdu`` take away."""
+    """What the active faults that concern the RDU with the flat number ``rdu`` take away."""
     rows = [row for row in active if row.action is not Action.NONE]
     if not rows:
         return NO_LOSSES
@@ -43,7 +43,7 @@ def losses_of(node: NodeSpec, rdu: int, active: Iterable[FaultRow]) -> Losses:
     channels = frozenset(channel_of(node, row.comp_name) for row in rows if row.action is Action.RETIRE_CHANNEL)
     all_channels, all_links = _paths(node, rdu, ComponentKind.DDR_CHANNEL), _paths(node, rdu, ComponentKind.PCIE)
     whole = (
-        any(row.action is Action.RETIRE_RDU for row in rows)
+        any(row.action in (Action.RETIRE_RDU, Action.RETIRE_NODE) for row in rows)
         or len(tiles) == node.chip.tiles
         or 0 < len(all_channels) == len(channels)
         or 0 < len(all_links) == len(links)
@@ -61,6 +61,11 @@ def channel_of(node: NodeSpec, path: str) -> str:
 def is_at_or_below(path: str, above: str) -> bool:
     """Whether ``path`` is ``above`` or a component below it."""
     return path == above or path.startswith(above + "/")
+
+
+def concerns(row: FaultRow, path: str) -> bool:
+    """Whether a fault may take something of the RDU ``path`` out of service: its own, or one of the whole node."""
+    return row.action is Action.RETIRE_NODE or is_at_or_below(row.comp_name, path)
 
 
 def _paths(node: NodeSpec, rdu: int, kind: ComponentKind) -> list[str]:

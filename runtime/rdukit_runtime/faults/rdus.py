@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rdukit.hardware import NodeSpec
-from rdukit_runtime.faults.losses import NO_LOSSES, Losses, is_at_or_below, losses_of
+from rdukit_runtime.faults.losses import NO_LOSSES, Losses, concerns, losses_of
 from rdukit_runtime.faults.model import FaultRow, OpState
 from rdukit_runtime.faults.words import RduEvent, RduState, next_rdu_state
 from rdukit_runtime.inventory import rdu_path
@@ -118,7 +118,7 @@ class RduStates:
         former, faults = {row.rdu: row for row in rows}, list(active)
         for rdu in range(self._node.rdus):
             path = rdu_path(self._node, rdu)
-            mine = [row for row in faults if is_at_or_below(row.comp_name, path)]
+            mine = [row for row in faults if concerns(row, path)]
             self._losses[rdu] = losses_of(self._node, rdu, mine)
             state = self._states[rdu] = self._losses[rdu].state
             row = former.get(rdu)
@@ -139,7 +139,7 @@ class RduStates:
         faults = list(active)
         for rdu, state in enumerate(self._states):
             path = rdu_path(self._node, rdu)
-            losses = losses_of(self._node, rdu, [row for row in faults if is_at_or_below(row.comp_name, path)])
+            losses = losses_of(self._node, rdu, [row for row in faults if concerns(row, path)])
             assert losses == self._losses[rdu], f"{path}: what is out of service"
             assert (state is RduState.PENDING) == (rdu in self.resets), f"{path} is {state}"
             assert state in (RduState.PENDING, losses.state), f"{path} is {state}, its faults say {losses.state}"

@@ -134,5 +134,6 @@ LEGAL_KINDS: Final = MappingProxyType(
         Action.REROUTE: frozenset({ComponentKind.PCIE}),
         Action.RESET_RDU: _IN_RDU,
         Action.RETIRE_RDU: _IN_RDU,
+        Action.RETIRE_NODE: frozenset({ComponentKind.NODE}),
     }
 )

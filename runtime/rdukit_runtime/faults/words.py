@@ -40,6 +40,7 @@ class Action(StrEnum):
     REROUTE = "reroute"
     RESET_RDU = "reset-rdu"
     RETIRE_RDU = "retire-rdu"
+    RETIRE_NODE = "retire-node"
 
 
 class HangEvent(StrEnum):

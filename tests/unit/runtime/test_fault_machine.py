@@ -219,25 +219,60 @@ def test_a_policy_can_make_errors_retire_an_rdu(make: MakeMachine) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        entry.name
-        for entry in fault_classes().values()
-        if entry.severity is Severity.CRITICAL and entry.persists and entry.kind is not ComponentKind.NODE
-    ],
+    [entry.name for entry in fault_classes().values() if entry.severity is Severity.CRITICAL and entry.persists],
 )
-def test_an_rdu_with_a_critical_fault_whose_cause_stays_is_not_granted_until_it_is_repaired(
+def test_what_has_a_critical_fault_whose_cause_stays_is_not_granted_until_it_is_repaired(
     make: MakeMachine, name: str
 ) -> None:
     machine = make()
-    machine.inject([Injection(name, RDU)], owner_of, NOW)
-    assert machine.op_states()[0].state is RduState.UNAVAILABLE
-    tiles = machine.node.chip.tiles
-    assert machine.unusable_tiles() == frozenset(range(tiles)), "this RDU's, and no other's"
-    (fault,) = machine.active_faults(RDU)
+    is_nodes = fault_classes()[name].kind is ComponentKind.NODE
+    path, rdus = ("/NODE", machine.node.rdus) if is_nodes else (RDU, 1)
+    machine.inject([Injection(name, path)], owner_of, NOW)
+    unavailable = [state for state in machine.op_states() if state.state is RduState.UNAVAILABLE]
+    tiles = frozenset(range(rdus * machine.node.chip.tiles))
+    assert len(unavailable) == rdus and machine.unusable_tiles() == tiles, "its own, and no other's"
+    machine.validate()
+    (fault,) = machine.active_faults(path)
     _, returned, _ = machine.clear(fault.fault_uuid, "root", nobody, NOW)
-    assert returned and machine.unusable_tiles(), "the cause is still there"
-    machine.repair(RDU, "root", NOW)
+    assert returned and machine.unusable_tiles() == tiles, "the cause is still there"
+    again = make()
+    again.restore(Snapshot(machine.errors, machine.faults, machine.hangs, machine.op_states(), machine.policies,
+                           machine.conditions), NOW)  # fmt: skip
+    assert again.unusable_tiles() == tiles
+    again.validate()
+    machine.repair(path, "root", NOW)
     assert machine.unusable_tiles() == frozenset() and machine.is_healthy
+    machine.validate()
+
+
+def test_programs_go_on_when_the_hosts_memory_fails_but_nobody_gets_tiles_any_more(make: MakeMachine) -> None:
+    machine = make()
+    machine.inject([Injection("tile-excluded", TILE)], nobody, NOW)
+    outcome = machine.inject([Injection("host-memory")], owner_of, NOW)
+    assert outcome.interrupts == ()
+    assert len(machine.unusable_tiles()) == machine.node.rdus * machine.node.chip.tiles
+    assert machine.health_of("/NODE") == machine.health_of(RDU) == Health.UNAVAILABLE
+    machine.reset(RDU, owner_of, NOW)
+    assert machine.op_states()[0].state is RduState.UNAVAILABLE, "a reset does not mend the host"
+    (fault,) = [fault for fault in machine.active_faults() if fault.comp_name == "/NODE"]
+    assert fault.action is Action.RETIRE_NODE and fault.recovery_act.endswith("snfadm --repair /NODE")
+    machine.repair(TILE, "root", NOW)
+    assert len(machine.unusable_tiles()) == machine.node.rdus * machine.node.chip.tiles
+    machine.inject([Injection("tile-excluded", TILE)], nobody, NOW)
+    machine.repair("/NODE", "root", NOW)
+    assert machine.is_healthy
+    machine.validate()
+
+
+def test_a_reset_that_is_under_way_when_the_hosts_memory_fails_gives_nothing_back(make: MakeMachine) -> None:
+    machine = make(rdu_reset_ns=10)
+    machine.inject([Injection("rdu-hang", RDU), Injection("host-memory")], nobody, NOW)
+    machine.validate()
+    machine.advance(nobody, NOW + 20)
+    assert len(machine.unusable_tiles()) == machine.node.rdus * machine.node.chip.tiles
+    machine.validate()
+    machine.repair("/NODE", "root", NOW + 30)
+    assert machine.is_healthy and not machine.unusable_tiles()
     machine.validate()
 
 
