@@ -6,6 +6,7 @@ One program is compiled once; all tests run that PEF.
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -168,6 +169,37 @@ def test_the_runtime_alone_imports_nothing_of_inductor(site: Site, expected: Ran
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [expected.native_kernels, []]
+
+
+def test_nothing_is_run_from_a_folder_as_containers_have_mounts_that_forbid_it(site: Site, tmp_path: Path) -> None:
+    """Docker mounts a ``--tmpfs`` without leave to execute; here the home is as strict. Mounts end with the program."""
+    words = [
+        sys.executable,
+        str(site.script),
+        "{}",
+        "--pef-name",
+        "small",
+        "--o3",
+        "--arch",
+        "sn10",
+        "--num-tiles",
+        "1",
+    ]
+    script = f"""
+        mount -t tmpfs -o noexec tmpfs {tmp_path} && mkdir {tmp_path}/tmp && cd {tmp_path} || exit 77
+        {shlex.join(words).format("compile")} && {shlex.join(words[:2])} run --pef out/small/small.pef < /dev/null
+    """
+    if subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "t", tmp_path], check=False).returncode != 0:
+        pytest.skip("mounting needs root")
+    folders = {"RDUKIT_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+    # The ways of products are measured: with libraries that were just built.
+    how = {"RDUKIT_NODE": "private", "RDUKIT_KERNELS": "native", "RDUKIT_COMPILE_WORKERS": "1"}
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], env=environment(site.daemon.home, **folders, **how),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-2]) > 0, done.stderr
 
 
 def test_two_leases_at_once_on_one_node_give_equal_numbers(site: Site, expected: Ran) -> None:

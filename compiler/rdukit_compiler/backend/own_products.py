@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from rdukit.shared_library import load_library
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.section_library import SOURCES
 
@@ -77,7 +78,7 @@ def build_own_products() -> OwnProducts | None:
 
 def load_own_products(path: Path) -> OwnProducts:
     """The products of a library that was compiled from ``own_products.cpp``."""
-    library = ctypes.CDLL(str(path))
+    library = load_library(path.read_bytes(), "rdukit-probe")
     for name, arguments in _ARGUMENTS.items():
         if hasattr(library, name):
             call = getattr(library, name)

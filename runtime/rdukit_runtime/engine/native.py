@@ -6,7 +6,6 @@ sections are called by list, over slots of tensor handles, with the interpreter 
 
 import ctypes
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -18,6 +17,7 @@ from rdukit.errors import InvalidArgument, PefCorrupt
 from rdukit.pef.format import LIST_RUNNER, section_symbol
 from rdukit.pef.model import Pef
 from rdukit.settings import SANITIZE, resolve
+from rdukit.shared_library import load_library
 
 logger = logging.getLogger(__name__)
 
@@ -179,12 +179,8 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
     kernel = _KERNELS.get(digest)
     if kernel is None:
         _check_sanitizer()
-        # The descriptor stays open: the system's loader takes a path that it has seen for the library it knows.
-        descriptor = os.memfd_create("rdukit-kernel", os.MFD_CLOEXEC)
-        with os.fdopen(os.dup(descriptor), "wb") as stream:
-            stream.write(library)
         try:
-            loaded = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+            loaded = load_library(library, "rdukit-kernel")
             section, run_list = getattr(loaded, section_symbol(digest)), getattr(loaded, LIST_RUNNER)
         except (OSError, AttributeError) as cause:
             raise PefCorrupt(f"the native library of kernel {digest[:12]} cannot be loaded: {cause}") from cause
