@@ -49,6 +49,7 @@ class Owner:
 class BoxSpec:
     """Which box to run, where it may write, and what else it may read."""
 
+    #: Its name; without ``folder`` and ``image`` that of one that comes with rdukit.
     box: str
     #: Its own folder; the same path inside a container as outside.
     state: Path
@@ -69,6 +70,8 @@ class BoxSpec:
     outputs: Sequence[Path] = ()
     #: UNIX sockets that it may connect to; the same paths inside as outside.
     sockets: Sequence[Path] = ()
+    #: Folder with the box's YAML and code, among ``mounts``: it does not come with rdukit.
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
-"""``rdukit box``: look at ModelBoxes, run one, call one. The server and torch are imported only by what needs them."""
+"""``rdukit box``: look at ModelBoxes, run one, call one. The server and torch are imported only by what needs them.
+
+Other parts add commands through the entry-point group ``rdukit.box.commands``.
+"""
 
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +19,23 @@ from rdukit_modelbox.image.cli import IMAGE_COMMANDS
 PORT: Final = click.IntRange(0, 65535)
 
 
-@click.group()
+#: Commands that need more than this part.
+GROUP: Final = "rdukit.box.commands"
+
+
+class BoxGroup(click.Group):
+    """Its own commands, and those of other parts."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(point.name for point in entry_points(group=GROUP))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        found = [] if own is not None else [p for p in entry_points(group=GROUP) if p.name == cmd_name]
+        return found[0].load() if found else own
+
+
+@click.group(cls=BoxGroup)
 def box() -> None:
     """Describe, run and call ModelBoxes.
 

@@ -25,7 +25,7 @@ BOX_OPTION: Final = click.option(
 @click.command("list")
 @JSON_OPTION
 def list_boxes(as_json: bool) -> None:
-    """List the installed boxes.
+    """List the boxes that come with rdukit. Your own on a platform: rdukit box installed.
 
     Example: rdukit box list
     """

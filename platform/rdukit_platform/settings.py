@@ -45,6 +45,15 @@ BOX_ENVIRONMENT: Final = Setting(
     "Variables of the worker that a ModelBox that is a container gets too.",
     str,
 )
+INSTALL_TENANTS: Final = Setting(
+    "catalog.install_tenants",
+    "",
+    "Tenants whose jobs may run boxes that they installed: names with commas, * for all, - for none; default: all "
+    "where jobs' boxes are containers or there is only one tenant, else none.",
+    str,
+)
+#: The backend whose boxes are processes of the worker's user.
+PROCESS: Final = "process"
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
 WORKER_LEASE_S: Final = Setting(
     "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
@@ -84,6 +93,7 @@ PLATFORM_SETTINGS: Final = (
     BOX_MEMORY,
     BOX_PIDS,
     BOX_ENVIRONMENT,
+    INSTALL_TENANTS,
     WORKER_SLOTS,
     WORKER_LEASE_S,
     WORKER_START_S,

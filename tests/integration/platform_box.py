@@ -4,6 +4,9 @@
 does. ``mood`` makes it fail: ``refuse`` (its own error), ``crash`` (ends without an answer, half-way) or ``killed``
 (the same by SIGKILL, the first time only). Its first event stream always breaks, after three events, so that whoever
 follows must attach again. It ends with the process that started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
+
+In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
+``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes.
 """
 
 import argparse
@@ -71,7 +74,8 @@ DESCRIPTION = {
 class Box:
     """The operations of one process and their events."""
 
-    def __init__(self) -> None:
+    def __init__(self, says: str) -> None:
+        self.says = says
         self.operations: dict[str, dict[str, object]] = {}
         self.events: dict[str, list[dict[str, object]]] = {}
         self.changed = threading.Condition()
@@ -107,7 +111,9 @@ class Box:
             folder = output / "dataset"
             folder.mkdir(exist_ok=True)
             (folder / "manifest.json").write_text(json.dumps({"inputs": sorted(body["inputs"])}))
-            self.end(operation_id, "succeeded", result={"samples": 3}, outputs={"dataset": str(folder)})
+            self.end(
+                operation_id, "succeeded", result={"samples": 3, "says": self.says}, outputs={"dataset": str(folder)}
+            )
             return
         assert (Path(body["inputs"]["dataset"]) / "manifest.json").exists()
         folder = output / "checkpoint"
@@ -188,10 +194,21 @@ class Handler(BaseHTTPRequestHandler):
         print(format % args, flush=True)
 
 
+def read_own(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        return {}
+    file = folder / "modelbox.yaml"
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        print(json.dumps({"error": {"code": "invalid-argument", "message": f"{file}:1:1: {error}", "detail": {}}}))
+        sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("command", choices=["list", "describe", "run"])
-    for name in ("--box", "--rest-port", "--grpc-port", "--state", "--announce", "--parent"):
+    parser.add_argument("command", choices=["list", "validate", "describe", "run"])
+    for name in ("--box", "--file", "--rest-port", "--grpc-port", "--state", "--announce", "--parent"):
         parser.add_argument(name)
     parser.add_argument("--mount", action="append")
     parser.add_argument("--json", action="store_true")
@@ -199,10 +216,21 @@ def main() -> None:
     if options.command == "list":
         print(json.dumps([DESCRIPTION]))
         return
+    own = read_own(Path(options.box or options.file))
+    if options.command == "validate":
+        print(json.dumps({"valid": True}))
+        return
+    if options.command == "describe":
+        if "waits" in own:
+            Path(f"{own['waits']}.seen").touch()
+        while "waits" in own and Path(own["waits"]).exists():
+            time.sleep(0.05)
+        print(json.dumps({**DESCRIPTION, **own}))
+        return
     if "COUNTER_OUTLIVES_ITS_WORKER" not in os.environ:
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    Handler.box = Box()
+    Handler.box = Box(own.get("says", ""))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     announce = Path(options.announce)
     part = announce.with_suffix(".part")

@@ -334,7 +334,7 @@ def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
 
 def box_command(spec: BoxSpec) -> list[str]:
     """What runs in the container; the image's tini stays its first process."""
-    box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else spec.box
+    box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
     command = [
         "rdukit", "box", "run", "--box", box, "--host", "0.0.0.0", "--rest-port", str(REST_PORT),
         "--grpc-port", str(GRPC_PORT), "--parent", "0", "--state", str(spec.state),

@@ -278,7 +278,7 @@ class ProcessBackend:
 def _arguments(spec: BoxSpec, announce: Path) -> list[str]:
     parent = str(os.getpid()) if spec.ends_with_parent else "0"
     arguments = [
-        "run", "--box", spec.box, "--rest-port", "0", "--grpc-port", "0",
+        "run", "--box", str(spec.folder or spec.box), "--rest-port", "0", "--grpc-port", "0",
         "--state", str(spec.state), "--announce", str(announce), "--parent", parent,
     ]  # fmt: skip
     for mount in (*spec.mounts, *spec.outputs):

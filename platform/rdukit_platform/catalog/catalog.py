@@ -4,16 +4,18 @@ import json
 import logging
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from rdukit.errors import RdukitError, Unavailable
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable, error_from_body
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.settings import box_command
 
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_S: Final = 60.0
+BOX_FILE: Final = "modelbox.yaml"
 
 
 class Catalog:
@@ -35,6 +37,16 @@ class Catalog:
             if self._boxes is None:
                 self._boxes = read_catalog(self._command or box_command())
             return self._boxes
+
+    def describe_folder(self, folder: Path) -> Mapping[str, object]:
+        """The description of the box in a folder, checked. Its YAML is read by a process of its own; none of its code
+        is imported.
+
+        Raises:
+            InvalidArgument: it is wrong; the message has every fault with its line.
+            Unavailable: the ModelBox command fails.
+        """
+        return describe_folder(folder, self._command or box_command())
 
     def warm_up(self) -> None:
         """Start the first look in the background; a failure is logged and tried again at the next look."""
@@ -70,17 +82,56 @@ def read_catalog(command: list[str]) -> Boxes:
     return Boxes(found)
 
 
+def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object]:
+    """``Catalog.describe_folder`` by ``command``."""
+    if not (folder / BOX_FILE).is_file():
+        there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise InvalidArgument(
+            f"a box is a folder with a {BOX_FILE}, here there is: {there}; begin with: rdukit box new"
+        )
+    # Not in the folder: Python would import what lies there.
+    try:
+        _run(command, "validate", "--file", str(folder))
+        described = _run(command, "describe", "--box", str(folder))
+    except _Refused as refused:
+        told = json.dumps([refused.error.message, refused.error.detail])
+        message, detail = json.loads(told.replace(f"{folder}/", "").replace(str(folder), "its folder"))
+        raise InvalidArgument(message, **detail) from refused
+    if not isinstance(described, Mapping):
+        raise Unavailable(f"{' '.join(command)} describe gave no JSON object")
+    return described
+
+
+class _Refused(Unavailable):
+    """The command ended with an error of what it was asked about."""
+
+    def __init__(self, message: str, error: RdukitError) -> None:
+        super().__init__(message)
+        self.error = error
+
+
 def _is_full(verbs: list[object]) -> bool:
     return all(isinstance(verb, Mapping) and "parameters" in verb and "outputs" in verb for verb in verbs)
 
 
-def _run(command: list[str], *arguments: str) -> object:
+def _run(command: Sequence[str], *arguments: str) -> object:
     line = [*command, *arguments, "--json"]
     try:
         done = subprocess.run(line, capture_output=True, timeout=LIST_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL)
         return json.loads(done.stdout)
     except subprocess.CalledProcessError as cause:
         said = cause.stderr.decode(errors="replace").strip().splitlines()[-3:]
-        raise Unavailable(f"{' '.join(line)} ended with status {cause.returncode}: {' / '.join(said)}") from cause
+        message = f"{' '.join(line)} ended with status {cause.returncode}: {' / '.join(said)}"
+        error = _find_error(cause.stdout)
+        raise (Unavailable(message) if error is None else _Refused(message, error)) from cause
     except (OSError, subprocess.TimeoutExpired, ValueError) as cause:
         raise Unavailable(f"{' '.join(line)} gave no description: {cause}") from cause
+
+
+def _find_error(output: bytes) -> RdukitError | None:
+    """The error that the command printed as JSON, if it says that it was asked for something wrong."""
+    try:
+        error = error_from_body(json.loads(output), RdukitError)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return error if isinstance(error, InvalidArgument) else None

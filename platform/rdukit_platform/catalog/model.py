@@ -1,10 +1,46 @@
 """Descriptions of ModelBoxes as values, read from the JSON of ``GET /v1/describe`` (``docs/design/wire.md`` 2)."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound
+
+#: A database's integer takes nine digits.
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,8}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Which box a job asks for: a name, and the version of a box of one's own; None: the newest."""
+
+    name: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.version is None else f"{self.name}:{self.version}"
+
+    def takes(self, name: str, version: int | None) -> bool:
+        """Whether that box is one that is meant."""
+        return self.name == name and self.version in {None, version}
+
+
+def read_selector(text: str) -> Selector:
+    """``name``, ``name:version`` or ``name@version``.
+
+    Raises:
+        InvalidArgument: the version is no whole number from 1.
+    """
+    name, mark, version = text.replace("@", ":", 1).partition(":")
+    if not mark:
+        return Selector(name)
+    if not _VERSION.match(version):
+        raise InvalidArgument(
+            f"box {text!r}: version {version!r} is not legal; legal: a whole number from 1, as in {name}:1, or only "
+            f"{name!r}, which is the newest"
+        )
+    return Selector(name, int(version))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +82,8 @@ class Box:
     title: str
     verbs: tuple[Verb, ...]
     raw: Mapping[str, object]
+    #: Of a box that a tenant installed; None: it comes with rdukit.
+    version: int | None = None
 
     def verb(self, name: str) -> Verb:
         """The verb called ``name``.
@@ -62,7 +100,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """All boxes by name."""
+    """Boxes by name, or by whatever text asked for them."""
 
     boxes: Mapping[str, Box]
 
@@ -74,12 +112,23 @@ class Boxes:
         """
         box = self.boxes.get(name)
         if box is None:
-            raise NotFound(f"no ModelBox is called {name!r}; legal: {sorted(self.boxes)}", legal=sorted(self.boxes))
+            raise unknown_box(name, self.boxes)
         return box
 
 
-def read_box(raw: Mapping[str, object]) -> Box:
+def unknown_box(name: str, names: Iterable[str]) -> NotFound:
+    """No box has that name; these have one."""
+    legal = sorted(names)
+    return NotFound(
+        f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER", legal=legal
+    )
+
+
+def read_box(raw: Mapping[str, object], version: int | None = None) -> Box:
     """A box from its description.
+
+    With a version it is a tenant's: its patterns are left to the box itself, because a regular expression can take
+    for ever, and the platform works for others too.
 
     Raises:
         InvalidArgument: a key is missing or of the wrong type.
@@ -88,14 +137,15 @@ def read_box(raw: Mapping[str, object]) -> Box:
         return Box(
             name=str(raw["name"]),
             title=str(raw.get("title") or raw["name"]),
-            verbs=tuple(_read_verb(verb) for verb in _maps(raw["verbs"])),
+            verbs=tuple(_read_verb(verb, version is None) for verb in _maps(raw["verbs"])),
             raw=raw,
+            version=version,
         )
     except (KeyError, TypeError, ValueError) as cause:
         raise InvalidArgument(f"a ModelBox's description is wrong: {cause!r}") from cause
 
 
-def _read_verb(raw: Mapping[str, object]) -> Verb:
+def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> Verb:
     return Verb(
         name=str(raw["name"]),
         parameters=tuple(
@@ -105,7 +155,7 @@ def _read_verb(raw: Mapping[str, object]) -> Verb:
                 default=p.get("default"),
                 legal=str(p.get("legal") or ""),
                 help=str(p.get("help") or ""),
-                schema=_read_schema(p.get("schema")),
+                schema=_read_schema(p.get("schema"), has_patterns),
             )
             for p in _maps(raw.get("parameters", []))
         ),
@@ -114,10 +164,15 @@ def _read_verb(raw: Mapping[str, object]) -> Verb:
     )
 
 
-def _read_schema(raw: object) -> Mapping[str, Any]:
+def _read_schema(raw: object, has_patterns: bool) -> Mapping[str, Any]:
     if raw is not None and not isinstance(raw, Mapping):
         raise TypeError(f"a schema is an object, not {type(raw).__name__}")
-    return raw or {}
+    if not raw or has_patterns:
+        return raw or {}
+    schema = {key: value for key, value in raw.items() if key != "pattern"}
+    if "x-cases" in schema:
+        schema["x-cases"] = [_read_schema(case, False) for case in _maps(schema["x-cases"])]
+    return schema
 
 
 def _read_slots(raw: object, is_required: bool) -> tuple[Slot, ...]:

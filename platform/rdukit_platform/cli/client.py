@@ -5,13 +5,14 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
 from rdukit.closable import Closable
-from rdukit.errors import RdukitError, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
 from rdukit.settings import resolve
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
 
@@ -77,9 +78,25 @@ class ApiClient(Closable):
         key = body.get("idempotency_key") or uuid.uuid4().hex
         return self._call("POST", path, json={**body, "idempotency_key": key})
 
-    def upload(self, files: Sequence[tuple[str, BinaryIO]], form: Mapping[str, str]) -> dict[str, Any]:
-        """Add an artifact. Raises as ``get``."""
-        return self._call("POST", "/v1/artifacts", files=[("files", file) for file in files], data=dict(form))
+    def delete(self, path: str) -> dict[str, Any]:
+        """``DELETE``. Raises as ``get``."""
+        return self._call("DELETE", path)
+
+    def upload(
+        self, files: Sequence[tuple[str, BinaryIO]], form: Mapping[str, str], path: str = "/v1/artifacts"
+    ) -> dict[str, Any]:
+        """Add an artifact, or whatever ``path`` takes files for. Raises as ``get``."""
+        return self._call("POST", path, files=[("files", file) for file in files], data=dict(form))
+
+    def install_box(self, folder: Path) -> dict[str, Any]:
+        """Install the box in ``folder``, or find that its newest version has this content. Raises as ``get``.
+
+        Raises:
+            InvalidArgument: there is a link in the folder.
+        """
+        with ExitStack() as stack:
+            files = [(name, stack.enter_context(path.open("rb"))) for name, path in read_box_folder(folder)]
+            return self.upload(files, {}, "/v1/boxes")
 
     def download(self, path: str, target: BinaryIO, digest: str = "", /, **parameters: str) -> None:
         """Write the answer's bytes to ``target``. Raises as ``get``.
@@ -191,3 +208,26 @@ def _check(answer: httpx.Response) -> None:
 def read_folder(folder: Path) -> list[tuple[str, Path]]:
     """The files below a folder with their paths in it, for an upload."""
     return [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
+    """The files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
+
+    Raises:
+        NotFound: there is no such folder.
+        InvalidArgument: there is a link, or no file at all.
+    """
+    if not folder.is_dir():
+        raise NotFound(f"there is no folder {folder}")
+    found = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") or part == "__pycache__" for part in parts):
+            continue
+        if path.is_symlink():
+            raise InvalidArgument(f"{path} is a link; a box is installed with files only: copy what it points to")
+        if path.is_file():
+            found.append(("/".join(parts), path))
+    if not found:
+        raise InvalidArgument(f"{folder} is empty; a box is a folder with a modelbox.yaml: rdukit box new writes one")
+    return found

@@ -28,7 +28,7 @@ def job() -> None:
 
 
 @job.command()
-@click.option("--box", default=None, help="ModelBox of the job.")
+@click.option("--box", default=None, help="ModelBox of the job: NAME, or NAME:VERSION of one that you installed.")
 @click.option("--verb", default=None, help="What it is to do: preprocess, compile, train or infer.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
@@ -63,6 +63,11 @@ def submit(
     else:
         if not box or not verb:
             raise InvalidArgument("say which --box and --verb, or --pipeline; list boxes with: rdukit box list")
+        if "/" in box:
+            raise InvalidArgument(
+                f"--box {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which says "
+                "its name"
+            )
         parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
         asked = {
             "box": box, "verb": verb, "parameters": parameters, "inputs": parse_name_values("--input", inputs),

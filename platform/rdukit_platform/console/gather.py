@@ -12,7 +12,7 @@ from rdukit.units import format_seconds
 from rdukit_platform.artifacts.routes import show_artifact
 from rdukit_platform.artifacts.schemas import Artifact
 from rdukit_platform.artifacts.service import get_artifact, parents_and_children
-from rdukit_platform.catalog.model import Box
+from rdukit_platform.catalog.model import Box, Selector
 from rdukit_platform.console.curve import Curve, draw_curve
 from rdukit_platform.console.views import (
     TONES,
@@ -166,8 +166,9 @@ def own_jobs(session: Session, tenant_id: str, ids: Iterable[str]) -> set[str]:
 def submit_commands(box: Box) -> dict[str, str]:
     """For each verb, the shell command that submits it with its defaults."""
     commands = {}
+    name = Selector(box.name, box.version)
     for verb in box.verbs:
-        words = [f"rdukit job submit --box {box.name} --verb {verb.name}"]
+        words = [f"rdukit job submit --box {name} --verb {verb.name}"]
         words += [f"--input {slot.name}=ARTIFACT" for slot in verb.inputs if slot.is_required]
         words += [f"--set {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
         commands[verb.name] = " ".join(words)

@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
 from rdukit_platform.artifacts.routes import show_artifact
 from rdukit_platform.artifacts.service import list_artifacts
+from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import Editor, Visitor, check_same_site, find_visitor, log_in
 from rdukit_platform.console.gather import (
@@ -204,19 +205,32 @@ def nodes_part(request: Request, caller: Visitor) -> Response:
 
 @router.get("/catalog")
 def catalog(request: Request, caller: Visitor) -> Response:
-    """The ModelBoxes."""
+    """The ModelBoxes: those that come with rdukit, and the newest version of each that the tenant installed."""
+    platform = platform_of(request)
     try:
-        boxes = [box for _, box in sorted(platform_of(request).catalog.boxes().boxes.items())]
+        shipped = platform.catalog.boxes()
     except RdukitError as error:
         return page(request, "catalog.html", section="Catalog", boxes=[], error=error.message)
+    with platform.database.read() as session:
+        own = {row.name: box_of(row) for row in newest_own(session, caller.tenant_id)}
+    boxes = [box for _, box in sorted({**own, **shipped.boxes}.items())]
     return page(request, "catalog.html", section="Catalog", boxes=boxes, error="")
 
 
 @router.get("/catalog/{name}")
 def box(request: Request, name: str, caller: Visitor) -> Response:
     """One ModelBox: verbs, parameters with their legal values, how to submit."""
-    found = platform_of(request).catalog.boxes().box(name)
-    return page(request, "box.html", section="Catalog", box=found, commands=submit_commands(found))
+    platform = platform_of(request)
+    shipped = platform.catalog.boxes()
+    found, versions = shipped.boxes.get(name), list[int]()
+    if found is None:
+        with platform.database.read() as session:
+            row = get_own(session, shipped, caller.tenant_id, name)
+            versions = versions_of(session, caller.tenant_id, row.name)
+        found = box_of(row)
+    return page(
+        request, "box.html", section="Catalog", box=found, commands=submit_commands(found), versions=versions[::-1]
+    )  # fmt: skip
 
 
 def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str | None) -> Markup:

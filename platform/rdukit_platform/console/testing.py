@@ -131,7 +131,7 @@ class Example:
         """A queued job."""
         with self.database.write() as session:
             request = JobRequest(box="logreg", verb="train", name=name, parameters={"learning_rate": 0.05}, tiles=2)
-            job = record_job(session, self.tenant_id, request, example_box().verb("train"), self.now - 40)
+            job = record_job(session, self.tenant_id, request, example_box(), self.now - 40)
             apply_event(session, job, JobEvent.READY, self.now - 39)
             job.waits_for = waits_for
             return job.id

@@ -62,6 +62,27 @@ class PipelineRow(Base):
     created_at: Mapped[float]
 
 
+class BoxRow(Base):
+    """One version of a box that a tenant installed. It never changes, and its number is never given again."""
+
+    __tablename__ = "boxes"
+    __table_args__ = (UniqueConstraint("tenant_id", "name", "version"), Index(None, "tenant_id", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
+    name: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int]
+    #: What it says of itself, as jobs are checked by it.
+    description: Mapped[dict[str, object]]
+    #: The folder in the store; none where the box is an image.
+    artifact_id: Mapped[str | None] = mapped_column(ForeignKey("artifacts.id"))
+    #: Of an image: the reference by which it was installed. It runs by its digest.
+    image: Mapped[str | None] = mapped_column(String(512))
+    #: SHA-256 of the folder's manifest, or ``sha256:…`` of the image.
+    digest: Mapped[str] = mapped_column(String(80))
+    created_at: Mapped[float]
+    uninstalled_at: Mapped[float | None]
+
+
 class JobRow(Base):
     """One verb of one box, to be run to one final state."""
 
@@ -79,6 +100,8 @@ class JobRow(Base):
     step: Mapped[str | None] = mapped_column(String(64))
     name: Mapped[str] = mapped_column(String(128))
     box: Mapped[str] = mapped_column(String(64))
+    #: Of a box that the tenant installed: exactly which.
+    box_version: Mapped[int | None]
     verb: Mapped[str] = mapped_column(String(32))
     parameters: Mapped[dict[str, object]]
     #: Slot to artifact id, or to "@step.slot" until that step has ended.

@@ -6,7 +6,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.catalog.model import Boxes, Verb
+from rdukit_platform.catalog.model import Box, Boxes, Verb, read_selector
+from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, PipelineRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
@@ -32,8 +33,8 @@ def submit_pipeline(
         ).one_or_none()
         if earlier is not None:
             return _same_pipeline(session, earlier, request)
-    verbs = check_steps(
-        boxes,
+    found = check_steps(
+        with_own(session, boxes, tenant_id, [step.box for step in request.steps]),
         request.steps,
         {a: artifact_kind(session, tenant_id, a) for s in request.steps for a in s.inputs.values() if a[:1] != "@"},
     )
@@ -48,26 +49,28 @@ def submit_pipeline(
     session.flush()
     # A microsecond apart, so that listing them keeps the order of the steps.
     jobs = [
-        record_job(session, tenant_id, step, verbs[step.name], now + number * 1e-6, pipeline_id=pipeline.id)
+        record_job(session, tenant_id, step, found[step.name], now + number * 1e-6, pipeline_id=pipeline.id)
         for number, step in enumerate(request.steps)
     ]
     promote_steps(session, pipeline.id, now)
     return pipeline, jobs
 
 
-def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, Verb]:
-    """The verb of each step; every reference names an output of a step before it (so there is no cycle).
+def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, Box]:
+    """The box of each step; every reference names an output of a step before it (so there is no cycle).
 
     Args:
         kinds: the kind of each artifact that a step names by id.
     """
+    found: dict[str, Box] = {}
     verbs: dict[str, Verb] = {}
     for step in steps:
         if step.name in verbs:
             raise InvalidArgument(f"two steps are called {step.name!r}; names must differ")
         slots = {slot: _kind_of(step, text, verbs, kinds) for slot, text in step.inputs.items()}
-        verbs[step.name] = check_request(boxes, step, slots)
-    return verbs
+        found[step.name] = check_request(boxes, step, slots)
+        verbs[step.name] = found[step.name].verb(step.verb)
+    return found
 
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> PipelineRow:
@@ -111,8 +114,11 @@ def _same_pipeline(
     session: Session, pipeline: PipelineRow, request: PipelineRequest
 ) -> tuple[PipelineRow, Sequence[JobRow]]:
     jobs = pipeline_jobs(session, pipeline.id)
-    asked = [(step.box, step.verb, step.parameters, *chosen(step)) for step in request.steps]
-    if [(j.box, j.verb, j.parameters, j.name, j.tiles, j.max_attempts) for j in jobs] != asked:
+    asked = [(step.verb, step.parameters, *chosen(step)) for step in request.steps]
+    is_same = [(j.verb, j.parameters, j.name, j.tiles, j.max_attempts) for j in jobs] == asked
+    if not is_same or not all(
+        read_selector(step.box).takes(job.box, job.box_version) for step, job in zip(request.steps, jobs, strict=True)
+    ):
         raise Conflict(
             f"idempotency key {request.idempotency_key!r} belongs to pipeline {pipeline.id}, "
             "which asked for something else; use a new key"

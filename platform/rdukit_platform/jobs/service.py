@@ -10,7 +10,8 @@ from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
-from rdukit_platform.catalog.model import Boxes, Verb
+from rdukit_platform.catalog.model import Box, Boxes, read_selector
+from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome
@@ -37,10 +38,11 @@ def submit_job(session: Session, boxes: Boxes, tenant_id: str, request: JobReque
         earlier = find_job_by_key(session, tenant_id, request.idempotency_key)
         if earlier is not None:
             return _same_request(earlier, request)
-    verb = check_request(
+    boxes = with_own(session, boxes, tenant_id, [request.box])
+    box = check_request(
         boxes, request, {slot: artifact_kind(session, tenant_id, a) for slot, a in request.inputs.items()}
     )
-    job = record_job(session, tenant_id, request, verb, now, key=request.idempotency_key)
+    job = record_job(session, tenant_id, request, box, now, key=request.idempotency_key)
     apply_event(session, job, JobEvent.READY, now)
     return job
 
@@ -49,7 +51,7 @@ def record_job(
     session: Session,
     tenant_id: str,
     request: JobRequest | StepRequest,
-    verb: Verb,
+    box: Box,
     now: float,
     *,
     key: str | None = None,
@@ -63,8 +65,9 @@ def record_job(
         pipeline_id=pipeline_id,
         step=request.name if isinstance(request, StepRequest) else None,
         name=name,
-        box=request.box,
-        verb=verb.name,
+        box=box.name,
+        box_version=box.version,
+        verb=request.verb,
         parameters=dict(request.parameters),
         inputs=dict(request.inputs),
         outputs={},
@@ -84,13 +87,13 @@ def record_job(
     return job
 
 
-def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> Verb:
-    """The verb that a request names, its parameters and inputs checked."""
+def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> Box:
+    """The box that a request names; verb, parameters and inputs are checked."""
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
     check_parameters(box, verb, request.parameters)
     check_inputs(box, verb, request.inputs, kinds)
-    return verb
+    return box
 
 
 def default_tiles(verb: str) -> int:
@@ -182,8 +185,10 @@ def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None
 
 def _same_request(job: JobRow, request: JobRequest) -> JobRow:
     # The inputs of a lone job are never rewritten, so they can be compared.
-    asked = (request.box, request.verb, request.parameters, request.inputs, *chosen(request))
-    if (job.box, job.verb, job.parameters, job.inputs, job.name, job.tiles, job.max_attempts) == asked:
+    asked = (request.verb, request.parameters, request.inputs, *chosen(request))
+    is_same = (job.verb, job.parameters, job.inputs, job.name, job.tiles, job.max_attempts) == asked
+    # "The newest" is the version that was the newest when the job was submitted.
+    if is_same and read_selector(request.box).takes(job.box, job.box_version):
         return job
     raise Conflict(
         f"idempotency key {request.idempotency_key!r} belongs to job {job.id}, which asked for something else; "

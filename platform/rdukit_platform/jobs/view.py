@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from rdukit_platform.catalog.model import Selector
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
 from rdukit_platform.jobs.schemas import Attempt, Event, Job, Pipeline
 from rdukit_platform.jobs.states import FINAL, JobState
@@ -12,6 +13,7 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
+            "box": str(Selector(row.box, row.box_version)),
             "pipeline": row.pipeline_id,
             "attempts": None if attempts is None else [show_attempt(attempt) for attempt in attempts],
         }

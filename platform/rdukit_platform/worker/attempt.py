@@ -22,11 +22,22 @@ from sqlalchemy import select
 
 from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
-from rdukit.errors import BackendUnavailable, Cancelled, LeaseLost, NoResources, NotFound, RdukitError, Unavailable
+from rdukit.errors import (
+    BackendUnavailable,
+    Cancelled,
+    LeaseLost,
+    NoResources,
+    NotFound,
+    PermissionDenied,
+    RdukitError,
+    Unavailable,
+)
 from rdukit.pef.read import read_tiles
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.broker import Waker
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.catalog.own import check_may_own, find_version
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
@@ -161,9 +172,10 @@ class Attempt:
             self._end_earlier_boxes()
             inputs = self._bring_inputs(job)
             self._check_pef(job, inputs)
+            folder = self._bring_box(job)
             environment = self._lease_tiles(stack, job) if job.tiles else {}
             stack.callback(self._stop_box)
-            operation = self._run_box(job, inputs, environment, lock)
+            operation = self._run_box(job, inputs, environment, lock, folder)
             self._keep(job, operation)
 
     def _end_earlier_boxes(self) -> None:
@@ -218,6 +230,28 @@ class Attempt:
             paths[slot] = str(target)
         return paths
 
+    def _bring_box(self, job: JobRow) -> Path | None:
+        """A copy of the folder of a box that the job's tenant installed; ``None``: the box comes with rdukit."""
+        if job.box_version is None:
+            return None
+        target = self._folder / "box"
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            with self._around.database.read() as session:
+                # Again: what was allowed at submission may not be any more, and here the code begins to run.
+                check_may_own(session, job.tenant_id)
+                row = find_version(session, job.tenant_id, job.box, job.box_version)
+            if row is None:
+                raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
+            self._around.store.materialize(row.digest, is_folder=True, target=target)
+        except PermissionDenied as refused:
+            raise Failure(Outcome.BOX_FAILED, refused) from refused
+        except (NotFound, ContentDamaged) as cause:
+            box = Selector(job.box, job.box_version)
+            error = NotFound(f"the folder of box {box} is not in the store: {cause}; install it again")
+            raise Failure(Outcome.INPUT_LOST, error) from cause
+        return target
+
     def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
         """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has."""
         path = Path(inputs.get(PEF, ""))
@@ -238,14 +272,14 @@ class Attempt:
         return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", "RDUKIT_SND_SOCKET": str(socket)}
 
     def _run_box(
-        self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int
+        self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, folder: Path | None
     ) -> dict[str, Any]:
         around = self._around
         output = self._folder / "out"
         output.mkdir(exist_ok=True)
         spec = spec_of(
             around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            environment, [around.home.snd_socket] if environment else [], [lock],
+            environment, [around.home.snd_socket] if environment else [], [lock], folder,
         )  # fmt: skip
         try:
             box = self._box = around.backend.start(spec, around.box_start_s, self._stop)

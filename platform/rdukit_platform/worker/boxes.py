@@ -16,11 +16,11 @@ from rdukit_platform.settings import (
     BOX_IMAGE,
     BOX_MEMORY,
     BOX_PIDS,
+    PROCESS,
     Home,
     box_command,
 )
 
-PROCESS: Final = "process"
 #: In the setting of the image: the box's name, where each box has an image of its own.
 NAME_MARK: Final = "{box}"
 
@@ -46,10 +46,12 @@ def spec_of(
     environment: Mapping[str, str],
     sockets: Sequence[Path] = (),
     descriptors: Sequence[int] = (),
+    folder: Path | None = None,
 ) -> BoxSpec:
     """The box of one attempt (pure).
 
     Args:
+        folder: of a box that the job's tenant installed: the attempt's copy of it.
         owner: the job and the number of the attempt: of one job only the newest attempt may have a box.
         state: the attempt's own folder.
         output: what the box makes; outlives the attempt.
@@ -57,11 +59,13 @@ def spec_of(
     return BoxSpec(
         box=box,
         state=state,
-        mounts=[inputs],
+        mounts=[inputs] if folder is None else [inputs, folder],
         environment={**rules.environment, **environment},
         limits=rules.limits,
         owner=owner,
-        image=rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image else None,
+        # An own folder runs in the image that has no box of its own, which the backend has as its default.
+        image=rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image and folder is None else None,
+        folder=folder,
         descriptors=descriptors,
         outputs=[output],
         sockets=sockets,

@@ -1,4 +1,4 @@
-"""Attempts whose box does not come up: whose failure it is."""
+"""Attempts whose box does not come up: whose failure it is, and which box it would have been."""
 
 import threading
 from pathlib import Path
@@ -10,12 +10,14 @@ from rdukit.clock import SystemClock
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.broker import Waker
+from rdukit_platform.catalog.own import install_box
+from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing import counter_boxes, fresh_database
+from rdukit_platform.testing import COUNTER, counter_boxes, fresh_database
 from rdukit_platform.worker.attempt import Attempt, Surroundings
 from rdukit_platform.worker.boxes import BoxRules
 from rdukit_platform.worker.hearts import Hearts
@@ -28,8 +30,14 @@ class Refusing:
 
     def __init__(self, error: RdukitError) -> None:
         self.error = error
+        #: What was to be started, and the files of its folder with their rights.
+        self.specs: list[BoxSpec] = []
+        self.files: dict[str, int] = {}
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> RunningBox:
+        self.specs.append(spec)
+        if spec.folder is not None:
+            self.files = {path.name: path.stat().st_mode & 0o777 for path in spec.folder.iterdir()}
         raise self.error
 
     def owned(self) -> tuple[OwnedBox, ...]:
@@ -62,15 +70,48 @@ def test_a_box_that_ends_counts_against_its_job_and_an_engine_that_is_away_does_
                 session, counter_boxes(), tenant, JobRequest(box="counter", verb="preprocess"), 1.0
             )
             ticket = execution.admit(session, job.id, 2.0)
-        around = Surroundings(
-            home=Home(tmp_path), database=database, store=Store(tmp_path / "artifacts"),
-            hearts=Hearts(database, SystemClock(), "w", 1, 5.0), waker=Waker(f"redis+socket://{tmp_path}/none.sock"),
-            clock=SystemClock(), name="w", backend=Refusing(error), rules=BoxRules(Limits()), box_start_s=1.0,
-            backoff_s=1.0,
-        )  # fmt: skip
-        Attempt(around, ticket, threading.Event()).run()
-        with database.read() as session:
-            job, attempt = session.get_one(JobRow, ticket.job_id), session.get_one(AttemptRow, ticket.attempt_id)
+        job, attempt = attempted(tmp_path, database, Refusing(error), ticket)
         assert (attempt.outcome, job.state, job.failures) == (outcome, state, failures)
         assert attempt.error is not None and attempt.error["message"] == error.message
-        around.waker.close()
+
+
+def test_a_tenants_own_box_starts_from_a_copy_that_cannot_be_written_and_only_where_it_may(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "modelbox.yaml").write_text("of one's own")
+    backend = Refusing(Unavailable("the box ended with status 3"))
+    with fresh_database(tmp_path) as database:
+        with database.write() as session:
+            tenant = create_tenant(session, "lab", 0.0).id
+            content = Store(tmp_path / "artifacts").add_path(folder)
+            install_box(session, counter_boxes(), tenant, {**COUNTER, "name": "mine"}, content, 1.0)
+            request = JobRequest(box="mine", verb="preprocess")
+            tickets = [
+                execution.admit(session, service.submit_job(session, counter_boxes(), tenant, request, 1.0).id, 2.0)
+                for _ in range(2)
+            ]
+        attempted(tmp_path, database, backend, tickets[0])
+        (spec,) = backend.specs
+        assert (spec.box, spec.image, backend.files) == ("mine", None, {"modelbox.yaml": 0o444})
+        assert spec.folder in spec.mounts and spec.folder not in spec.outputs
+        with database.write() as session:
+            create_tenant(session, "other", 3.0)
+        job, attempt = attempted(tmp_path, database, backend, tickets[1])
+        assert (attempt.outcome, job.state, len(backend.specs)) == ("box-failed", "failed", 1)
+        assert job.error is not None and job.error["code"] == "permission-denied"
+
+
+def attempted(
+    folder: Path, database: Database, backend: Refusing, ticket: execution.Ticket
+) -> tuple[JobRow, AttemptRow]:
+    """The job and its attempt, after a worker's try."""
+    around = Surroundings(
+        home=Home(folder), database=database, store=Store(folder / "artifacts"),
+        hearts=Hearts(database, SystemClock(), "w", 1, 5.0), waker=Waker(f"redis+socket://{folder}/none.sock"),
+        clock=SystemClock(), name="w", backend=backend, rules=BoxRules(Limits()), box_start_s=1.0,
+        backoff_s=1.0,
+    )  # fmt: skip
+    Attempt(around, ticket, threading.Event()).run()
+    around.waker.close()
+    with database.read() as session:
+        return session.get_one(JobRow, ticket.job_id), session.get_one(AttemptRow, ticket.attempt_id)

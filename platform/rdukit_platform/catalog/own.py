@@ -1,0 +1,255 @@
+"""Boxes that tenants installed: in versions that never change, each seen by its own tenant only.
+
+A version's number is the platform's: the next one for other content than the newest version has. A number is not given
+again, so that what a job says it ran stays true. Every function runs in the caller's transaction.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
+from rdukit.settings import resolve
+from rdukit_platform.artifacts.service import record_artifact
+from rdukit_platform.artifacts.store import Content
+from rdukit_platform.catalog.model import Box, Boxes, Selector, read_box, read_selector, unknown_box
+from rdukit_platform.db.models import BoxRow, JobRow, TenantRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.paging import read_page
+from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESS
+
+#: Kind of the artifact that a box's folder is.
+KIND = "box"
+#: Jobs that a refusal names.
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A version, and whether installing it made it."""
+
+    row: BoxRow
+    is_new: bool
+
+
+def why_not_own(tenant: str, setting: str, is_container: bool, tenants: int) -> str | None:
+    """Why a tenant's jobs may not run boxes that it installed; ``None`` if they may (pure).
+
+    A box that is a process runs code as the worker's user, who can read what all tenants have.
+
+    Args:
+        setting: names with commas, ``*`` for all, ``-`` for none, or nothing.
+        tenants: how many the platform has.
+    """
+    named = {word.strip() for word in setting.split(",") if word.strip()}
+    if "*" in named or tenant in named:
+        return None
+    if named:
+        return f"the setting {INSTALL_TENANTS.name} is {setting!r}, which does not name it"
+    if is_container or tenants <= 1:
+        return None
+    return (
+        f"a job's box is a process here and the platform has {tenants} tenants: its code could read what the others "
+        f"have. An administrator who trusts it sets {INSTALL_TENANTS.name} ({INSTALL_TENANTS.variable}) to names of "
+        f"tenants, or lets boxes be containers ({BOX_BACKEND.name})"
+    )
+
+
+def check_may_own(session: Session, tenant_id: str) -> None:
+    """Refuse where a tenant's jobs may not run boxes that it installed.
+
+    Raises:
+        PermissionDenied: the message says which setting is in the way.
+    """
+    name = session.scalars(select(TenantRow.name).where(TenantRow.id == tenant_id)).one()
+    count = session.scalars(select(func.count()).select_from(TenantRow)).one()
+    why = why_not_own(name, resolve(INSTALL_TENANTS), resolve(BOX_BACKEND) != PROCESS, count)
+    if why is not None:
+        raise PermissionDenied(f"tenant {name!r} may not run boxes of its own: {why}")
+
+
+def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str]) -> Boxes:
+    """The boxes that come with rdukit and, under the texts that ask for them, the tenant's own.
+
+    Raises:
+        NotFound: the tenant has no such box, or not this version.
+        InvalidArgument: a text is not legal.
+        PermissionDenied: the tenant's jobs may not run boxes of its own.
+    """
+    own: dict[str, Box] = {}
+    for text in dict.fromkeys(asked):
+        if text in boxes.boxes:
+            continue
+        row = get_own(session, boxes, tenant_id, text, is_kept=True)
+        own[text] = box_of(row)
+    if own:
+        check_may_own(session, tenant_id)
+    return Boxes({**boxes.boxes, **own}) if own else boxes
+
+
+def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kept: bool = False) -> BoxRow:
+    """The version of one of the tenant's boxes that ``text`` names; without a version the newest.
+
+    Args:
+        is_kept: nobody uninstalls it before the transaction ends.
+    Raises:
+        NotFound: there is none; the message lists those there are.
+        InvalidArgument: the text is not legal.
+    """
+    asked = read_selector(text)
+    query = select(BoxRow).where(*_installed(tenant_id), BoxRow.name == asked.name)
+    if asked.version is not None:
+        query = query.where(BoxRow.version == asked.version)
+    query = query.order_by(BoxRow.version.desc()).limit(1)
+    row = session.scalars(query.with_for_update(read=True) if is_kept else query).one_or_none()
+    if row is None:
+        raise _not_found(session, boxes, tenant_id, asked)
+    return row
+
+
+def find_version(session: Session, tenant_id: str, name: str, version: int) -> BoxRow | None:
+    """One version, installed or not any more: a job keeps what it was submitted with."""
+    return session.scalars(
+        select(BoxRow).where(BoxRow.tenant_id == tenant_id, BoxRow.name == name, BoxRow.version == version)
+    ).one_or_none()
+
+
+def install_box(
+    session: Session,
+    boxes: Boxes,
+    tenant_id: str,
+    description: Mapping[str, object],
+    content: Content,
+    now: float,
+    image: str | None = None,
+) -> Installed:
+    """Add a version of a box, unless the newest has the same content.
+
+    Args:
+        content: of the folder, which is in the store already; or the digest of ``image``.
+    Raises:
+        Conflict: a box that comes with rdukit has the name.
+        PermissionDenied: the tenant's jobs may not run boxes of its own.
+    """
+    check_may_own(session, tenant_id)
+    name = read_box(description, version=1).name
+    if name in boxes.boxes:
+        raise Conflict(
+            f"a box that comes with rdukit is called {name!r}; give yours another name in its modelbox.yaml, not one "
+            f"of {sorted(boxes.boxes)}"
+        )
+    newest = session.scalars(
+        select(BoxRow).where(*_installed(tenant_id), BoxRow.name == name).order_by(BoxRow.version.desc()).limit(1)
+    ).one_or_none()
+    if newest is not None and newest.digest == content.digest:
+        return Installed(newest, is_new=False)
+    last = session.scalars(
+        select(func.max(BoxRow.version)).where(BoxRow.tenant_id == tenant_id, BoxRow.name == name)
+    ).one()
+    version = (last or 0) + 1
+    artifact_id = None
+    if image is None:
+        artifact_id = record_artifact(session, tenant_id, str(Selector(name, version)), KIND, content, now).id
+    row = BoxRow(
+        id=new_id("box"),
+        tenant_id=tenant_id,
+        name=name,
+        version=version,
+        description=dict(description),
+        artifact_id=artifact_id,
+        image=image,
+        digest=content.digest,
+        created_at=now,
+    )
+    session.add(row)
+    session.flush()
+    return Installed(row, is_new=True)
+
+
+def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now: float) -> Sequence[BoxRow]:
+    """Take one version of a box away, or all of them where ``text`` names none. Returns which, oldest first.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: a job that has not ended takes it; the message names some, and nothing is taken away.
+        InvalidArgument: it comes with rdukit.
+    """
+    asked = read_selector(text)
+    if asked.name in boxes.boxes:
+        raise InvalidArgument(f"box {asked.name!r} comes with rdukit; legal: a box of your own: rdukit box installed")
+    query = select(BoxRow).where(*_installed(tenant_id), BoxRow.name == asked.name).order_by(BoxRow.version)
+    if asked.version is not None:
+        query = query.where(BoxRow.version == asked.version)
+    rows = session.scalars(query.with_for_update()).all()
+    if not rows:
+        raise _not_found(session, boxes, tenant_id, asked)
+    users = session.scalars(
+        select(JobRow.id)
+        .where(
+            JobRow.state.in_([str(state) for state in JobState if state not in FINAL]),
+            JobRow.tenant_id == tenant_id,
+            JobRow.box == asked.name,
+            JobRow.box_version.in_([row.version for row in rows]),
+        )
+        .order_by(JobRow.created_at)
+    ).all()
+    if users:
+        named = ", ".join(users[:MOST_NAMED]) + (", …" if len(users) > MOST_NAMED else "")
+        raise Conflict(
+            f"{len(users)} job{'s' * (len(users) > 1)} of box {asked} {'have' if len(users) > 1 else 'has'} not ended: "
+            f"{named}; wait for them, or end them with: rdukit job cancel",
+            jobs=list(users[:MOST_NAMED]),
+        )
+    for row in rows:
+        row.uninstalled_at = now
+    return rows
+
+
+def list_own(
+    session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
+) -> tuple[list[BoxRow], str | None]:
+    """The versions that the tenant has installed, newest first, and the cursor of the next page."""
+    query = select(BoxRow).where(*_installed(tenant_id))
+    return read_page(session, query, BoxRow.created_at, BoxRow.id, limit, cursor)
+
+
+def newest_own(session: Session, tenant_id: str) -> Sequence[BoxRow]:
+    """The newest version of each of the tenant's boxes, by name."""
+    last = (
+        select(BoxRow.name, func.max(BoxRow.version).label("version"))
+        .where(*_installed(tenant_id))
+        .group_by(BoxRow.name)
+        .subquery()
+    )
+    query = select(BoxRow).join(last, (last.c.name == BoxRow.name) & (last.c.version == BoxRow.version))
+    return session.scalars(query.where(BoxRow.tenant_id == tenant_id).order_by(BoxRow.name)).all()
+
+
+def versions_of(session: Session, tenant_id: str, name: str) -> list[int]:
+    """The versions of a box that are installed, oldest first."""
+    query = select(BoxRow.version).where(*_installed(tenant_id), BoxRow.name == name)
+    return list(session.scalars(query.order_by(BoxRow.version)))
+
+
+def box_of(row: BoxRow) -> Box:
+    """A row as a box that jobs are checked by."""
+    return read_box(row.description, row.version)
+
+
+def _installed(tenant_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (BoxRow.tenant_id == tenant_id, BoxRow.uninstalled_at.is_(None))
+
+
+def _not_found(session: Session, boxes: Boxes, tenant_id: str, asked: Selector) -> NotFound:
+    versions = versions_of(session, tenant_id, asked.name)
+    if versions:
+        legal = [str(Selector(asked.name, version)) for version in versions[-20:]]
+        return NotFound(f"box {asked.name!r} has no version {asked.version}; legal: {legal}", legal=legal)
+    if asked.name in boxes.boxes:
+        return NotFound(
+            f"box {asked.name!r} comes with rdukit and has no versions; legal: {asked.name!r}", legal=[asked.name]
+        )
+    return unknown_box(str(asked), [*boxes.boxes, *(row.name for row in newest_own(session, tenant_id))])
