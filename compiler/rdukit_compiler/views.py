@@ -15,6 +15,7 @@ from torch import fx
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special
 from rdukit_compiler.backend.operators import dtype_name, encode, find_functional, name_of
+from rdukit_compiler.custom_gradients import CUSTOM_FUNCTION
 
 #: Node → name of its value; None for what is no node.
 NameOf = Callable[[Any], str | None]
@@ -43,6 +44,12 @@ class Call(NamedTuple):
     @property
     def word(self) -> str:
         return self.op.split(".")[1]
+
+
+_NO_SCATTER_GRADIENT: Final = (
+    "as_strided_scatter has a gradient in torch that depends on how it lies in memory; use slice_scatter, "
+    "diagonal_scatter or scatter"
+)
 
 
 class Layout(NamedTuple):
@@ -158,10 +165,11 @@ def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) ->
 def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
     """``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its places.
 
-    By torch's own operator on what lies in order, as the gradient that torch gives it is no other operator's.
+    It has no gradient here. Torch's formula looks at how the gradient lies in memory: it gives the operand one for what
+    was overwritten, and where the incoming one is a slice, as behind ``cat``, it reads other elements (torch 2.13).
 
     Raises:
-        UnsupportedOperator: the operand does not fill its memory, or has no such places.
+        UnsupportedOperator: the operand does not fill its memory, or has no such places, or two elements share one.
     """
     base, given = node.args[0], node.args[1]
     assert isinstance(base, fx.Node) and isinstance(given, fx.Node)
@@ -177,9 +185,13 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
             f"as_strided_scatter puts numbers beside its operand, which has {_numel(base)} elements: use it on the "
             "whole tensor"
         )
-    copied = emit("aten.clone.default", [Ref(flat)], {"memory_format": Special("memory_format", "contiguous_format")})
-    args: list[Argument] = [Ref(copied), Ref(source), list(layout.shape), list(layout.stride), layout.offset]
-    return _from_memory_order(base, emit("aten.as_strided_scatter.default", args), emit)
+    if _overlaps(layout):
+        raise UnsupportedOperator(
+            f"as_strided_scatter puts several elements in one place: size {list(layout.shape)}, stride "
+            f"{list(layout.stride)}; legal are strides that keep them apart"
+        )
+    made = _from_memory_order(base, _placed(flat, _numel(base), layout, source, emit), emit)
+    return emit(CUSTOM_FUNCTION, [[Ref(made)], [Ref(value), Ref(source)], [], "", _NO_SCATTER_GRADIENT])
 
 
 def _call_of(view: fx.Node, base: fx.Node) -> Call | None:

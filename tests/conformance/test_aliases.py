@@ -191,7 +191,7 @@ PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "of-channels-last": lambda x: x.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last).as_strided((5,), (2,), 3),
     "of-what-overlaps": lambda x: x.as_strided((4, 3), (2, 1)),
     "in-place": lambda x: (x + 1).as_strided_((3, 4), (4, 1), 2),
-    "scattered": lambda x: x.as_strided_scatter(torch.ones(3), (3,), (2,), 1),
+    "scattered": lambda x: x.detach().as_strided_scatter(torch.ones(3), (3,), (2,), 1) + x,
     "written": written_through_places,
 }
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from rdukit.errors import UnsupportedOperator
 from rdukit.pef import read_pef
 from rdukit_compiler.backend.torch_private import find_overwriting, trace_functional
 from sambaflow import samba
@@ -36,9 +37,6 @@ CASES: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
     "as_strided": ((4, 6), lambda y: y.as_strided((3, 4), (6, 1), 2).square()),
     "overlapping as_strided": ((12,), lambda y: y.as_strided((4, 5), (2, 1)).square()),
     "as_strided of a transposed value": ((4, 6), lambda y: y.t().contiguous().as_strided((3, 4), (4, 1), 1).square()),
-    "as_strided_scatter": (
-        (4, 6), lambda y: torch.as_strided_scatter(y.sin(), y[:2, :3].square(), (2, 3), (6, 1), 1)
-    ),
     "nanquantile": ((3, 7), lambda y: torch.nanquantile(y, 0.3, dim=1)),
     "quantile": ((3, 7), lambda y: torch.quantile(y, 0.3, dim=0, keepdim=True)),
     "adaptive average 1d of a transposed value": (
@@ -145,3 +143,19 @@ def test_a_gradient_of_a_permuted_parameter_updates_the_elements_that_it_belongs
     samba.session.to_cpu(model)
     # One multiplication and one addition, f32: only an element of another place is further off.
     torch.testing.assert_close(model.weight.detach(), before - 0.5 * gradient, rtol=1e-6, atol=1e-6)
+
+
+def scatter_in_memory(y: Any) -> Any:
+    return torch.as_strided_scatter(y.sin(), y[:2, :3].square(), (2, 3), (6, 1), 1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_as_strided_scatter_infers_and_does_not_train(mode: str, tmp_path: Path) -> None:
+    # Torch's gradient of it depends on the incoming gradient's memory: no sum of derivatives of what it computes.
+    values = torch.randn(4, 6)
+    x, model = samba.from_torch_tensor(values, name="x"), Calls((4, 6), scatter_in_memory)
+    expected = model(values).detach()
+    (made,) = load_model(model, (x,), tmp_path, optim_level=mode, precision="f32").run()
+    torch.testing.assert_close(samba.to_torch(made), expected)
+    with pytest.raises(UnsupportedOperator, match="as_strided_scatter has a gradient in torch that depends on how"):
+        load_model(model, (x,), tmp_path, lambda p: samba.optim.SGD(p, lr=0.1), optim_level=mode)
