@@ -56,7 +56,14 @@ SANITIZE: Final = Setting(
     "program: see `make sanitize`.", parse_bool,
 )  # fmt: skip
 
-CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE)
+SND_REATTACH_S: Final = Setting(
+    "snd.reattach_s",
+    10.0,
+    "Seconds that programs have to attach again after the node daemon ended, and that it keeps their tiles for them.",
+    float,
+)
+
+CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_REATTACH_S)
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:

@@ -95,6 +95,8 @@ class Connection:
     held: dict[LeaseId, Counters] = field(default_factory=dict)
     #: Status pages of leases in ``held``, where it asked for one.
     pages: dict[LeaseId, Page] = field(default_factory=dict)
+    #: Leases in ``held`` that it attaches to again when the daemon was restarted; holders with a page do so anyway.
+    kept: set[LeaseId] = field(default_factory=set)
     #: Regions that this connection allocated and has not freed, each with its lease (a key of ``held``).
     regions: dict[RegionId, LeaseId] = field(default_factory=dict)
 

@@ -99,6 +99,7 @@ class NodeDaemon:
             "acquire": self._acquire,
             "attach": self._attach,
             "reattach": self._reattach,
+            "keep": self._keep,
             "release": self._release,
             "allocate": self._allocate,
             "free": self._free,
@@ -208,7 +209,7 @@ class NodeDaemon:
     def kept_leases(self) -> list[KeptLease]:
         """Everything that the next daemon has to know of the active leases whose programs will attach again.
 
-        Those are the ones with a page: a client that speaks the protocol itself does not come back.
+        Those are the ones with a page, or of whom a holder said ``keep``: other clients do not come back.
         """
         return [
             KeptLease(
@@ -218,7 +219,7 @@ class NodeDaemon:
                 error_body(self.failed_leases[lease_id]) if lease_id in self.failed_leases else None,
             )
             for lease_id, lease in self.allocator.leases.items()
-            if lease_id in self._last_totals or self.pages_of(lease_id)
+            if lease_id in self._last_totals or self.pages_of(lease_id) or self._is_kept(lease_id)
         ]  # fmt: skip
 
     def restore_lease(self, kept: KeptLease, until: float, now: float) -> None:
@@ -249,6 +250,7 @@ class NodeDaemon:
             self._last_totals[lease_id] = self.lease_totals(lease_id)
         for connection in self.connections.values():
             connection.held.clear()
+            connection.kept.clear()
             connection.pages.clear()
             connection.regions.clear()
 
@@ -272,6 +274,7 @@ class NodeDaemon:
         regions: dict[LeaseId, set[RegionId]] = {lease_id: set() for lease_id in active}
         for number, connection in self.connections.items():
             assert set(connection.pages) <= set(connection.held), "pages are of leases that the connection holds"
+            assert connection.kept <= set(connection.held), "what a connection comes back for, it holds"
             for lease_id in connection.held:
                 holders.setdefault(lease_id, set()).add(number)
             for region, lease_id in connection.regions.items():
@@ -380,7 +383,15 @@ class NodeDaemon:
             self._next_region += 1
             self.connections[number].regions[region_id] = lease.id
             ids.append(region_id)
+        self.connections[number].kept.add(lease.id)
         return Answer({**answer.body, "regions": ids})
+
+    def _keep(self, number: int, message: Message, now: float) -> Answer:
+        """This holder attaches to the lease again when the daemon was restarted."""
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        self.connections[number].kept.add(lease.id)
+        self.lease_changes += 1
+        return OK
 
     def _release(self, number: int, message: Message, now: float) -> Answer:
         lease_id = LeaseId(message.text("lease"))
@@ -509,6 +520,9 @@ class NodeDaemon:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
+    def _is_kept(self, lease_id: LeaseId) -> bool:
+        return any(lease_id in self.connections[number].kept for number in self._holders[lease_id])
+
     def _held_lease(self, number: int, lease_id: LeaseId) -> Lease:
         lease = self.allocator.find_active(lease_id)
         if lease_id not in self.connections[number].held:
@@ -553,6 +567,7 @@ class NodeDaemon:
             connection = self.connections[number]
             connection.held.pop(lease_id, None)
             connection.pages.pop(lease_id, None)
+            connection.kept.discard(lease_id)
             for region in [r for r, owner in connection.regions.items() if owner == lease_id]:
                 del connection.regions[region]
         del self._former_totals[lease_id]

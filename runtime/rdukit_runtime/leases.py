@@ -17,12 +17,11 @@ from typing import Any, Final, Protocol, Self
 from rdukit.cpu import usable_cores
 from rdukit.errors import HwException, LeaseLost, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.hardware import ChipSpec, NodeSpec
-from rdukit.settings import resolve
+from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit.snd import SndClient
 from rdukit_runtime.allocator import Allocator, Lease, RegionId
 from rdukit_runtime.inventory import node_tiles
 from rdukit_runtime.memory import map_private, map_region
-from rdukit_runtime.settings import SND_REATTACH_S
 from rdukit_runtime.states import LeaseEvent
 from rdukit_runtime.status_page import EXECUTE, PAGE_BYTES, PageValues, StatusPage, private_page
 
@@ -219,6 +218,7 @@ class DaemonLease(_Lease):
         is_attached: bool,
         features: Collection[str] = (),
         cores: int | None = None,
+        isolation: Mapping[str, object] | None = None,
     ) -> None:
         """Take over ``client``, which holds ``lease``.
 
@@ -226,6 +226,7 @@ class DaemonLease(_Lease):
             is_attached: somebody else acquired the lease; ``release`` only lets go of it.
             features: what the daemon said that it has.
             cores: of the host, that belong to the tiles; None: all that this process may use.
+            isolation: what the daemon was told of it, for one that follows; None: it was told nothing.
         """
         self.cores: Final = usable_cores() if cores is None else cores
         super().__init__(str(lease["id"]), tuple(lease["tiles"]), chip, int(lease["memory_bytes"]))
@@ -238,6 +239,7 @@ class DaemonLease(_Lease):
         self._token = str(lease.get("token", ""))
         #: Whether a daemon that follows this one keeps the lease.
         self._is_watched: Final = "reattach" in features and bool(self._token)
+        self._isolation: Final = isolation if "isolation" in features else None
         #: What this process has mapped, under a number of its own: the daemon's id, name and bytes.
         self._regions: dict[int, tuple[str, str, int]] = {}
         self._next_region = 1
@@ -331,6 +333,8 @@ class DaemonLease(_Lease):
                 for number, region_id in zip(list(self._regions), answer["regions"], strict=True):
                     self._regions[number] = (region_id, *self._regions[number][1:])
                 self._must_move_page = self._is_shared_page
+                if self._isolation is not None:
+                    self._client.call("isolation", lease=self.id, report=self._isolation)
                 logger.info("event=reattach lease=%s", self.id)
                 return
             except Unavailable as error:

@@ -13,6 +13,7 @@ from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory, PefMi
 from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_node
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
+from rdukit.snd_lease import connect_patiently
 from rdukit.units import format_bytes
 from rdukit_runtime.allocator import Allocator, LeaseId, Request
 from rdukit_runtime.inventory import tile_of_path
@@ -82,8 +83,8 @@ def _acquire(
         lease = client.acquire(
             application, tiles, memory_bytes, wait_s, launch=launch, affinity=tile_affinity(), **more
         )
-        cores = _isolate(client, lease, node, features)
-        held = DaemonLease(client, lease, node.chip, False, features, cores)
+        cores, report = _isolate(client, lease, node, features)
+        held = DaemonLease(client, lease, node.chip, False, features, cores, report)
     except BaseException:
         client.close()
         raise
@@ -97,7 +98,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
         raise InvalidArgument(
             f"${LEASE.variable} is not of the form <id>:<token>; unset it or pass what acquire returned"
         )
-    client = SndClient(socket_path(), _TIMEOUT_S)
+    client = connect_patiently(socket_path(), _TIMEOUT_S)
     try:
         node, features = _greet(client, chip)
         lease = client.attach(lease_id, token)
@@ -113,8 +114,8 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
                 f"{format_bytes(int(lease['memory_bytes']))}; acquire a larger lease",
                 requested=memory_bytes, granted=int(lease["memory_bytes"]),
             )  # fmt: skip
-        cores = _isolate(client, lease, node, features)
-        attached = DaemonLease(client, lease, node.chip, True, features, cores)
+        cores, report = _isolate(client, lease, node, features)
+        attached = DaemonLease(client, lease, node.chip, True, features, cores, report)
     except BaseException:
         client.close()
         raise
@@ -136,10 +137,12 @@ def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozense
     return node, frozenset(map(str, hello.get("features", ())))
 
 
-def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]) -> int:
+def _isolate(
+    client: SndClient, lease: Mapping[str, Any], node: NodeSpec, features: frozenset[str]
+) -> tuple[int, Mapping[str, object]]:
     """Keep this process apart from other leases' processes, as far as the machine allows, and tell the daemon.
 
-    Returns how many of the host's cores belong to the lease's tiles.
+    Returns how many of the host's cores belong to the lease's tiles, and what the daemon was told.
     """
     from rdukit_runtime.isolation.process import apply as apply_isolation  # a private node needs none of it
     from rdukit_runtime.isolation.process import leased_cores
@@ -148,7 +151,7 @@ def _isolate(client: SndClient, lease: Mapping[str, Any], node: NodeSpec, featur
     report = apply_isolation(tiles, node.tiles)
     if "isolation" in features:
         client.call("isolation", lease=lease["id"], report=report)
-    return len(leased_cores(tiles, node.tiles))
+    return len(leased_cores(tiles, node.tiles)), report
 
 
 def command_line() -> str:

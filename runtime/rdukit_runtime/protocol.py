@@ -16,7 +16,7 @@ from rdukit_runtime.states import COUNTER_NAMES, Phase
 #: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
 PROTOCOL_MINOR: Final = 1
 #: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
-FEATURES: Final = ("administration", "counters", "faults", "isolation", "page", "reattach", "wait")
+FEATURES: Final = ("administration", "counters", "faults", "isolation", "keep", "page", "reattach", "wait")
 #: Longest request line in bytes; the longest are lists of events to inject.
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_INJECTIONS: Final = 1000
@@ -216,6 +216,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         "token": Argument(_read_text, _TEXT),
         "regions": Argument(_read_regions, f"a list of at most {MAX_REGIONS} of name and bytes"),
     },
+    "keep": {"lease": _LEASE},
     "release": {"lease": _LEASE},
     "allocate": {
         "lease": _LEASE,

@@ -16,7 +16,7 @@ from rdukit.clock import Clock, SystemClock
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.files import sha256_of, write_json_atomic
 from rdukit.hardware import NodeSpec
-from rdukit.settings import resolve
+from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit_runtime.allocator import Allocator
 from rdukit_runtime.daemon import NodeDaemon
 from rdukit_runtime.faults.machine import FaultMachine
@@ -31,7 +31,7 @@ from rdukit_runtime.log_files import configure_daemon_log
 from rdukit_runtime.paths import NodePaths, node_paths
 from rdukit_runtime.server import SndServer, listening, new_identity, new_uuid
 from rdukit_runtime.service_notify import notify_ready, notify_stopping, watchdog
-from rdukit_runtime.settings import SND_RDU_RESET_S, SND_REATTACH_S
+from rdukit_runtime.settings import SND_RDU_RESET_S
 from rdukit_runtime.snml.token import load_or_create_token
 
 logger = logging.getLogger(__name__)

@@ -31,12 +31,6 @@ SND_SOCKET_MODE: Final = Setting(
     str,
 )
 SND_STATE: Final = Setting("snd.state", "", "Folder of the node's database and logs; default: the home folder.", str)
-SND_REATTACH_S: Final = Setting(
-    "snd.reattach_s",
-    10.0,
-    "Seconds that programs have to attach again after the node daemon ended, and that it keeps their tiles for them.",
-    float,
-)
 SND_RDU_RESET_S: Final = Setting(
     "snd.rdu_reset_s", 0.0, "Seconds that the reset of an emulated RDU takes; it is PENDING meanwhile.", float
 )

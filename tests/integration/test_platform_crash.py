@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,29 @@ def test_killed_broker_scheduler_and_gateway_come_back_and_no_job_is_lost(home: 
         assert platform.wait_end(other["id"])["state"] == "succeeded"
         done = platform.wait_end(job_id)
         assert (done["state"], len(done["attempts"])) == ("succeeded", 1)
+
+
+def leases_of(platform: PlatformUnderTest) -> list[dict[str, Any]]:
+    (node,) = platform.client.get("/v1/nodes")["nodes"]
+    return list(node.get("leases") or []) if node["state"] == "up" else []
+
+
+def test_a_job_keeps_its_attempt_and_its_tiles_while_the_node_daemon_is_restarted(home: Path) -> None:
+    with platform_under_test(home, BOX, {**FAST, "RDUKIT_SND_REATTACH_S": "600"}) as platform:
+        job_id = begin_training(platform, steps=1000, step_s=0.2)
+        (before,) = leases_of(platform)
+        platform.kill("snd")
+        assert has_ended(platform.pid_of("snd"))
+        wait_until(lambda: bool(leases_of(platform)), what="the next daemon answers")
+        (after,) = leases_of(platform)
+        assert (after["id"], after["tiles"], after["job"]) == (before["id"], before["tiles"], job_id)
+        wait_until(lambda: leases_of(platform)[0]["pids"] == before["pids"], what="the worker holds it again")
+        step = platform.job(job_id)["progress"]["step"]
+        found = platform.wait_job(job_id, lambda job: job["progress"]["step"] > step)
+        assert (found["state"], found["attempt"]) == ("running", 1)
+        ended = platform.client.post(f"/v1/jobs/{job_id}/cancel")
+        assert [attempt["outcome"] for attempt in ended["attempts"]] == ["cancelled"]
+        wait_until(lambda: not leases_of(platform), what="its end frees the tiles")
 
 
 def test_a_worker_takes_jobs_again_after_its_slots_ended_without_a_broker(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lease of an attempt: tiles and memory of the node, held by the worker's connection."""
+"""The lease of an attempt: tiles and memory of the node, held by the worker across restarts of the node daemon."""
 
 import contextlib
 import logging
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rdukit.errors import NoResources, RdukitError
+from rdukit.errors import NoResources
 from rdukit.snd import SndClient
+from rdukit.snd_lease import HeldLease, connect_patiently
 from rdukit_platform.db.models import JobRow
 
 logger = logging.getLogger(__name__)
@@ -21,19 +22,15 @@ def leased_tiles(socket: Path, job: JobRow) -> Iterator[dict[str, Any]]:
         NoResources: the tiles are not free.
         Unavailable: the node does not answer.
     """
-    # Closing would do; said in so many words, the node's books tell an end in order from a lost worker.
-    with SndClient(socket) as snd:
+    with connect_patiently(socket) as snd:
         status = snd.status()
         # Memory in proportion to the tiles: what a whole node's tiles would share evenly.
         share = int(status["memory"]["total"]) // max(len(status["tiles"]), 1) * job.tiles
         lease = acquire_share(
             snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
         )
-        try:
+        with HeldLease(snd, lease):
             yield lease
-        finally:
-            with contextlib.suppress(RdukitError):
-                snd.release(str(lease["id"]))
 
 
 def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:
