@@ -190,3 +190,19 @@ def test_gradients_are_zeros_or_none_where_torchs_are(
     function: Callable[[Any, Any], Any], mode: str, tmp_path: Path
 ) -> None:
     compare_step(Calling(function), samba.randn(4, 6, name="x"), tmp_path, optim_level=mode)
+
+
+class GrowsFromNothing(nn.Module):
+    """Keeps what it computes behind an empty tensor, as caches of keys and values start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = torch.tensor([], dtype=x.dtype, device=x.device)
+        return torch.cat([kept, self.layer(x)], dim=-2) * 2
+
+
+def test_an_empty_tensor_that_forward_makes_is_no_access_to_memory(tmp_path: Path) -> None:
+    compare_step(GrowsFromNothing(), (samba.randn(3, 4, name="x"),), tmp_path)

@@ -5,6 +5,7 @@ the same shape and dtype, so tracing touches no weight.
 """
 
 import contextlib
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -276,12 +277,22 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
         (saved_tensors_hooks, "__enter__", enter_hooks),
         (saved_tensors_hooks, "__exit__", leave_hooks),
         *((holder, "to_dlpack", _refuse_memory) for holder in (torch, torch.utils.dlpack)),
-        (torch.UntypedStorage, "resize_", _refuse_memory),
+        (torch.UntypedStorage, "resize_", _refuse_resizing),
         (record_function, "__enter__", lambda self: self),
         (record_function, "__exit__", lambda self, *raised: None),
         *((module, "device_ids", []) for module in parallel),
     ):
         yield
+
+
+_resize = torch.UntypedStorage.resize_
+
+
+def _refuse_resizing(storage: Any, size: Any) -> Any:
+    """As ``_refuse_memory``; torch itself may, which does so where it stands in for an empty tensor."""
+    if str(sys._getframe(1).f_globals.get("__name__")).startswith("torch._subclasses."):
+        return _resize(storage, size)
+    return _refuse_memory()
 
 
 def _refuse_memory(*_: Any) -> NoReturn:
