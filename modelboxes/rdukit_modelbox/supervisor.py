@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from rdukit.box_backends import BoxEnd
 from rdukit.errors import Cancelled, ChildDied, DeadlineExceeded, OutOfMemory, Stalled, Unavailable
 from rdukit.strict_json import as_words
 from rdukit_modelbox.context import Progress
@@ -139,6 +141,8 @@ def judge(
         assert isinstance(result, dict)
         return Outcome(succeeded=(result, last["outputs"]))
     detail: dict[str, object] = {"exit": describe_exit(status), "peak_memory_bytes": watch.peak_bytes}
+    if watch.reason is None and status == -signal.SIGKILL and not was_short_of_memory:
+        detail["end"] = str(BoxEnd.KILLED)
     if words:
         detail["last_words"] = words
     match watch.reason:

@@ -1,5 +1,10 @@
-"""The platform with the real ``logreg`` box on real digits, its worker killed in mid-train."""
+"""The platform with the real ``logreg`` box on real digits, its training and its worker killed in mid-train."""
 
+import os
+import signal
+from pathlib import Path
+
+from rdukit_modelbox.backends.process_tree import tree_of
 from rdukit_platform.testing import platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.
@@ -7,13 +12,24 @@ FAST = {"RDUKIT_WORKER_LEASE_S": "4", "RDUKIT_JOB_BACKOFF_S": "0.1", "RDUKIT_KER
 EPOCHS = 10
 
 
-def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits() -> None:
+def kill_verb(pid: int) -> None:
+    """SIGKILL to the process of a box's verb, which is below the box, somewhere below ``pid``."""
+    children = [
+        facts.pid
+        for facts in tree_of(pid)
+        if b"rdukit_modelbox.child" in Path(f"/proc/{facts.pid}/cmdline").read_bytes()
+    ]
+    assert len(children) == 1
+    os.kill(children[0], signal.SIGKILL)
+
+
+def test_training_on_digits_survives_kills_and_reads_held_out_digits() -> None:
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
     train = {"epochs": EPOCHS, "checkpoint_every": 50}
     steps = [
         {"name": "preprocess", "box": "logreg", "verb": "preprocess"},
         {"name": "compile", "box": "logreg", "verb": "compile", "parameters": {"mode": "o0"}},
-        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built},
+        {"name": "train", "box": "logreg", "verb": "train", "parameters": train, "inputs": built, "max_attempts": 1},
         {"name": "infer", "box": "logreg", "verb": "infer", "inputs": {**built, "checkpoint": "@train.checkpoint"}},
     ]
     with short_folder() as home, platform_under_test(home, None, FAST) as platform:
@@ -25,10 +41,12 @@ def test_training_on_digits_survives_a_killed_worker_and_reads_held_out_digits()
             return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
 
         platform.wait_job(jobs["train"], is_in_mid_train, 120)
+        kill_verb(int(platform.running["pid"]))
+        platform.wait_job(jobs["train"], lambda job: job["attempt"] == 2 and job["state"] == "running", 120)
         platform.kill("worker")
         trained = platform.wait_end(jobs["train"], 120)
         assert trained["state"] == "succeeded", trained
-        assert [attempt["outcome"] for attempt in trained["attempts"]] == ["expired", "succeeded"]
+        assert [attempt["outcome"] for attempt in trained["attempts"]] == ["box-killed", "expired", "succeeded"]
         assert platform.states(jobs["train"]).count("succeeded") == 1
         assert trained["result"]["steps"] == EPOCHS * 8000 // 32
         assert trained["result"]["resumed_from_step"] >= 50

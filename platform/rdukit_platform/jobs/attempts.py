@@ -16,7 +16,7 @@ class Outcome(StrEnum):
     BOX_FAILED = "box-failed"
     #: The box ended, or did not come up, without an answer.
     BOX_LOST = "box-lost"
-    #: The box was killed from outside.
+    #: The box, or the process of its verb, was killed from outside.
     BOX_KILLED = "box-killed"
     #: The box ran, but was not ready in time or did not answer.
     BOX_SLOW = "box-slow"

@@ -25,6 +25,7 @@ from rdukit.clock import Clock
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
+    ChildDied,
     LeaseLost,
     NoResources,
     NotFound,
@@ -335,8 +336,12 @@ class Attempt:
             raise Cancelled("the box cancelled the operation")
         error = operation.get("error") or {}
         self._record_tail()
-        failed = Failure(Outcome.BOX_FAILED, RdukitError(str(error.get("message") or f"the operation is {state}")))
-        failed.error |= {"code": str(error.get("code") or "internal"), "detail": dict(error.get("detail") or {})}
+        code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
+        # Its process was killed from outside, as the whole box may be.
+        is_killed = code == ChildDied.code and detail.get("end") == BoxEnd.KILLED
+        outcome = Outcome.BOX_KILLED if is_killed else Outcome.BOX_FAILED
+        failed = Failure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
+        failed.error |= {"code": code, "detail": detail}
         raise failed
 
     def _record_tail(self) -> None:

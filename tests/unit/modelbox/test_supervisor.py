@@ -38,6 +38,19 @@ def test_each_end_has_its_code_and_says_why(
     assert words in outcome.failed.message
 
 
+@pytest.mark.parametrize(
+    ("reason", "status", "was_short"),
+    [(None, -9, False), (None, -11, False), (None, 3, False), (None, -9, True), (Reason.STALL, -9, False)],
+)
+def test_only_a_child_that_was_killed_from_outside_is_told_as_such(
+    reason: Reason | None, status: int, was_short: bool
+) -> None:
+    outcome = judge({}, status, watch_with(reason), LIMITS, "", was_short_of_memory=was_short)
+    assert outcome.failed is not None
+    is_from_outside = (reason, status, was_short) == (None, -9, False)
+    assert outcome.failed.detail.get("end") == ("killed" if is_from_outside else None)
+
+
 def test_a_result_counts_even_if_the_stop_came_first() -> None:
     last = {"kind": "result", "result": {"loss": float("nan")}, "outputs": {"pef": "/x"}}
     outcome = judge(last, 0, watch_with(Reason.DEADLINE), LIMITS, "", was_short_of_memory=False)
