@@ -337,6 +337,17 @@ def _steps_of_codes(config: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.cat([_ids()[..., None]] * (config.num_codebooks + 1), -1)}
 
 
+def _prefixed(config: Any) -> dict[str, torch.Tensor]:
+    """An image and a prompt, and which ids they are: without, transformers masks otherwise when it is traced."""
+    vision = config.vision_config
+    patches = torch.full((2, (vision.image_size // vision.patch_size) ** 2), config.image_token_id)
+    ids = torch.cat([patches, _ids()], 1)
+    kinds = torch.cat([torch.zeros_like(patches), torch.arange(12).expand(2, 12) // 6], 1)
+    side = vision.image_size
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": kinds,
+            "pixel_values": _random(2, 3, side, side)}  # fmt: skip
+
+
 def _mono(config: Any) -> dict[str, torch.Tensor]:
     return {"input_values": _random(2, 1, 16000)}
 
@@ -372,4 +383,5 @@ SPECIAL_INPUTS: Final[Mapping[str, Callable[[Any], dict[str, torch.Tensor]]]] = 
     "vibevoice_acoustic_tokenizer_encoder": _channel_first(1),
     "vibevoice_acoustic_tokenizer_decoder": _channel_first(0),
     "xcodec": _mono,
+    "paligemma": _prefixed,
 }

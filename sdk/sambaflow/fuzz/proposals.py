@@ -261,7 +261,8 @@ _MOVES: Final = (
     "{a}.index_add({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))",
     "{a}.index_copy({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))", "{a}.masked_select({a} == {a})",
     "torch.where({a} > 0, {a}, {a}.flip({d}))", "{a}.expand(*{a}.shape)", "{a}.squeeze((0, -1))",
-    "{a}.detach().as_strided_scatter({a}.detach().flatten()[:1], (1,), (1,))", "{a}.detach()", "{a}.view_as({a}) * 1", "{a}.positive()",
+    "{a}.detach().as_strided_scatter({a}.detach().flatten()[:1], (1,), (1,))", "{a}.detach()",
+    "{a}.view_as({a}) * 1", "{a}.positive()",
     "{a}.index_put((torch.tensor([0]),), {a}[0])", "{a}.unsafe_chunk(2, {d})[0]",
     "{a}.split_with_sizes([1, {n} - 1], {d})[1]",
 )  # fmt: skip
