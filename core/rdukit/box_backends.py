@@ -216,6 +216,16 @@ class BoxBackend(Protocol):
         """End a box that somebody left behind, and remove it; nothing happens if it has gone."""
         ...
 
+    def read_image(self, image: str, folder: Path) -> str:
+        """Copy the box's folder out of an image; nothing of the image runs. Returns what names it and no other.
+
+        Raises:
+            NotFound: there is no such image where boxes are started.
+            InvalidArgument: it is no ModelBox, or the backend starts no images.
+            BackendUnavailable: the backend does not answer.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of the backend; boxes go on."""
         ...

@@ -1,11 +1,16 @@
 """Jobs of the platform in containers: their outputs, their limits, and what a killed worker leaves."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.backends.podman import PodmanBackend
+from rdukit_modelbox.box import find_box_file
+from rdukit_modelbox.contract.new_box import new_box_files
+from rdukit_modelbox.image.build import build_layout
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.timeout(900)
@@ -97,3 +102,64 @@ def test_a_cancelled_jobs_container_ends(platform: PlatformUnderTest, backend: P
     platform.wait_job(job["id"], lambda _: not backend.owned(), 60)
     folder = Path(platform.home) / "work" / str(job["id"])
     platform.wait_job(job["id"], lambda _: not folder.exists(), 10)
+
+
+@pytest.fixture(scope="module")
+def own_image(podman_environment: dict[str, str], layout: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image of the box ``own``, with a model of its own, in podman's storage."""
+    folder = tmp_path_factory.mktemp("own")
+    for name, data in new_box_files("own", find_box_file("logreg").read_text(), has_module=True).items():
+        (folder / name).write_bytes(data)
+    build_layout(str(folder), layout, base=f"oci:{layout}:rdukit-base")
+    image = podman(podman_environment, "pull", "--quiet", f"oci:{layout}:own")
+    podman(podman_environment, "tag", image, "localhost/own:1")
+    return "localhost/own:1"
+
+
+def podman(environment: dict[str, str], *words: str) -> str:
+    """The last line of what podman says."""
+    done = subprocess.run(["podman", *words], env=environment, capture_output=True, text=True, check=True)
+    return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+def test_a_tenants_own_image_runs_by_its_digest(
+    platform: PlatformUnderTest, own_image: str, podman_environment: dict[str, str]
+) -> None:
+    first = platform.client.install_image(own_image)
+    digest = podman(podman_environment, "image", "inspect", "--format", "{{.Id}}", own_image)
+    assert (first["box"], first["image"], first["artifact"]) == ("own:1", own_image, None)
+    assert first["digest"].removeprefix("sha256:") == digest.removeprefix("sha256:")
+    assert platform.client.install_image(own_image)["is_new"] is False
+    # The name may come to mean another image: the version does not.
+    podman(podman_environment, "untag", own_image)
+    with pytest.raises(NotFound, match="podman has no image 'localhost/own:1'"):
+        platform.client.install_image(own_image)
+    done = platform.wait_end(platform.submit("preprocess", box="own", parameters={"limit": 100})["id"], 240)
+    assert (done["box"], done["state"], done["attempts"][0]["box"]["backend"]) == ("own:1", "succeeded", "podman")
+    compiled = platform.wait_end(platform.submit("compile", box="own:1", parameters={"mode": "o0"})["id"], 240)
+    assert compiled["state"] == "succeeded", compiled
+
+
+def test_a_tenants_own_folder_runs_in_a_container_that_cannot_write_it(
+    platform: PlatformUnderTest, tmp_path: Path
+) -> None:
+    for name, data in new_box_files("mounted", find_box_file("logreg").read_text(), has_module=True).items():
+        (tmp_path / name).write_bytes(data)
+    writes = "import pathlib\npathlib.Path(__file__).with_name('spy').touch()\n"
+    platform.client.install_box(tmp_path)
+    compiled = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], 240)
+    assert (compiled["state"], compiled["box"]) == ("succeeded", "mounted:1"), compiled
+    with (tmp_path / "model.py").open("a") as model:
+        model.write(writes)
+    platform.client.install_box(tmp_path)
+    refused = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], 240)
+    assert (refused["state"], refused["box"]) == ("failed", "mounted:2")
+    assert "Read-only file system" in refused["error"]["message"]
+
+
+def test_an_image_that_is_no_box_is_refused(
+    platform: PlatformUnderTest, layout: Path, podman_environment: dict[str, str]
+) -> None:
+    base = podman(podman_environment, "pull", "--quiet", f"oci:{layout}:rdukit-base")
+    with pytest.raises(InvalidArgument, match="is no ModelBox"):
+        platform.client.install_image(base)

@@ -164,6 +164,14 @@ def test_a_folder_that_cannot_be_a_box_leaves_nothing(
     assert sorted((platform.home / "artifacts").rglob("*")) == before
 
 
+def test_a_box_comes_from_files_or_from_an_image(platform: PlatformUnderTest) -> None:
+    headers = {"Authorization": f"Bearer {(platform.home / 'token').read_text().strip()}"}
+    with httpx.Client(base_url=platform.running["url"], headers=headers, trust_env=False) as http:
+        for parts in ({}, {"data": {"image": "a"}, "files": {"files": ("modelbox.yaml", b"{}")}}):
+            answer = http.post("/v1/boxes", **parts)
+            assert answer.status_code == 400 and "legal: one of the two" in answer.json()["error"]["message"]
+
+
 def test_a_gateway_killed_while_it_installs_leaves_nothing(platform: PlatformUnderTest, tmp_path: Path) -> None:
     waits = tmp_path / "hold"
     waits.touch()
@@ -227,10 +235,16 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     assert json.loads(told.output)["box"] == "typed:1"
     told = runner.invoke(job_commands, ["submit", "--box", str(folder), "--verb", "preprocess"])
     assert isinstance(told.exception, InvalidArgument) and "rdukit box install" in told.exception.message
+    told = runner.invoke(box_commands, ["installed", "--box", "typed"])
+    assert told.output.startswith("typed:1: Typed\n") and "1 <= x <= 1000" in told.output
+    told = runner.invoke(box_commands, ["installed", "--box", "counter", "--json"])
+    assert json.loads(told.output)["title"] == "Counts"
     told = runner.invoke(box_commands, ["uninstall", "typed:1"])
     assert told.output == "uninstalled typed:1\n"
     told = runner.invoke(box_commands, ["install", str(tmp_path / "gone")])
     assert isinstance(told.exception, NotFound)
+    told = runner.invoke(box_commands, ["install", "registry.example/boxes/mine:1"])
+    assert isinstance(told.exception, InvalidArgument) and "boxes of jobs are processes here" in told.exception.message
 
 
 def test_a_box_with_a_model_of_its_own_trains_as_a_job(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 
 from rdukit.box_backends import (
@@ -23,9 +24,9 @@ from rdukit.box_backends import (
     last_lines,
 )
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, Unavailable
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
 from rdukit_modelbox.backends.process import answers_ready
-from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
+from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT, unpack_box
 from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
 
 POLL_S: Final = 0.05
@@ -260,6 +261,28 @@ class EngineBackend:
             container = self._client.containers.get(orphan.id)
             container.stop(timeout=REAP_GRACE_S)
             remove(container)
+
+    def read_image(self, image: str, folder: Path) -> str:
+        """By a container that is never started. Returns the image's id, which is a digest."""
+        with _answering(f"{self.name} does not show image {image!r}"):
+            try:
+                found = self._client.images.get(image)
+            except _errors().ImageNotFound as cause:
+                raise NotFound(
+                    f"{self.name} has no image {image!r}; build it (rdukit box build) or pull it where the workers' "
+                    "engine is"
+                ) from cause
+            if BOX_LABEL not in (found.labels or {}):
+                raise InvalidArgument(
+                    f"image {image!r} is no ModelBox, it has no label {BOX_LABEL}; make one with: rdukit box build"
+                )
+            container = self._client.containers.create(str(found.id), command=["none"], network_disabled=True)
+            try:
+                blocks, _ = container.get_archive(BOX_FOLDER)
+                unpack_box(blocks, folder)
+            finally:
+                remove(container)
+        return str(found.id)
 
     def _labelled(self, label: str) -> Sequence[OwnedBox]:
         with _answering():

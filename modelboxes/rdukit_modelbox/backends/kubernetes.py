@@ -28,7 +28,7 @@ from rdukit.box_backends import (
     last_lines,
 )
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import BackendUnavailable, Cancelled, Unavailable
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, Unavailable
 from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
 from rdukit_modelbox.backends.kubernetes_manifests import (
     ClaimedFolder,
@@ -210,6 +210,14 @@ class KubernetesBackend:
             self.clock.sleep(POLL_S)
         box.became_ready()
         return box
+
+    def read_image(self, image: str, folder: Path) -> str:
+        """Refused: images are the nodes' business, and no job's box is a Pod.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(f"image {image!r} cannot be read through a cluster; legal with docker and podman")
 
     def owned(self) -> Sequence[OwnedBox]:
         """From the Pods' labels."""

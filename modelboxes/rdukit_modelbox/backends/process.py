@@ -27,7 +27,7 @@ from rdukit.box_backends import (
     last_lines,
 )
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Cancelled, Unavailable
+from rdukit.errors import Cancelled, InvalidArgument, Unavailable
 from rdukit.files import write_json_atomic
 from rdukit.settings import home_folder
 from rdukit_modelbox.backends.process_tree import start_ticks, stats_of, tree_of
@@ -261,6 +261,17 @@ class ProcessBackend:
                 if start_ticks(child) == child_ticks:
                     _signal(child, signal.SIGKILL)
         path.unlink(missing_ok=True)
+
+    def read_image(self, image: str, folder: Path) -> str:
+        """Refused: a process runs from a folder.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            f"{image!r} is taken for an image, but boxes of jobs are processes here (worker.box_backend), which run "
+            "from a folder; legal: a folder with a modelbox.yaml"
+        )
 
     def _folder(self) -> Path:
         return self._records or home_folder() / "run" / "boxes"

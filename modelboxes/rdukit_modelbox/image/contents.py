@@ -1,8 +1,10 @@
 """What a box adds to the image that it lies on: its folder's small text files, labels and how it is started."""
 
-from collections.abc import Mapping, Sequence
+import io
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rdukit import __version__
@@ -122,6 +124,35 @@ def _read_files(folder: Path) -> dict[str, bytes]:
                 raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; legal: up to {MAX_BOX_BYTES}")
             files[name] = path.read_bytes()
     return files
+
+
+def unpack_box(blocks: Iterable[bytes], folder: Path) -> None:
+    """Write the regular files of a box's folder, which comes out of an image as a tar, below ``folder``.
+
+    Raises:
+        InvalidArgument: it is larger than a box may be, is no tar, or a path in it leaves the folder.
+    """
+    data = bytearray()
+    for block in blocks:
+        data += block
+        if len(data) > 2 * MAX_BOX_BYTES:
+            raise InvalidArgument(f"the image's {BOX_FOLDER} has more than the {MAX_BOX_BYTES} bytes of a box")
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+            for member in tar:
+                # The tar's first folder is the last part of BOX_FOLDER.
+                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+                if not member.isreg() or member.issparse() or path == PurePosixPath():
+                    continue
+                if ".." in path.parts or path.is_absolute():
+                    raise InvalidArgument(f"the image's {BOX_FOLDER} has {member.name!r}, which leaves its folder")
+                content = tar.extractfile(member)
+                assert content is not None
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
+    except (tarfile.TarError, OSError, EOFError) as cause:
+        raise InvalidArgument(f"the image's {BOX_FOLDER} cannot be read: {cause}") from cause
 
 
 def make_dockerfile(contents: BoxContents, base: str) -> str:

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument, RdukitError, Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable, error_from_body
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.settings import box_command
 
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_S: Final = 60.0
+#: Folders that are read at once: each takes processes, and threads that other requests need.
+MOST_READ: Final = 4
 BOX_FILE: Final = "modelbox.yaml"
 
 
@@ -24,6 +26,7 @@ class Catalog:
     def __init__(self, command: list[str] | None = None) -> None:
         self._command = command
         self._lock = threading.Lock()
+        self._reading = threading.BoundedSemaphore(MOST_READ)
         #: None until the command has answered once.
         self._boxes: Boxes | None = None
 
@@ -44,9 +47,15 @@ class Catalog:
 
         Raises:
             InvalidArgument: it is wrong; the message has every fault with its line.
+            Overloaded: ``MOST_READ`` are being read already.
             Unavailable: the ModelBox command fails.
         """
-        return describe_folder(folder, self._command or box_command())
+        if not self._reading.acquire(blocking=False):
+            raise Overloaded(f"{MOST_READ} boxes are being read already; install this one again in a few seconds")
+        try:
+            return describe_folder(folder, self._command or box_command())
+        finally:
+            self._reading.release()
 
     def warm_up(self) -> None:
         """Start the first look in the background; a failure is logged and tried again at the next look."""

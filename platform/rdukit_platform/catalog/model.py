@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit.units import format_bytes
 
 #: A database's integer takes nine digits.
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,8}\Z")
+#: Most bytes and files of a box's folder, and bytes of a path in it: as much as an image of a box may bring along.
+MAX_BYTES: Final = 4 << 20
+MAX_FILES: Final = 500
+MAX_PATH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,25 @@ def unknown_box(name: str, names: Iterable[str]) -> NotFound:
     return NotFound(
         f"no ModelBox is called {name!r}; legal: {legal}; add your own with: rdukit box install FOLDER", legal=legal
     )
+
+
+def check_files(sizes: Mapping[str, int]) -> None:
+    """Refuse what is no box's folder, by the bytes of its files (pure).
+
+    Raises:
+        InvalidArgument: too many files, too many bytes, or too long a path.
+    """
+    for path in sizes:
+        if len(path.encode()) > MAX_PATH:
+            raise InvalidArgument(f"{path[:40]!r}… has {len(path)} characters; legal: paths of up to {MAX_PATH}")
+    total = sum(sizes.values())
+    if len(sizes) > MAX_FILES or total > MAX_BYTES:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise InvalidArgument(
+            f"the folder has {len(sizes)} files of {format_bytes(total)}; a box has up to {MAX_FILES} of "
+            f"{format_bytes(MAX_BYTES)}. The largest is {largest} ({format_bytes(sizes[largest])}): give data, PEFs "
+            "and checkpoints to jobs as inputs (rdukit artifact add), and move them out of the folder"
+        )
 
 
 def read_box(raw: Mapping[str, object], version: int | None = None) -> Box:

@@ -2,17 +2,17 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, File, Request, Response, UploadFile, status
+from fastapi import APIRouter, File, Form, Request, Response, UploadFile, status
 from pydantic import BaseModel, JsonValue, TypeAdapter
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument
-from rdukit.units import format_bytes
-from rdukit_platform.artifacts.store import BLOCK, check_paths, check_relative
-from rdukit_platform.catalog.model import Boxes
+from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
+from rdukit_platform.catalog.model import Boxes, check_files
 from rdukit_platform.catalog.own import (
     check_may_own,
     get_own,
@@ -24,13 +24,9 @@ from rdukit_platform.catalog.own import (
 )
 from rdukit_platform.db.models import BoxRow
 from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
+from rdukit_platform.worker.boxes import open_backend
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
-
-#: Most bytes and files of a box's folder: as much as an image of a box may bring along.
-MAX_BYTES = 4 << 20
-MAX_FILES = 500
-MAX_PATH = 200
 
 
 class BoxList(BaseModel):
@@ -104,20 +100,33 @@ def install(
     request: Request,
     response: Response,
     caller: Writer,
-    files: Annotated[list[UploadFile], File(description="The files of the box's folder, named by their paths in it.")],
+    files: Annotated[
+        list[UploadFile] | None, File(description="The files of the box's folder, named by their paths in it.")
+    ] = None,
+    image: Annotated[
+        str | None,
+        Form(min_length=1, max_length=512, description="Instead: an image that the engine of jobs' boxes has."),
+    ] = None,
 ) -> InstalledBox:
-    """Install a box (multipart form): 201 and a new version, or 200 and the newest, which has this content already."""
+    """Install a box (form): 201 and a new version, or 200 and the newest, which has this content already."""
     platform = platform_of(request)
+    if bool(files) == bool(image):
+        raise InvalidArgument("a box is installed from files or from an image; legal: one of the two")
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         check_may_own(session, caller.tenant_id)
     with tempfile.TemporaryDirectory(prefix="rdukit-box-") as temporary:
         folder = Path(temporary)
-        write_files(files, folder)
+        digest = None
+        if image:
+            with closing(open_backend(platform.home)[0]) as backend:
+                digest = backend.read_image(image, folder)
+        write_files(files or [], folder)
         description = platform.catalog.describe_folder(folder)
-        content = platform.store.add_path(folder)
+        content = Content(digest, 0, is_folder=False) if digest else platform.store.add_path(folder)
     with platform.database.write() as session:
-        installed = install_box(session, boxes, caller.tenant_id, description, content, platform.clock.now())
+        now = platform.clock.now()
+        installed = install_box(session, boxes, caller.tenant_id, description, content, now, image)
         if not installed.is_new:
             response.status_code = status.HTTP_200_OK
         return show_installed(installed.row, is_new=installed.is_new)
@@ -161,18 +170,8 @@ def write_files(files: Sequence[UploadFile], folder: Path) -> None:
         InvalidArgument: a path leaves the folder, or they are too many or too large.
     """
     paths = [check_relative(file.filename or "") for file in files]
-    for path in paths:
-        if len(path.encode()) > MAX_PATH:
-            raise InvalidArgument(f"{path[:40]!r}… has {len(path)} characters; legal: paths of up to {MAX_PATH}")
     check_paths(paths)
-    sizes = [file.size or 0 for file in files]
-    if len(files) > MAX_FILES or sum(sizes) > MAX_BYTES:
-        largest = max(range(len(files)), key=sizes.__getitem__)
-        raise InvalidArgument(
-            f"the folder has {len(files)} files of {format_bytes(sum(sizes))}; a box has up to {MAX_FILES} of "
-            f"{format_bytes(MAX_BYTES)}. The largest is {paths[largest]} ({format_bytes(sizes[largest])}): give data, "
-            "PEFs and checkpoints to jobs as inputs (rdukit artifact add), and move them out of the folder"
-        )
+    check_files({path: file.size or 0 for path, file in zip(paths, files, strict=True)})
     for path, file in zip(paths, files, strict=True):
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

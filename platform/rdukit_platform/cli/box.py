@@ -1,6 +1,9 @@
 """``rdukit box install|installed|uninstall``: a tenant's own boxes on the platform."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -8,18 +11,26 @@ from rdukit.command_options import JSON_OPTION
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("source", metavar="FOLDER|IMAGE")
 @JSON_OPTION
-def install(folder: Path, as_json: bool) -> None:
-    """Install the box in FOLDER on the platform. Jobs may name it then; other content makes a new version.
+def install(source: str, as_json: bool) -> None:
+    """Install a box of your own on the platform. Jobs may name it then; other content is its next version.
+
+    An IMAGE is one that the engine of jobs' boxes has.
 
     Example: rdukit box install mine
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
+    folder = Path(source)
+    if folder.name == "modelbox.yaml":
+        folder = folder.absolute().parent
     with ApiClient.of_home() as client:
-        made = client.install_box(folder.parent if folder.is_file() and folder.name == "modelbox.yaml" else folder)
+        if folder.exists() or source.startswith((".", "/", "~")):
+            made = client.install_box(folder)
+        else:
+            made = client.install_image(source)
     if as_json:
         show.print_json(made)
         return
@@ -28,10 +39,11 @@ def install(folder: Path, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--box", default=None, help="Only this one, NAME[:VERSION], with its verbs and parameters.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
-def installed(limit: int, cursor: str | None, as_json: bool) -> None:
+def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List your own boxes on the platform. Every version is a line, newest first.
 
     Example: rdukit box installed
@@ -40,9 +52,15 @@ def installed(limit: int, cursor: str | None, as_json: bool) -> None:
     from rdukit_platform.cli.client import ApiClient
 
     with ApiClient.of_home() as client:
-        page = client.get("/v1/boxes", limit=limit, cursor=cursor)
+        if box is not None:
+            page = client.get(f"/v1/catalog/{quote(box, safe='')}")
+        else:
+            page = client.get("/v1/boxes", limit=limit, cursor=cursor)
     if as_json:
         show.print_json(page)
+        return
+    if box is not None:
+        _print_box(page)
         return
     rows = [
         (one["box"], one["image"] or one["artifact"], show.ago(one["installed_at"]),
@@ -62,8 +80,6 @@ def uninstall(box: str, as_json: bool) -> None:
 
     Example: rdukit box uninstall mine:1
     """
-    from urllib.parse import quote
-
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
@@ -73,3 +89,22 @@ def uninstall(box: str, as_json: bool) -> None:
         show.print_json(gone)
     else:
         click.echo(f"uninstalled {', '.join(gone['boxes'])}")
+
+
+def _print_box(told: Mapping[str, Any]) -> None:
+    """A box's description for people, verb by verb."""
+    from rdukit_platform.cli import show
+
+    own = told.get("installed")
+    click.echo(f"{own['box'] if own else told['name']}: {told['title']}\n{told.get('description') or ''}".rstrip())
+    if own:
+        versions = ", ".join(map(str, own["versions"]))
+        click.echo(f"installed {show.clock(own['installed_at'])}, sha256 {own['digest']}; versions {versions}")
+    for verb in told["verbs"]:
+        sides = [
+            ", ".join(slot["name"] + "?" * (not slot["required"]) for slot in verb[s]) for s in ("inputs", "outputs")
+        ]
+        click.echo(f"\n{verb['name']}: {sides[0] or 'nothing'} -> {sides[1] or 'nothing'}")
+        rows = [(p["name"], p["type"], p["default"], p["legal"], p["help"]) for p in verb["parameters"]]
+        if rows:
+            show.print_table(("PARAMETER", "TYPE", "DEFAULT", "LEGAL", "HELP"), rows)

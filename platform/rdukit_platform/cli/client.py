@@ -14,6 +14,7 @@ import httpx
 from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
 from rdukit.settings import resolve
+from rdukit_platform.catalog.model import check_files
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
@@ -92,11 +93,15 @@ class ApiClient(Closable):
         """Install the box in ``folder``, or find that its newest version has this content. Raises as ``get``.
 
         Raises:
-            InvalidArgument: there is a link in the folder.
+            InvalidArgument: there is a link in the folder, or it is too large.
         """
         with ExitStack() as stack:
             files = [(name, stack.enter_context(path.open("rb"))) for name, path in read_box_folder(folder)]
             return self.upload(files, {}, "/v1/boxes")
+
+    def install_image(self, image: str) -> dict[str, Any]:
+        """Install the box in an image that the engine of jobs' boxes has. Raises as ``get``."""
+        return self._call("POST", "/v1/boxes", data={"image": image})
 
     def download(self, path: str, target: BinaryIO, digest: str = "", /, **parameters: str) -> None:
         """Write the answer's bytes to ``target``. Raises as ``get``.
@@ -215,7 +220,7 @@ def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
 
     Raises:
         NotFound: there is no such folder.
-        InvalidArgument: there is a link, or no file at all.
+        InvalidArgument: there is a link, no file at all, or more than a box may have.
     """
     if not folder.is_dir():
         raise NotFound(f"there is no folder {folder}")
@@ -230,4 +235,6 @@ def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
             found.append(("/".join(parts), path))
     if not found:
         raise InvalidArgument(f"{folder} is empty; a box is a folder with a modelbox.yaml: rdukit box new writes one")
+    # Before anything is sent: the folder may have gigabytes.
+    check_files({name: path.stat().st_size for name, path in found})
     return found

@@ -26,6 +26,7 @@ from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
     ChildDied,
+    InvalidArgument,
     LeaseLost,
     NoResources,
     NotFound,
@@ -46,8 +47,8 @@ from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.settings import Home
-from rdukit_platform.worker.boxes import BoxRules, spec_of
+from rdukit_platform.settings import PROCESS, Home
+from rdukit_platform.worker.boxes import BoxRules, OwnBox, spec_of
 from rdukit_platform.worker.client import BoxClient
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import reap_earlier
@@ -173,10 +174,10 @@ class Attempt:
             self._end_earlier_boxes()
             inputs = self._bring_inputs(job)
             self._check_pef(job, inputs)
-            folder = self._bring_box(job)
+            own = self._bring_box(job)
             environment = self._lease_tiles(stack, job) if job.tiles else {}
             stack.callback(self._stop_box)
-            operation = self._run_box(job, inputs, environment, lock, folder)
+            operation = self._run_box(job, inputs, environment, lock, own)
             self._keep(job, operation)
 
     def _end_earlier_boxes(self) -> None:
@@ -231,8 +232,8 @@ class Attempt:
             paths[slot] = str(target)
         return paths
 
-    def _bring_box(self, job: JobRow) -> Path | None:
-        """A copy of the folder of a box that the job's tenant installed; ``None``: the box comes with rdukit."""
+    def _bring_box(self, job: JobRow) -> OwnBox | None:
+        """What a box that the job's tenant installed runs from; ``None``: the box comes with rdukit."""
         if job.box_version is None:
             return None
         target = self._folder / "box"
@@ -244,14 +245,18 @@ class Attempt:
                 row = find_version(session, job.tenant_id, job.box, job.box_version)
             if row is None:
                 raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
+            if row.image is not None:
+                if self._around.backend.name == PROCESS:
+                    raise InvalidArgument(f"box {job.box} is the image {row.image!r}, but boxes are processes here")
+                return OwnBox(image=row.digest)
             self._around.store.materialize(row.digest, is_folder=True, target=target)
-        except PermissionDenied as refused:
+        except (PermissionDenied, InvalidArgument) as refused:
             raise Failure(Outcome.BOX_FAILED, refused) from refused
         except (NotFound, ContentDamaged) as cause:
             box = Selector(job.box, job.box_version)
             error = NotFound(f"the folder of box {box} is not in the store: {cause}; install it again")
             raise Failure(Outcome.INPUT_LOST, error) from cause
-        return target
+        return OwnBox(folder=target)
 
     def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
         """Refuse what no number of attempts mends: an earlier step's PEF that needs more tiles than the job has."""
@@ -273,14 +278,14 @@ class Attempt:
         return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", "RDUKIT_SND_SOCKET": str(socket)}
 
     def _run_box(
-        self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, folder: Path | None
+        self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, own: OwnBox | None
     ) -> dict[str, Any]:
         around = self._around
         output = self._folder / "out"
         output.mkdir(exist_ok=True)
         spec = spec_of(
             around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            environment, [around.home.snd_socket] if environment else [], [lock], folder,
+            environment, [around.home.snd_socket] if environment else [], [lock], own,
         )  # fmt: skip
         try:
             box = self._box = around.backend.start(spec, around.box_start_s, self._stop)

@@ -26,6 +26,16 @@ NAME_MARK: Final = "{box}"
 
 
 @dataclass(frozen=True, slots=True)
+class OwnBox:
+    """What a box that a tenant installed runs from: one of the two."""
+
+    #: The attempt's copy of its folder.
+    folder: Path | None = None
+    #: Digest of the image.
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BoxRules:
     """What holds for the boxes of all jobs of a worker."""
 
@@ -46,12 +56,12 @@ def spec_of(
     environment: Mapping[str, str],
     sockets: Sequence[Path] = (),
     descriptors: Sequence[int] = (),
-    folder: Path | None = None,
+    own: OwnBox | None = None,
 ) -> BoxSpec:
     """The box of one attempt (pure).
 
     Args:
-        folder: of a box that the job's tenant installed: the attempt's copy of it.
+        own: of a box that the job's tenant installed.
         owner: the job and the number of the attempt: of one job only the newest attempt may have a box.
         state: the attempt's own folder.
         output: what the box makes; outlives the attempt.
@@ -59,17 +69,21 @@ def spec_of(
     return BoxSpec(
         box=box,
         state=state,
-        mounts=[inputs] if folder is None else [inputs, folder],
+        mounts=[inputs] if own is None or own.folder is None else [inputs, own.folder],
         environment={**rules.environment, **environment},
         limits=rules.limits,
         owner=owner,
-        # An own folder runs in the image that has no box of its own, which the backend has as its default.
-        image=rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image and folder is None else None,
-        folder=folder,
+        # An own folder runs in the backend's image, which is one of no box in particular.
+        image=_image_of(rules, box) if own is None else own.image,
+        folder=None if own is None else own.folder,
         descriptors=descriptors,
         outputs=[output],
         sockets=sockets,
     )
+
+
+def _image_of(rules: BoxRules, box: str) -> str | None:
+    return rules.image.replace(NAME_MARK, box) if NAME_MARK in rules.image else None
 
 
 def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:

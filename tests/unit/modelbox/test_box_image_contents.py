@@ -1,13 +1,15 @@
 """What a box brings into its image, and what never gets there."""
 
+import io
 import json
 import re
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_modelbox.image.contents import make_dockerfile, read_contents
+from rdukit_modelbox.image.contents import MAX_BOX_BYTES, make_dockerfile, read_contents, unpack_box
 from rdukit_modelbox.image.engines import find_engine, write_context
 from rdukit_modelbox.image.sbom import Component, installed_components, make_sbom
 
@@ -93,3 +95,42 @@ def test_an_engine_that_is_unknown_or_absent_is_told(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match=r"docker: not installed.*pass --output FOLDER"):
         find_engine("auto")
+
+
+def tar_of(*members: tuple[str, bytes | str]) -> bytes:
+    """A tar of files; a text is the target of a link."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def test_a_boxs_folder_comes_out_of_an_image_without_its_links(tmp_path: Path) -> None:
+    data = tar_of(("box/modelbox.yaml", b"name: a"), ("box/deep/model.py", b""), ("box/etc", "/etc"))
+    unpack_box([data[:700], data[700:]], tmp_path)
+    found = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert found == ["deep", "deep/model.py", "modelbox.yaml"]
+    assert (tmp_path / "modelbox.yaml").read_bytes() == b"name: a"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (tar_of(("box/../../spy", b"")), "leaves its folder"),
+        (tar_of(("box/big", b"0" * (2 * MAX_BOX_BYTES))), f"more than the {MAX_BOX_BYTES} bytes"),
+        (tar_of(("box/a", b""), ("box/a/b", b"")), "cannot be read"),
+        (tar_of(("box/a", b"0" * 4000))[:2000], "cannot be read"),
+        (b"no tar" * 200, "cannot be read"),
+    ],
+)
+def test_a_folder_of_an_image_that_is_none_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        unpack_box([data], tmp_path / "box")
+    assert [path for path in tmp_path.iterdir() if path.name != "box"] == []

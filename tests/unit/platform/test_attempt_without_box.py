@@ -8,7 +8,7 @@ import pytest
 from rdukit.box_backends import BoxSpec, Limits, OwnedBox, Owner, RunningBox
 from rdukit.clock import SystemClock
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
-from rdukit_platform.artifacts.store import Store
+from rdukit_platform.artifacts.store import Content, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.own import install_box
 from rdukit_platform.db.engine import Database
@@ -99,6 +99,26 @@ def test_a_tenants_own_box_starts_from_a_copy_that_cannot_be_written_and_only_wh
         job, attempt = attempted(tmp_path, database, backend, tickets[1])
         assert (attempt.outcome, job.state, len(backend.specs)) == ("box-failed", "failed", 1)
         assert job.error is not None and job.error["code"] == "permission-denied"
+
+
+@pytest.mark.parametrize(("backend_name", "starts"), [("podman", True), ("process", False)])
+def test_an_image_runs_by_its_digest_and_only_as_a_container(tmp_path: Path, backend_name: str, starts: bool) -> None:
+    backend = Refusing(Unavailable("the box ended with status 3"))
+    backend.name = backend_name
+    digest = f"sha256:{'7' * 64}"
+    with fresh_database(tmp_path) as database:
+        with database.write() as session:
+            tenant = create_tenant(session, "lab", 0.0).id
+            content = Content(digest, 0, is_folder=False)
+            description = {**COUNTER, "name": "mine"}
+            install_box(session, counter_boxes(), tenant, description, content, 1.0, image="registry/mine:1")
+            request = JobRequest(box="mine:1", verb="preprocess")
+            job = service.submit_job(session, counter_boxes(), tenant, request, 1.0)
+            ticket = execution.admit(session, job.id, 2.0)
+        job, attempt = attempted(tmp_path, database, backend, ticket)
+    assert [(spec.box, spec.image, spec.folder) for spec in backend.specs] == [("mine", digest, None)] * starts
+    assert (attempt.outcome, job.state) == (("box-lost", "retrying") if starts else ("box-failed", "failed"))
+    assert starts or "but boxes are processes here" in str(job.error)
 
 
 def attempted(

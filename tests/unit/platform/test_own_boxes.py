@@ -2,15 +2,17 @@
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unavailable
+from rdukit.errors import Conflict, InvalidArgument, NotFound, Overloaded, PermissionDenied, Unavailable
+from rdukit.testing import wait_until
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog import own
-from rdukit_platform.catalog.catalog import describe_folder
+from rdukit_platform.catalog.catalog import MOST_READ, Catalog, describe_folder
 from rdukit_platform.catalog.check import check_parameters
 from rdukit_platform.catalog.model import Selector, read_box, read_selector
 from rdukit_platform.cli.client import read_box_folder
@@ -262,6 +264,28 @@ def test_a_folder_without_a_yaml_and_a_broken_command_are_told_apart(tmp_path: P
         describe_folder(tmp_path, ["/no/such/program"])
 
 
+def test_a_flood_of_folders_is_refused_before_it_takes_every_thread(tmp_path: Path) -> None:
+    (tmp_path / "modelbox.yaml").write_text("{}")
+    hold = tmp_path / "hold"
+    hold.touch()
+    program = (
+        "import os, pathlib, time\n"
+        f"hold = pathlib.Path({str(hold)!r})\n"
+        "hold.with_name(f'seen-{os.getpid()}').touch()\n"
+        "while hold.exists(): time.sleep(0.01)\n"
+        'print(\'{"name": "mine"}\')\n'
+    )
+    catalog = Catalog([sys.executable, "-c", program])
+    with ThreadPoolExecutor(MOST_READ) as pool:
+        reading = [pool.submit(catalog.describe_folder, tmp_path) for _ in range(MOST_READ)]
+        wait_until(lambda: len(list(tmp_path.glob("seen-*"))) == MOST_READ, 60)
+        with pytest.raises(Overloaded, match="again in a few seconds"):
+            catalog.describe_folder(tmp_path)
+        hold.unlink()
+        assert [done.result() for done in reading] == [{"name": "mine"}] * MOST_READ
+    assert catalog.describe_folder(tmp_path) == {"name": "mine"}
+
+
 def test_a_box_is_its_files_without_what_is_hidden_or_pythons_own(tmp_path: Path) -> None:
     for name in ("modelbox.yaml", "deep/words.txt", ".git/config", "__pycache__/model.pyc", "deep/.cache"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -272,3 +296,8 @@ def test_a_box_is_its_files_without_what_is_hidden_or_pythons_own(tmp_path: Path
         read_box_folder(tmp_path)
     with pytest.raises(NotFound, match="there is no folder"):
         read_box_folder(tmp_path / "gone")
+    (tmp_path / "link").unlink()
+    with (tmp_path / "data.bin").open("wb") as large:
+        large.truncate(1 << 40)
+    with pytest.raises(InvalidArgument, match=r"The largest is data.bin \(1 TiB\): .*rdukit artifact add"):
+        read_box_folder(tmp_path)
