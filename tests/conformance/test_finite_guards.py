@@ -94,3 +94,31 @@ def test_what_is_supposed_is_said_once(tmp_path: Path, capsys: pytest.CaptureFix
     compile_model(Guarded(ASKING[0]), input_of(torch.randn(3, 4)), None, tmp_path, log_level="info")
     printed = capsys.readouterr().out
     assert printed.count("compiled for finite numbers") == 1, "for all layers"
+
+
+class Checked(nn.Module):
+    """A layer of ids that ``torch._check_tensor_all`` or its form with an error of its own has looked at."""
+
+    def __init__(self, has_message: bool) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 4)
+        self.has_message = has_message
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        is_given = (ids == 5).sum(1) == 2
+        if self.has_message:
+            torch._check_tensor_all_with(ValueError, is_given, lambda: "two fives a row")
+        else:
+            torch._check_tensor_all(is_given)
+        return self.words(ids).square().sum()
+
+
+@pytest.mark.parametrize("has_message", [False, True])
+def test_checks_of_what_is_given_are_made_in_each_run(has_message: bool, tmp_path: Path) -> None:
+    def ids(*numbers: int) -> Any:
+        return samba.from_torch_tensor(torch.tensor([numbers, numbers[::-1]]), name="ids")
+
+    loaded = compare_step(Checked(has_message), (ids(5, 1, 5),), tmp_path, tolerance=1e-4)
+    loaded.run(input_tensors=(ids(5, 5, 3),))
+    with pytest.raises(SectionFailed, match=r"at test_finite_guards\.py:\d+.*torch\._check_tensor_all"):
+        loaded.run(input_tensors=(ids(5, 1, 2),))

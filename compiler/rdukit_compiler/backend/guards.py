@@ -1,9 +1,10 @@
 """Values that forward looks at and that depend on data: it is recorded as if they were known, and each run checks it.
 
-Models guard against overflow with ``if not torch.isfinite(x).all(): x = clamp(x)``. A record takes one way: that of
-finite numbers. It holds a call that checks the condition, so that a run in which it is otherwise ends in an error
-before any weight is updated. Values that depend on data in another way are refused, unless the user lets those of
-the example inputs stand for all (``SUPPOSE_EXAMPLE``): one graph for labels without gaps, or for batches of one length.
+Models guard against overflow with ``if not torch.isfinite(x).all(): x = clamp(x)``, and check what they are given with
+``torch._check_tensor_all``. A record takes one way: that of finite numbers, and of checks that hold. It has a call that
+checks the condition, so that a run in which it is otherwise ends in an error before any weight is updated. Values that
+depend on data in another way are refused, unless the user lets those of the example inputs stand for all
+(``SUPPOSE_EXAMPLE``): one graph for labels without gaps, or for batches of one length.
 """
 
 import linecache
@@ -19,10 +20,11 @@ aten = torch.ops.aten
 
 #: What programs check a condition with; in a record it is a guard.
 ASSERTIONS: Final = frozenset({aten._assert_async.default, aten._assert_async.msg})
-#: Operators that look for numbers that are not finite → what they give if there are none.
-IF_FINITE: Final[Mapping[object, bool]] = {
+#: Operators that look for numbers that are not finite, and what ``torch._check_tensor_all`` asks → what they give if
+#: all is well.
+IF_WELL: Final[Mapping[object, bool]] = {
     aten.isfinite.default: True, aten.isnan.default: False, aten.isinf.default: False,
-    aten.isposinf.default: False, aten.isneginf.default: False,
+    aten.isposinf.default: False, aten.isneginf.default: False, aten._is_all_true.default: True,
 }  # fmt: skip
 #: Packages whose frames are not the program's.
 _LIBRARIES: Final = frozenset({"torch", "sambaflow", "rdukit", "rdukit_compiler"})

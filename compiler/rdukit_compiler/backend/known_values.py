@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from rdukit_compiler.backend.guards import IF_FINITE
+from rdukit_compiler.backend.guards import IF_WELL
 from rdukit_compiler.backend.record_marks import EXAMPLE_META, FIXED_META, READ_META
 
 #: Operators that read a tensor's value.
@@ -184,9 +184,9 @@ def _operators_before(
             source = current.meta[FIXED_META]
         elif supposing and EXAMPLE_META in current.meta:
             source = current.meta[EXAMPLE_META]
-        elif supposing and current.target in IF_FINITE:
+        elif supposing and current.target in IF_WELL:
             with unset_fake_temporarily(), disable_proxy_modes_tracing():
-                source = torch.tensor(IF_FINITE[current.target]).expand(tuple(current.meta["val"].shape))
+                source = torch.tensor(IF_WELL[current.target]).expand(tuple(current.meta["val"].shape))
             needed = []
         elif current.op != "call_function" or not _is_pure(current):
             return None

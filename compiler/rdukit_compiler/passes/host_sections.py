@@ -46,8 +46,8 @@ def host_reason(operators: Sequence[Operator]) -> str | None:
         return None
     if is_guard(found):
         return (
-            f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers, or the example's values where that was "
-            "asked for; a run in which it is otherwise is refused"
+            f"{LOOKS_AT_DATA} ({found.args[1]}): compiled for finite numbers and checks that hold, or the example's "
+            "values where that was asked for; a run in which it is otherwise is refused"
         )
     return (
         f"operator {found.op_type} in module {found.module or 'forward'} is not supported on the RDU and runs on the "
