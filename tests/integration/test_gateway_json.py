@@ -17,7 +17,7 @@ from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app
 from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.settings import checked_home
-from rdukit_platform.tenants.service import ensure_first_token, find_tenant
+from rdukit_platform.tenants.service import create_tenant, create_token, ensure_first_token, find_tenant
 from rdukit_platform.testing import short_folder
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
@@ -85,6 +85,17 @@ def test_what_a_box_reports_is_told_in_words(platform: Platform, client: httpx.C
     assert page.status_code == 200
     assert "loss NaN" in page.text
     assert "Infinity" in page.text
+
+
+def test_another_tenants_job_is_not_found_without_waiting_for_anybody(
+    platform: Platform, client: httpx.Client, jobs: dict[str, str]
+) -> None:
+    with platform.database.write() as session:
+        token = create_token(session, create_tenant(session, "other", 1.0).id, "t", ["read", "write"], 1.0)[1]
+    client.headers["Authorization"] = f"Bearer {token}"
+    with platform.database.write():  # of SQLite there is one writer at a time
+        answer = client.post(f"/v1/jobs/{jobs['running']}/cancel", timeout=10.0)
+    assert answer.status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def log_part(request: Request, job_id: str, caller: Visitor) -> Response:
 def cancel(request: Request, job_id: str, caller: Editor) -> Response:
     """End a job."""
     platform = platform_of(request)
+    with platform.database.read() as session:
+        service.get_job(session, caller.tenant_id, job_id)
     with platform.database.write() as session:
         row = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
         service.cancel_job(session, row, platform.clock.now())

@@ -75,25 +75,20 @@ def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:
-    """The job's row, locked until the transaction ends, as ``find_locked`` does it.
+    """The job's row, locked until the transaction ends; before it its pipeline, whose steps it moves.
 
     Raises:
         NotFound: there is none.
     """
-    job = find_locked(session, job_id)
-    if job is None:
-        raise NotFound(f"there is no job {job_id!r}")
-    return job
-
-
-def find_locked(session: Session, job_id: str) -> JobRow | None:
-    """The job, if there is one, locked until the transaction ends; before it its pipeline, whose steps it moves."""
     pipeline = session.scalars(select(JobRow.pipeline_id).where(JobRow.id == job_id)).one_or_none()
     if pipeline is not None:
         session.execute(select(PipelineRow.id).where(PipelineRow.id == pipeline).with_for_update())
-    return session.scalars(
+    job = session.scalars(
         select(JobRow).where(JobRow.id == job_id).with_for_update().execution_options(populate_existing=True)
     ).one_or_none()
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}")
+    return job
 
 
 def find_open_attempt(session: Session, job: JobRow) -> AttemptRow | None:

@@ -17,7 +17,7 @@ from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRo
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome, judge
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
-from rdukit_platform.jobs.promotion import promote_steps
+from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
 from rdukit_platform.settings import JOB_MAX_LOSSES
 
@@ -261,7 +261,7 @@ def _end(
     data: dict[str, object] = {"outcome": str(outcome)}
     if error is not None:
         data["error"] = dict(error)
-    after = apply_event(
+    return end_job(
         session,
         job,
         verdict.event,
@@ -274,6 +274,3 @@ def _end(
         error=None if error is None or verdict.reason is None else dict(error),
         **columns,
     )
-    if after in FINAL and job.pipeline_id is not None:
-        promote_steps(session, job.pipeline_id, now)
-    return after

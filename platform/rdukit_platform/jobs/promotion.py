@@ -4,7 +4,7 @@ It happens in the transaction that ends a step, so nobody has to look through al
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import select
@@ -37,6 +37,22 @@ def pipeline_jobs(session: Session, pipeline_id: str) -> Sequence[JobRow]:
     return session.scalars(
         select(JobRow).where(JobRow.pipeline_id == pipeline_id).order_by(JobRow.created_at, JobRow.id)
     ).all()
+
+
+def end_job(
+    session: Session,
+    job: JobRow,
+    event: JobEvent,
+    now: float,
+    reason: Reason | None,
+    data: Mapping[str, object] | None = None,
+    **columns: object,
+) -> JobState:
+    """``apply_event`` of what may end ``job``, which the caller has locked; if it does, its pipeline goes on."""
+    after = apply_event(session, job, event, now, reason, data, **columns)
+    if after in FINAL and job.pipeline_id is not None:
+        promote_steps(session, job.pipeline_id, now)
+    return after
 
 
 def promote_steps(session: Session, pipeline_id: str, now: float) -> int:

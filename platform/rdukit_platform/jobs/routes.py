@@ -108,6 +108,8 @@ def logs(request: Request, job_id: str, caller: Reader, follow: bool = False) ->
 def cancel(request: Request, job_id: str, caller: Writer) -> Job:
     """End a job now, whatever it does."""
     platform = platform_of(request)
+    with platform.database.read() as session:  # what is not the caller's to end waits for no writer
+        service.get_job(session, caller.tenant_id, job_id)
     with platform.database.write() as session:
         job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
         job = service.cancel_job(session, job, platform.clock.now())

@@ -15,8 +15,8 @@ from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.attempts import Outcome
-from rdukit_platform.jobs.changes import add_event, apply_event, find_locked, find_open_attempt
-from rdukit_platform.jobs.promotion import promote_steps
+from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
+from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
 from rdukit_platform.paging import read_page
@@ -114,15 +114,15 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:
-    """One of the tenant's jobs.
+    """One of the tenant's jobs; only of those is any locked.
 
     Raises:
         NotFound: the tenant has no such job.
     """
-    job = find_locked(session, job_id) if is_locked else session.get(JobRow, job_id)
+    job = session.get(JobRow, job_id)
     if job is None or job.tenant_id != tenant_id:
         raise NotFound(f"there is no job {job_id!r}; list yours with: rdukit job list")
-    return job
+    return lock_job(session, job_id) if is_locked else job
 
 
 def list_jobs(
@@ -170,9 +170,7 @@ def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
     attempt = find_open_attempt(session, job)
     if attempt is not None:
         attempt.ended_at, attempt.outcome = now, str(Outcome.CANCELLED)
-    apply_event(session, job, JobEvent.CANCEL, now, Reason.CANCELLED_BY_USER)
-    if job.pipeline_id is not None:
-        promote_steps(session, job.pipeline_id, now)
+    end_job(session, job, JobEvent.CANCEL, now, Reason.CANCELLED_BY_USER)
     return job
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import event
 
 from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, LeaseLost, NotFound
 from rdukit_platform.db.engine import Database
@@ -284,6 +285,25 @@ def test_another_tenants_job_is_not_found(database: Database, tenant: str) -> No
         with pytest.raises(NotFound):
             service.get_job(session, other, job_id)
         assert service.list_jobs(session, other) == ([], None)
+
+
+def test_another_tenants_job_is_not_locked_before_it_is_not_found(database: Database, tenant: str) -> None:
+    job_id = submit(database, tenant)
+    locked = []
+
+    def notice(connection: object, statement: object, *more: object) -> None:
+        if getattr(statement, "_for_update_arg", None) is not None:
+            locked.append(str(statement))
+
+    event.listen(database.engine, "before_execute", notice)
+    with database.read() as session:
+        with pytest.raises(NotFound, match="list yours"):
+            service.get_job(session, "tenant-0", job_id, is_locked=True)
+        with pytest.raises(NotFound, match="list yours"):
+            service.get_job(session, tenant, "job-0", is_locked=True)
+        assert locked == []
+        assert service.get_job(session, tenant, job_id, is_locked=True).id == job_id
+    assert locked
 
 
 def test_a_token_is_kept_as_its_hash_only(database: Database, tenant: str) -> None:
