@@ -10,7 +10,7 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -60,6 +60,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RdukitError, _known)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _routing)
+    app.add_exception_handler(DataError, _unstorable)
     app.add_exception_handler(IntegrityError, _raced)
     app.add_exception_handler(OperationalError, _away)
     app.add_exception_handler(InterfaceError, _away)
@@ -76,6 +77,12 @@ def error_response(request: Request, error: RdukitError) -> Response:
 async def _away(request: Request, error: Exception) -> Response:
     logger.warning("database does not answer path=%s error=%s", request.url.path, error)
     return error_response(request, Unavailable("the database does not answer at present; try again"))
+
+
+async def _unstorable(request: Request, error: Exception) -> Response:
+    logger.info("value refused by the database path=%s error=%s", request.url.path, error)
+    said = "a text has the character NUL, or a number is too large, for the database; leave it out"
+    return error_response(request, InvalidArgument(f"the request is not legal: {said}"))
 
 
 async def _known(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""A database server that is gone without a word: it is away after a bound, and a scheduler ends all the same."""
+"""A database server that is gone without a word is away after a bound; what one refuses is the request's fault."""
 
 import socket
 import time
@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+from sqlalchemy.exc import DataError
 
 from rdukit.testing import FakeClock
 from rdukit_platform.db import engine
@@ -55,3 +56,18 @@ async def test_a_gateway_says_that_its_database_is_away(silent: Database) -> Non
         answer = await client.get("/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
     assert "the database does not answer" in answer.json()["error"]["message"]
+
+
+async def test_a_value_that_a_server_cannot_store_is_the_requests_fault() -> None:
+    app = FastAPI()
+    add_error_handlers(app)
+
+    @app.get("/jobs")
+    def jobs() -> None:
+        # PostgreSQL's answer to a text with NUL; SQLite stores one.
+        raise DataError("SELECT 1", {}, Exception("PostgreSQL text fields cannot contain NUL (0x00) bytes"))
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        answer = await client.get("/jobs")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid-argument")
+    assert "the character NUL" in answer.json()["error"]["message"]
