@@ -25,7 +25,8 @@ def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> tor
             f"forward looks at data at {asked}: it was compiled for what finite numbers give, for checks that hold, "
             "for the model's buffers as they were, or with RDUKIT_SUPPOSE_EXAMPLE for the example inputs, and this run "
             "gives something else. Nothing was trained by it: compile again for other buffers; look for NaN and "
-            "infinity (inputs, learning rate, --precision f32), or write it without a condition: torch.where, torch.nan_to_num, clamp, masks"
+            "infinity (inputs, learning rate, --precision f32), or write it without a condition: torch.where, "
+            "torch.nan_to_num, clamp, masks"
         )
     return token.clone()
 
