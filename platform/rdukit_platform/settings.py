@@ -125,6 +125,11 @@ class Home:
         return self.folder / "work"
 
     @property
+    def installing(self) -> Path:
+        """Folders of boxes that are being read; empty but for moments."""
+        return self.folder / "installing"
+
+    @property
     def logs(self) -> Path:
         return self.folder / "logs"
 

@@ -194,8 +194,10 @@ def test_a_gateway_killed_while_it_installs_leaves_nothing(platform: PlatformUnd
         installing.join()
         waits.unlink()
         assert len(failures) == 1
+        # The next gateway, which has answered, found the folder and its lock.
         assert "held" not in [box["name"] for box in watcher.get("/v1/boxes", limit=200)["boxes"]]
         assert len(watcher.get("/v1/artifacts", kind="box", limit=200)["artifacts"]) == before
+        assert list((platform.home / "installing").iterdir()) == []
     assert platform.client.install_box(folder)["box"] == "held:1"
     assert says(platform, "held") == ("held:1", "")
 

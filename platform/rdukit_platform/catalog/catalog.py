@@ -2,13 +2,17 @@
 
 import json
 import logging
+import secrets
+import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable, error_from_body
+from rdukit.file_locks import sole_lock
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.settings import box_command
 
@@ -18,6 +22,7 @@ LIST_TIMEOUT_S: Final = 60.0
 #: Folders that are read at once: each takes processes, and threads that other requests need.
 MOST_READ: Final = 4
 BOX_FILE: Final = "modelbox.yaml"
+_LOCK: Final = ".lock"
 
 
 class Catalog:
@@ -89,6 +94,27 @@ def read_catalog(command: list[str]) -> Boxes:
         box = read_box(description)
         found[box.name] = box
     return Boxes(found)
+
+
+@contextmanager
+def incoming_folder(parent: Path) -> Iterator[Path]:
+    """A folder below ``parent`` for a box that is being read, gone after the block; those of killed gateways go too."""
+    clear_incoming(parent)
+    folder = parent / secrets.token_hex(8)
+    with sole_lock(folder.with_suffix(_LOCK)):
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_incoming(parent: Path) -> None:
+    """Remove the folders below ``parent`` that nobody holds any more."""
+    for lock in parent.glob(f"*{_LOCK}"):
+        with sole_lock(lock) as is_left:
+            if is_left:
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
 
 
 def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object]:

@@ -1,6 +1,5 @@
 """Routes of the catalog, and of the boxes that tenants install."""
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
+from rdukit_platform.catalog.catalog import incoming_folder
 from rdukit_platform.catalog.model import Boxes, check_files
 from rdukit_platform.catalog.own import (
     check_may_own,
@@ -115,8 +115,7 @@ def install(
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
         check_may_own(session, caller.tenant_id)
-    with tempfile.TemporaryDirectory(prefix="rdukit-box-") as temporary:
-        folder = Path(temporary)
+    with incoming_folder(platform.home.installing) as folder:
         digest = None
         if image:
             with closing(open_backend(platform.home)[0]) as backend:

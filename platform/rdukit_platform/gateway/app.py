@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from rdukit import __version__
 from rdukit_platform.artifacts.routes import router as artifacts
+from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.catalog.routes import router as catalog
 from rdukit_platform.context import Platform
 from rdukit_platform.gateway.borders import RequestBorder, add_error_handlers
@@ -28,6 +29,7 @@ def create_app(platform: Platform) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+        clear_incoming(platform.home.installing)
         platform.catalog.warm_up()
         yield
         platform.database.close()

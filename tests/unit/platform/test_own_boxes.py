@@ -12,7 +12,7 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound, Overloaded, Permi
 from rdukit.testing import wait_until
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog import own
-from rdukit_platform.catalog.catalog import MOST_READ, Catalog, describe_folder
+from rdukit_platform.catalog.catalog import MOST_READ, Catalog, clear_incoming, describe_folder, incoming_folder
 from rdukit_platform.catalog.check import check_parameters
 from rdukit_platform.catalog.model import Selector, read_box, read_selector
 from rdukit_platform.cli.client import read_box_folder
@@ -262,6 +262,17 @@ def test_a_folder_without_a_yaml_and_a_broken_command_are_told_apart(tmp_path: P
     (tmp_path / "modelbox.yaml").write_text(YAML)
     with pytest.raises(Unavailable, match="gave no description"):
         describe_folder(tmp_path, ["/no/such/program"])
+
+
+def test_a_folder_that_is_being_read_is_gone_after_it_and_one_of_a_killed_reader_at_the_next(tmp_path: Path) -> None:
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed.lock").touch()
+    with incoming_folder(tmp_path) as first, incoming_folder(tmp_path) as second:
+        assert first.is_dir() and second.is_dir()
+        assert not (tmp_path / "killed").exists()
+        clear_incoming(tmp_path)
+        assert first.is_dir() and second.is_dir()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_flood_of_folders_is_refused_before_it_takes_every_thread(tmp_path: Path) -> None:
