@@ -88,7 +88,7 @@ class ServerProcess:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its processes, and of those that they waited for."""
-        return sum(_cpu_seconds(pid) for pid in self.processes())
+        return sum(cpu_seconds_of(pid) for pid in self.processes())
 
     def memory_mb(self) -> tuple[float, float]:
         """Megabytes of 10^6: resident (shared pages in every process that has them), proportional (once)."""
@@ -121,7 +121,8 @@ class ServerProcess:
         self.stop()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds_of(pid: int) -> float:
+    """User and system time of a process, and of those that it waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
