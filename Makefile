@@ -85,8 +85,8 @@ sanitize: setup ## Native kernels under AddressSanitizer and UBSan: tests that u
 fuzz: setup ## Random modules against torch: make fuzz ARGS="--seed 1 --count 1000 --mode o3 --kernels native --precision bf16"
 	$(BIN)/python scripts/fuzz.py $(ARGS)
 
-integration: setup ## Real daemon, broker, database and boxes as processes.
-	$(BIN)/pytest -q tests/integration $(ARGS)
+integration: setup ## Real daemon, broker, database and boxes as processes; hostile clients for a minute.
+	RDUKIT_TEST_HOSTILE_S=$${RDUKIT_TEST_HOSTILE_S:-60} $(BIN)/pytest -q tests/integration $(ARGS)
 
 engine: setup ## Images, compose, chart in a container engine; starts one if it may (root, dockerd installed).
 	@scripts/engine/tools

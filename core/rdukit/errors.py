@@ -119,15 +119,21 @@ class MalformedRequest(InvalidArgument):
 
 
 class RequestTooLarge(InvalidArgument):
-    """The request's body is longer than the setting ``box.max_body_bytes`` allows."""
+    """The request's body is longer than the setting ``max_body_bytes`` of ``box`` or ``gateway`` allows."""
 
     code, http_status, grpc_status = "request-too-large", 413, "RESOURCE_EXHAUSTED"
 
 
 class HeadersTooLarge(InvalidArgument):
-    """The request's line and headers are longer than the setting ``box.max_header_bytes`` allows."""
+    """The request's line and headers are longer than ``max_header_bytes`` of ``box`` or ``gateway`` allows."""
 
     code, http_status, grpc_status = "headers-too-large", 431, "RESOURCE_EXHAUSTED"
+
+
+class RequestTimeout(InvalidArgument):
+    """The rest of a request that had begun did not come in time."""
+
+    code, http_status, grpc_status = "request-timeout", 408, "DEADLINE_EXCEEDED"
 
 
 class DeadlineExceeded(RdukitError):

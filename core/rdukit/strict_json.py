@@ -45,10 +45,18 @@ def read_json(text: bytes | str) -> Any:
     """A request's value.
 
     Raises:
-        InvalidArgument: an object has a key twice, of which readers take the one or the other; the message names it.
+        InvalidArgument: an object has a key twice, of which readers take the one or the other; or a text is no Unicode.
         JSONDecodeError: it is not JSON.
     """
-    return json.loads(text, object_pairs_hook=_unique)
+    value = json.loads(text, object_pairs_hook=_unique)
+    raw = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    if b"\\ud" in raw or b"\\uD" in raw:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as cause:
+            half = f"\\u{ord(cause.object[cause.start]):04x}"
+            raise InvalidArgument(f"a text of the request has {half}, half of a surrogate pair; legal: both") from cause
+    return value
 
 
 def refuse_duplicates(text: bytes) -> None:

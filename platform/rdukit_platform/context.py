@@ -1,12 +1,13 @@
 """What the gateway's routes and the console need of the platform, in one value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rdukit.clock import Clock, SystemClock
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
+from rdukit_platform.jobs.followers import Followers
 from rdukit_platform.settings import Home
 
 
@@ -20,6 +21,7 @@ class Platform:
     catalog: Catalog
     waker: Waker
     clock: Clock
+    followers: Followers = field(default_factory=Followers)
 
 
 def open_platform(home: Home) -> Platform:

@@ -19,6 +19,27 @@ SND_SOCKET: Final = Setting(
 )
 GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address that the gateway listens on.", str)
 GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0 takes a free one.", int)
+MAX_HEADER_BYTES: Final = Setting(
+    "gateway.max_header_bytes", 64 << 10, "Longest request line and headers; longer ones get 431.", int
+)
+MAX_BODY_BYTES: Final = Setting(
+    "gateway.max_body_bytes", 8 << 20, "Longest body of a request without files; a longer one gets 413.", int
+)
+MAX_UPLOAD_BYTES: Final = Setting(
+    "gateway.max_upload_bytes", 64 << 30, "Longest body of a request with files; a longer one gets 413.", int
+)
+MAX_CONNECTIONS: Final = Setting(
+    "gateway.max_connections", 4096,
+    "Connections at once; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
+)  # fmt: skip
+SILENCE_S: Final = Setting(
+    "gateway.silence_s", 60.0,
+    "Seconds without a byte of a request's body, for all of its headers, or without reading, that end a connection.",
+    float,
+)  # fmt: skip
+MAX_STREAMS: Final = Setting(
+    "gateway.max_streams", 1000, "Streams of events and logs that one tenant may follow at once.", int
+)
 GATEWAY_URL: Final = Setting(
     "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
 )
@@ -86,6 +107,12 @@ PLATFORM_SETTINGS: Final = (
     GATEWAY_HOST,
     GATEWAY_PORT,
     GATEWAY_URL,
+    MAX_HEADER_BYTES,
+    MAX_BODY_BYTES,
+    MAX_UPLOAD_BYTES,
+    MAX_CONNECTIONS,
+    SILENCE_S,
+    MAX_STREAMS,
     TOKEN,
     BOX_COMMAND,
     BOX_BACKEND,

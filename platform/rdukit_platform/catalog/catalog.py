@@ -128,21 +128,15 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
     try:
         _run(command, "validate", "--file", str(folder))
         described = _run(command, "describe", "--box", str(folder))
-    except _Refused as refused:
-        told = json.dumps([refused.error.message, refused.error.detail])
+    except Unavailable as failed:
+        if not isinstance(failed.__cause__, InvalidArgument):
+            raise
+        told = json.dumps([failed.__cause__.message, failed.__cause__.detail])
         message, detail = json.loads(told.replace(f"{folder}/", "").replace(str(folder), "its folder"))
-        raise InvalidArgument(message, **detail) from refused
+        raise InvalidArgument(message, **detail) from failed
     if not isinstance(described, Mapping):
         raise Unavailable(f"{' '.join(command)} describe gave no JSON object")
     return described
-
-
-class _Refused(Unavailable):
-    """The command ended with an error of what it was asked about."""
-
-    def __init__(self, message: str, error: RdukitError) -> None:
-        super().__init__(message)
-        self.error = error
 
 
 def _is_full(verbs: list[object]) -> bool:
@@ -157,8 +151,8 @@ def _run(command: Sequence[str], *arguments: str) -> object:
     except subprocess.CalledProcessError as cause:
         said = cause.stderr.decode(errors="replace").strip().splitlines()[-3:]
         message = f"{' '.join(line)} ended with status {cause.returncode}: {' / '.join(said)}"
-        error = _find_error(cause.stdout)
-        raise (Unavailable(message) if error is None else _Refused(message, error)) from cause
+        # An error of what it was asked about is the cause that says more.
+        raise Unavailable(message) from (_find_error(cause.stdout) or cause)
     except (OSError, subprocess.TimeoutExpired, ValueError) as cause:
         raise Unavailable(f"{' '.join(line)} gave no description: {cause}") from cause
 

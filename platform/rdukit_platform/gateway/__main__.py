@@ -10,6 +10,7 @@ from rdukit.settings import resolve
 from rdukit_platform.context import open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.gateway.app import create_app
+from rdukit_platform.gateway.http_protocol import GatewayHttpProtocol, allow_files
 from rdukit_platform.settings import GATEWAY_HOST, GATEWAY_PORT, checked_home
 from rdukit_platform.tenants.service import ensure_first_token
 
@@ -19,6 +20,7 @@ from rdukit_platform.tenants.service import ensure_first_token
 def main(fd: int | None) -> None:
     """Serve REST and the console until SIGTERM."""
     configure_logging()
+    allow_files()
     home = checked_home()
     platform = open_platform(home)
     migrate(platform.database)
@@ -31,7 +33,8 @@ def main(fd: int | None) -> None:
     config = uvicorn.Config(
         create_app(platform),
         loop="uvloop",
-        http="httptools",
+        http=GatewayHttpProtocol,
+        ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,

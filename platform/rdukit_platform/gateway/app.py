@@ -12,7 +12,8 @@ from rdukit_platform.artifacts.routes import router as artifacts
 from rdukit_platform.catalog.catalog import clear_incoming
 from rdukit_platform.catalog.routes import router as catalog
 from rdukit_platform.context import Platform
-from rdukit_platform.gateway.borders import RequestBorder, add_error_handlers
+from rdukit_platform.gateway.bodies import BodyBorder
+from rdukit_platform.gateway.borders import ERRORS, RequestBorder, add_error_handlers
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.manual import router as manual
 from rdukit_platform.jobs.routes import router as jobs
@@ -42,6 +43,7 @@ def create_app(platform: Platform) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        responses=ERRORS,
     )
     app.state.platform = platform
     for router in (health, jobs, artifacts, catalog, nodes, tenants, manual):
@@ -51,5 +53,6 @@ def create_app(platform: Platform) -> FastAPI:
 
         app.include_router(console)
     add_error_handlers(app)
+    app.add_middleware(BodyBorder, platform=platform)
     app.add_middleware(RequestBorder)
     return app

@@ -4,15 +4,17 @@ import logging
 import re
 import secrets
 import time
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter, Histogram
+from pydantic import BaseModel, JsonValue
 from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
@@ -23,6 +25,28 @@ logger = logging.getLogger(__name__)
 _REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
 REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
 SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
+
+
+class ErrorTold(BaseModel):
+    """What went wrong; ``detail`` is for machines."""
+
+    code: str
+    message: str
+    detail: dict[str, JsonValue]
+    request_id: str | None
+
+
+class ErrorBody(BaseModel):
+    """The one error body."""
+
+    error: ErrorTold
+
+
+#: What any route may answer, for the OpenAPI.
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorBody, "description": "The request cannot be served as it is."},
+    503: {"model": ErrorBody, "description": "A part of the platform does not answer; try again."},
+}
 
 
 class RequestBorder:
@@ -116,9 +140,20 @@ async def _routing(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return error_response(request, NotFound(f"there is no route {where}; see /docs"))
     if error.status_code == 405:
-        return error_response(request, MethodNotAllowed(f"{where} is not served; see /docs"))
+        answer = error_response(request, MethodNotAllowed(f"{where} is not served; see /docs"))
+        answer.headers["Allow"] = ", ".join(_methods_at(request))
+        return answer
     found = InvalidArgument(f"{where}: {error.detail}")
     return error_response(request, found)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """What is served at the request's path: by several routes, of which the framework names one."""
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _raced(request: Request, error: Exception) -> Response:

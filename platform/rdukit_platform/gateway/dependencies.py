@@ -26,6 +26,9 @@ def find_caller(
     Raises:
         Unauthenticated: there is none, or its token is not valid.
     """
+    known: Caller | None = getattr(request.state, "caller", None)  # requests with a body were looked at before it
+    if known is not None:
+        return known
     with platform_of(request).database.read() as session:
         return authenticate(session, credentials.credentials if credentials else None)
 

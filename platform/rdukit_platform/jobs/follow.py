@@ -1,6 +1,7 @@
 """Following a job: events and log lines as they come, until the job has ended and all has been told."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Final
 
 import anyio
@@ -12,14 +13,13 @@ from rdukit_platform.jobs.service import get_job, list_events
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.jobs.view import show_event
 
-POLL_S: Final = 0.2
 #: A comment line this often keeps proxies from closing a quiet stream.
 KEEP_ALIVE_S: Final = 10.0
 
 
 async def follow_events(
     platform: Platform, tenant_id: str, job_id: str, after: int, kind: str | None = None
-) -> AsyncIterator[list[JobEventRow]]:
+) -> AsyncGenerator[list[JobEventRow]]:
     """Batches of events after a sequence number, empty ones while nothing happens; ends after the final state."""
 
     def look() -> tuple[list[JobEventRow], bool]:
@@ -28,35 +28,39 @@ async def follow_events(
             has_ended = JobState(get_job(session, tenant_id, job_id).state) in FINAL
             return list(list_events(session, job_id, after, kind=kind)), has_ended
 
-    while True:
-        events, has_ended = await anyio.to_thread.run_sync(look)
-        if events:
-            after = events[-1].id
-        yield events
-        if has_ended and not events:
-            return
-        if not has_ended:
-            await anyio.sleep(POLL_S)
+    followers = platform.followers
+    with followers.following(tenant_id):
+        while True:
+            events, has_ended = await anyio.to_thread.run_sync(look, limiter=followers.looks)
+            if events:
+                after = events[-1].id
+            yield events
+            if has_ended and not events:
+                return
+            if not has_ended:
+                await anyio.sleep(followers.pause_s(tenant_id))
 
 
 async def stream_events(platform: Platform, tenant_id: str, job_id: str, after: int) -> AsyncIterator[bytes]:
     """Server-sent events: ``event`` is the kind, ``id`` the sequence number, ``data`` the event as JSON."""
-    quiet_s = 0.0
-    async for batch in follow_events(platform, tenant_id, job_id, after):
-        for row in batch:
-            data = orjson.dumps(show_event(row).model_dump())
-            yield f"event: {row.kind}\nid: {row.id}\n".encode() + b"data: " + data + b"\n\n"
-        quiet_s = 0.0 if batch else quiet_s + POLL_S
-        if quiet_s >= KEEP_ALIVE_S:
-            quiet_s = 0.0
-            yield b": still here\n\n"
+    said_at = anyio.current_time()
+    async with aclosing(follow_events(platform, tenant_id, job_id, after)) as batches:
+        async for batch in batches:
+            for row in batch:
+                data = orjson.dumps(show_event(row).model_dump())
+                yield f"event: {row.kind}\nid: {row.id}\n".encode() + b"data: " + data + b"\n\n"
+            if batch or anyio.current_time() - said_at >= KEEP_ALIVE_S:
+                said_at = anyio.current_time()
+                if not batch:
+                    yield b": still here\n\n"
 
 
 async def stream_logs(platform: Platform, tenant_id: str, job_id: str) -> AsyncIterator[bytes]:
     """Log lines as text."""
-    async for batch in follow_events(platform, tenant_id, job_id, 0, kind="log"):
-        for row in batch:
-            yield log_line(row)
+    async with aclosing(follow_events(platform, tenant_id, job_id, 0, kind="log")) as batches:
+        async for batch in batches:
+            for row in batch:
+                yield log_line(row)
 
 
 def log_line(row: JobEventRow) -> bytes:

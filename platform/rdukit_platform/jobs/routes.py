@@ -1,6 +1,6 @@
 """Routes of jobs and pipelines."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request, status
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -28,6 +28,9 @@ router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictRoute)
 
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
 EVENT_STREAM = "text/event-stream"
+_TEXT: Final = {"schema": {"type": "string"}}
+#: Numbers of events are below what databases hold.
+LAST = (1 << 63) - 1
 
 
 @router.post("/jobs", status_code=status.HTTP_201_CREATED)
@@ -69,7 +72,7 @@ def events(
     request: Request,
     job_id: str,
     caller: Reader,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, le=LAST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     accept: Annotated[str, Header()] = "*/*",
     last_event_id: Annotated[str | None, Header()] = None,
@@ -82,9 +85,10 @@ def events(
             rows = service.list_events(session, job.id, after, limit)
             return EventPage(events=[show_event(row) for row in rows])
     if last_event_id is not None:
-        if not last_event_id.isdecimal():
-            raise InvalidArgument(f"Last-Event-ID is {last_event_id!r}; legal: the id of an event")
+        if not (last_event_id.isdecimal() and int(last_event_id[:20]) <= LAST):
+            raise InvalidArgument(f"Last-Event-ID is {last_event_id[:80]!r}; legal: the id of an event")
         after = max(after, int(last_event_id))
+    platform.followers.check(caller.tenant_id)
     return StreamingResponse(
         stream_events(platform, caller.tenant_id, job.id, after),
         media_type=EVENT_STREAM,
@@ -92,7 +96,7 @@ def events(
     )
 
 
-@router.get("/jobs/{job_id}/logs", response_class=PlainTextResponse)
+@router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": _TEXT}}})
 def logs(request: Request, job_id: str, caller: Reader, follow: bool = False) -> Response:
     """The job's log as text; with ``follow=true`` until it ends."""
     platform = platform_of(request)
@@ -101,6 +105,7 @@ def logs(request: Request, job_id: str, caller: Reader, follow: bool = False) ->
         if not follow:
             rows = service.list_events(session, job.id, kind="log", limit=100_000)
             return PlainTextResponse(b"".join(log_line(row) for row in rows))
+    platform.followers.check(caller.tenant_id)
     return StreamingResponse(stream_logs(platform, caller.tenant_id, job.id), media_type="text/plain")
 
 
