@@ -114,6 +114,6 @@ class TestOneContainer:
         self, backend: BoxBackend, folder: Path, engine_environment: dict[str, str]
     ) -> None:
         box = backend.start(BoxSpec("logreg", folder / "removed"), START_S)
-        subprocess.run(["docker", "rm", "-f", box.id], env=engine_environment, capture_output=True, check=True)
+        subprocess.run(["docker", "rm", "-fv", box.id], env=engine_environment, capture_output=True, check=True)
         assert not box.is_alive() and box.logs() == ""
         box.stop()

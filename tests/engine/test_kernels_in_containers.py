@@ -82,7 +82,7 @@ def running_box(image: str, environment: dict[str, str], shared: Path, pef: str)
         wait_until(is_ready, what="the box is ready")
         yield url, container
     finally:
-        subprocess.run(["docker", "rm", "-f", container], env=environment, capture_output=True, check=False)
+        subprocess.run(["docker", "rm", "-fv", container], env=environment, capture_output=True, check=False)
 
 
 def kernels_of(url: str) -> dict[str, Any]:
