@@ -1,11 +1,13 @@
 """What this machine's processor can run: a native kernel fits only a processor with the same signature."""
 
+import math
 import os
 import platform
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from rdukit.cpu_quota import read_cpu_quota
 from rdukit.files import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
@@ -62,6 +64,12 @@ def splittable_threads() -> int:
     return min(os.cpu_count() or 1, 8)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
+def bound_cores() -> int:
+    """Cores that this process may be put on, however little of their time it gets."""
     return len(os.sched_getaffinity(0))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it is bound to, or as many as its control groups give it the time of."""
+    quota = read_cpu_quota()
+    return bound_cores() if quota is None else max(1, min(bound_cores(), math.ceil(quota)))

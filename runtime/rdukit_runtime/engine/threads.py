@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import usable_cores
+from rdukit.cpu import bound_cores, usable_cores
 from rdukit.pef.model import Cost
 from rdukit.settings import resolve
 from rdukit_runtime.settings import ENGINE_THREADS
@@ -52,22 +52,23 @@ def most_threads(current: int, leased: int, setting: int, usable: int, *, is_cho
 
     Args:
         current: what torch is set to. leased: cores of the lease. setting: of ``engine.threads``, 0 for none.
-        usable: cores that the process may use. is_chosen: the program, or who started it, chose ``current``.
+        usable: cores that the process has the time of. is_chosen: the program, or who started it, chose ``current``.
     """
     if setting > 0:
         return min(setting, usable)
     return current if is_chosen else max(1, min(current, leased, usable))
 
 
-def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, usable: int) -> bool:
+def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, bound: int) -> bool:
     """Whether torch's number of threads is somebody's choice rather than its default. Pure.
 
-    torch's default is all cores, or where cores run two hardware threads each the half of them. A choice that equals
-    it makes no difference but on a lease of fewer cores; ``engine.threads`` says it unmistakably.
+    torch's default is all cores that the process is bound to, or where cores run two hardware threads each the half of
+    them. A choice that equals it makes no difference but on a lease of fewer cores; ``engine.threads`` says it
+    unmistakably.
     """
     if any(environ.get(name, "").strip() for name in _CHOICES):
         return True
-    return current not in {cores for count in (machine_cores, usable) for cores in (count, max(1, count // 2))}
+    return current not in {cores for count in (machine_cores, bound) for cores in (count, max(1, count // 2))}
 
 
 class LeasedThreads:
@@ -78,7 +79,7 @@ class LeasedThreads:
         self._leased = leased
         self._setting = resolve(ENGINE_THREADS)
         self._usable = usable_cores()
-        self._machine = os.cpu_count() or self._usable
+        self._machine, self._bound = os.cpu_count() or self._usable, bound_cores()
         #: torch's count → the most threads for it: a program rarely has more than one.
         self._most: dict[int, int] = {}
 
@@ -107,7 +108,7 @@ class LeasedThreads:
     def _most_of(self, current: int) -> int:
         found = self._most.get(current)
         if found is None:
-            is_chosen = is_chosen_count(current, os.environ, self._machine, self._usable)
+            is_chosen = is_chosen_count(current, os.environ, self._machine, self._bound)
             found = most_threads(current, self._leased, self._setting, self._usable, is_chosen=is_chosen)
             self._most[current] = found
         return found
