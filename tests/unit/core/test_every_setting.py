@@ -6,11 +6,13 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from rdukit.errors import InvalidArgument
 from rdukit.settings import CORE_SETTINGS, Setting, resolve
 
 CHECKOUT: Final = Path(__file__).parents[3]
@@ -128,6 +130,26 @@ def _daemon_log() -> object:
     return handler.level
 
 
+def _log_level() -> object:
+    from rdukit.logs import configure_logging
+
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    configure_logging()
+    found = root.level
+    root.setLevel(level)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+    return found
+
+
+def _threads() -> object:
+    from rdukit_runtime.engine.threads import most_threads
+    from rdukit_runtime.settings import ENGINE_THREADS
+
+    return most_threads(4, 4, resolve(ENGINE_THREADS), 16, is_chosen=False)
+
+
 def _log_file() -> object:
     from rdukit.settings import home_folder
     from rdukit_runtime.log_files import _log_file
@@ -150,7 +172,9 @@ EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "gateway.url": ("http://elsewhere:1", _client),
     "isolation.memory_bytes": ("7", _limits),
     "isolation.pids": ("7", _limits),
+    "engine.threads": ("7", _threads),
     "log.daemon_level": ("ERR", _daemon_log),
+    "log.level": ("DEBUG", _log_level),
     "log.keep": ("7", _log_file),
     "log.max_bytes": ("7", _log_file),
     "token": ("another", _client),
@@ -169,6 +193,8 @@ def settings() -> dict[str, Setting[Any]]:
 
 
 SETTINGS: Final = settings()
+#: Variable → the name of its setting.
+VARIABLES: Final = {setting.variable: name for name, setting in SETTINGS.items()}
 
 
 @cache
@@ -218,25 +244,91 @@ def resolved() -> Iterator[str]:
                 yield defined()[place]
 
 
+def given_values(tree: ast.Module) -> Iterator[tuple[str, ast.expr | str]]:
+    """Names of settings, each with a value that a test gives it: in an environment, or as the argument of ``resolve``.
+
+    A setting that is only named, such as by ``delenv``, is given none.
+    """
+    constants = {
+        each.asname or each.name: defined()[node.module, each.name]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for each in node.names
+        if (node.module, each.name) in defined()
+    }
+
+    def name_of(node: ast.AST | None) -> str:
+        """The setting whose variable this is."""
+        if isinstance(node, ast.Constant):
+            return VARIABLES.get(str(node.value), "")
+        is_variable = isinstance(node, ast.Attribute) and node.attr == "variable" and isinstance(node.value, ast.Name)
+        return constants.get(node.value.id, "") if is_variable else ""
+
+    for node in ast.walk(tree):
+        pairs: list[tuple[ast.AST | None, ast.expr]] = []
+        if isinstance(node, ast.Dict):
+            pairs += zip(node.keys, node.values, strict=True)
+        elif isinstance(node, ast.Tuple | ast.List):
+            pairs += pairwise(node.elts)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            pairs.append((node.targets[0].slice, node.value))
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"setenv", "setitem", "setdefault"}:
+                pairs += pairwise(node.args)
+            elif called == "resolve" and len(node.args) > 1 and isinstance(node.args[0], ast.Name):
+                yield constants.get(node.args[0].id, ""), node.args[1]
+            yield from ((VARIABLES[each.arg], each.value) for each in node.keywords if each.arg in VARIABLES)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for variable, value in re.findall(r"\b(RDUKIT_\w+)=(\S*)", node.value):
+                yield VARIABLES.get(variable, ""), value
+        yield from ((name, value) for key, value in pairs if (name := name_of(key)))
+
+
+def is_another(name: str, value: ast.expr | str) -> bool:
+    """Whether a value is, as far as can be told, not the setting's default."""
+    if not name or (isinstance(value, ast.expr) and not isinstance(value, ast.Constant)):
+        return bool(name)
+    setting, text = SETTINGS[name], str(value.value if isinstance(value, ast.Constant) else value)
+    if text in VARIABLES:  # in a list of variables
+        return False
+    try:
+        return bool(setting.parse(text) != setting.default)
+    except (ValueError, InvalidArgument):
+        return True  # that it is refused is what the test is for
+
+
 def test_every_setting_is_resolved_somewhere() -> None:
     # The settings file's own place is read before there is a file to resolve others from.
     assert set(SETTINGS) - set(resolved()) - {"config"} == set()
 
 
+@pytest.mark.parametrize(
+    ("text", "is_trial"),
+    [
+        ('patch.setenv("RDUKIT_NODE", "daemon")', True),
+        ('environment(home, RDUKIT_NODE="daemon")', True),
+        ('FAST = {"RDUKIT_NODE": "daemon"}', True),
+        ('os.environ["RDUKIT_NODE"] = value', True),
+        ('run("RDUKIT_NODE=daemon rdukit run")', True),
+        ("from rdukit_runtime.settings import NODE\nresolve(NODE, 'daemon')", True),
+        ("from rdukit_runtime.settings import NODE\npatch.setenv(NODE.variable, 'daemon')", True),
+        ('patch.delenv("RDUKIT_NODE")', False),
+        ('patch.setenv("RDUKIT_NODE", "auto")', False),
+        ('for name in ("RDUKIT_HOME", "RDUKIT_NODE"): patch.delenv(name)', False),
+        ("from rdukit_runtime.settings import NODE\nassert resolve(NODE) == 'auto'", False),
+    ],
+)
+def test_a_setting_is_tried_by_giving_it_another_value_not_by_naming_it(text: str, is_trial: bool) -> None:
+    tried = {name for name, value in given_values(ast.parse(text)) if is_another(name, value)}
+    assert ("node" in tried) is is_trial
+
+
 def test_every_setting_has_another_value_in_a_test_or_a_reason_why_not() -> None:
-    text = "\n".join(
-        path.read_text()
-        for path in (CHECKOUT / "tests").rglob("*.py")
-        if path != Path(__file__) and "charts" not in path.parts
-    )
-    constants: dict[str, set[str]] = {}
-    for (module, constant), name in defined().items():
-        constants.setdefault(name, set()).add(rf"from {re.escape(module)} import [^\n]*\b{constant}\b")
-    tested = {
-        name
-        for name, setting in SETTINGS.items()
-        if re.search(rf"\b{setting.variable}\b", text) or any(re.search(p, text) for p in constants[name])
-    }
+    tested = set()
+    for path in (CHECKOUT / "tests").rglob("*.py"):
+        if path != Path(__file__) and "charts" not in path.parts:
+            tested |= {name for name, value in given_values(ast.parse(path.read_text())) if is_another(name, value)}
     assert set(SETTINGS) - tested - set(EFFECTS) - set(WITHOUT_TEST) == set(), "give it another value in a test"
     assert set(WITHOUT_TEST) & (tested | set(EFFECTS)) == set(), "a test has come: take the reason out"
     assert set(WITHOUT_TEST) | set(EFFECTS) <= set(SETTINGS), "there is no such setting any more"
