@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Between two tries to find a daemon that is away.
 RETRY_S: Final = 0.1
-#: An orderly end waits no longer for a daemon that hangs.
-_END_S: Final = 2.0
+#: How long an end waits for a daemon that is there.
+_END_S: Final = 10.0
 
 
 def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
@@ -69,7 +69,7 @@ class HeldLease(Closable):
         if not self._is_over:
             self._is_over = True
             self._wake.close()
-            self._thread.join(_END_S)
+            self._thread.join(_END_S if self._client.is_alive else 0)
 
     def _hold(self) -> None:
         try:
