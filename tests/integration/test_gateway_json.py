@@ -16,6 +16,7 @@ from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app
 from rdukit_platform.gateway.strict_route import StrictRoute
+from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, create_token, ensure_first_token, find_tenant
 from rdukit_platform.testing import short_folder
@@ -66,12 +67,13 @@ def test_what_a_box_reports_is_told_in_words(platform: Platform, client: httpx.C
         row = session.get(JobRow, job_id)
         assert row is not None
         row.progress, row.result = dict(WRONG), {"held_out_loss": math.inf, "parts": [{"at": math.nan}]}
-    # As a version before this one has written them.
-    with platform.database.write() as session:
-        session.execute(
-            text("UPDATE job_events SET data = :data WHERE job_id = :job AND kind = 'progress'"),
-            {"data": json.dumps(WRONG), "job": job_id},
-        )
+        add_event(session, job_id, row.attempt, "progress", 1.0, WRONG)
+    if platform.database.url.get_backend_name() == "sqlite":  # as a version before this one has written them
+        with platform.database.write() as session:
+            session.execute(
+                text("UPDATE job_events SET data = :data WHERE job_id = :job AND kind = 'progress'"),
+                {"data": json.dumps(WRONG), "job": job_id},
+            )
     told = read(client.get(f"/v1/jobs/{job_id}"))
     assert told["progress"] == WORDS
     assert told["result"] == {"held_out_loss": "Infinity", "parts": [{"at": "NaN"}]}
@@ -79,7 +81,8 @@ def test_what_a_box_reports_is_told_in_words(platform: Platform, client: httpx.C
     assert [event["data"] for event in events if event["kind"] == "progress"][-1] == WORDS
     with client.stream("GET", f"/v1/jobs/{job_id}/events", headers={"Accept": "text/event-stream"}) as stream:
         lines = (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: "))
-        assert next(found["data"] for line in lines if (found := read(line))["kind"] == "progress") == WORDS
+        told = (found["data"] for line in lines if (found := read(line))["kind"] == "progress")
+        assert WORDS in told
     login = {"token": client.headers["Authorization"].removeprefix("Bearer "), "next": f"/console/jobs/{job_id}"}
     page = client.post("/console/login", data=login, follow_redirects=True)
     assert page.status_code == 200
