@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,6 +67,7 @@ class Side:
     name: str
     url: str
     shared: str
+    start_s: float
     pids: Callable[[], Sequence[int]]
 
 
@@ -143,6 +145,7 @@ def measure(model: str, folder: Path, image: str, rounds: int, seconds: int) -> 
     with host_box(model, folder) as host, container_box(model, folder, image) as (container, beside):
         for side in (host, container):
             check_kernels(side)
+            print(f"{side.name}: ready after {side.start_s:.2f} s", file=sys.stderr)
         steps = {side.name: ready_to_train(side) for side in (host, container)} if model == TRAINED else {}
         for number in range(rounds):
             sides = [host, container, beside]
@@ -172,7 +175,7 @@ def host_box(model: str, folder: Path) -> Iterator[Side]:
     ]  # fmt: skip
     url = f"http://127.0.0.1:{rest}"
     with ServerProcess.start(command, {}, folder / f"host-{model}", SERVER_CORE, lambda: is_up(url)) as process:
-        yield Side("host", url, str(shared), process.processes)
+        yield Side("host", url, str(shared), process.start_s, process.processes)
 
 
 @contextlib.contextmanager
@@ -200,6 +203,7 @@ def container_box(model: str, folder: Path, image: str) -> Iterator[tuple[Side, 
             "--output",
             built,
         )
+        began = time.perf_counter()
         docker(
             "run", "--detach", "--name", name, "--cpuset-cpus", str(SERVER_CORE), "--publish", f"127.0.0.1:{rest}:9000",
             *options, image, "rdukit", "box", "run", "--box", "mlp", "--host", "0.0.0.0", "--parent", "0",
@@ -207,13 +211,15 @@ def container_box(model: str, folder: Path, image: str) -> Iterator[tuple[Side, 
         )  # fmt: skip
         url = f"http://127.0.0.1:{rest}"
         wait_until(lambda: is_up(url), what="the container's box is ready")
+        start_s = time.perf_counter() - began
         networks = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", name))
         address = f"http://{next(iter(networks.values()))['IPAddress']}:9000"
 
         def pids() -> list[int]:
             return [int(pid) for pid in docker("top", name, "-eo", "pid").split()[1:]]
 
-        yield Side("container", url, INSIDE, pids), Side("container at its address", address, INSIDE, pids)
+        beside = Side("container at its address", address, INSIDE, start_s, pids)
+        yield Side("container", url, INSIDE, start_s, pids), beside
     finally:
         subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)
         subprocess.run(["docker", "volume", "rm", "--force", name], capture_output=True, check=False)

@@ -20,6 +20,8 @@ SERVICES = {"broker", "snd", "gateway", "scheduler", "worker", "box"}
 #: Long enough to be killed in the middle.
 EPOCHS = 50
 ENDED = {"succeeded", "failed", "cancelled"}
+#: A job ends in seconds; on a machine that does much else, in minutes.
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def is_over(job: dict[str, Any]) -> bool:
 
 
 def follow(
-    gateway: httpx.Client, job: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 240
+    gateway: httpx.Client, job: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = PATIENCE_S
 ) -> dict[str, Any]:
     """Wait for a job's state; the gateway, or its database, may be away for a while."""
     deadline = time.monotonic() + timeout_s

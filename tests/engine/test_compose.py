@@ -20,6 +20,7 @@ from compose_stack import (
     BOX,
     ENDED,
     EPOCHS,
+    PATIENCE_S,
     SERVICES,
     TREE,
     Engine,
@@ -49,7 +50,9 @@ def engine(engine_environment: dict[str, str], images: dict[str, str]) -> Engine
 @pytest.fixture(scope="module")
 def stack(engine: Engine) -> Iterator[Engine]:
     try:
-        engine.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
+        engine.up(
+            "up", "--detach", "--wait", "--no-build", "--wait-timeout", str(PATIENCE_S), timeout_s=PATIENCE_S + 60
+        )
         yield engine
     finally:
         engine.up("down", "--volumes", "--timeout", "10")
@@ -77,7 +80,7 @@ def pipeline(gateway: httpx.Client) -> dict[str, Any]:
     ]  # fmt: skip
     made = gateway.post("/v1/pipelines", json={"name": "digits", "steps": steps})
     assert made.status_code == 201, made.text
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         found: dict[str, Any] = gateway.get(f"/v1/pipelines/{made.json()['id']}").raise_for_status().json()
         if found["state"] in ENDED or time.monotonic() > deadline:
@@ -157,7 +160,7 @@ def test_a_daemon_that_ends_in_its_container_comes_back_with_its_faults(stack: E
     assert is_shown()
     stack.up("kill", "--signal", "KILL", "snd")
     stack.up("start", "snd")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not is_shown():
         assert time.monotonic() < deadline
         time.sleep(0.5)
@@ -194,7 +197,7 @@ def test_a_job_is_done_once_though_processes_are_killed_under_it(
     assert done["result"]["epochs"] == EPOCHS
     ends = [event for event in read_events(gateway, job) if event["kind"] == "state" and event["data"]["to"] in ENDED]
     assert len(ends) == 1, ends
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     for service in services:
         while not is_back(state := stack.inspect(service)["State"], before[service]["StartedAt"]):
             assert time.monotonic() < deadline, state
@@ -211,7 +214,7 @@ def test_what_was_made_is_there_after_down_and_up(stack: Engine, gateway: httpx.
     content = gateway.get(f"/v1/artifacts/{trained.pef}/content").raise_for_status().content
     stack.execute("snd", "snfadm", "--inject", "tile-excluded", "-c", "/NODE/XRDU_1/RDU_0/TILE_3")
     stack.up("down", "--timeout", "10")
-    stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
+    stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", str(PATIENCE_S), timeout_s=PATIENCE_S + 60)
     assert [job["id"] for job in gateway.get("/v1/jobs?limit=100").json()["jobs"]] == listed
     assert gateway.get(f"/v1/artifacts/{trained.pef}/content").content == content
     (node,) = gateway.get("/v1/nodes").json()["nodes"]
@@ -232,7 +235,16 @@ def test_the_box_serves_a_model_that_it_is_given(stack: Engine, gateway: httpx.C
         given = {"RDUKIT_MODELS": str(folder), "RDUKIT_BOX_PEF": "/models/logreg.pef"}
         given["RDUKIT_BOX_CHECKPOINT"] = "/models/parameters.safetensors"
         serving = Engine({**stack.environment, **given}, stack.compose)
-        serving.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "60", "box")
+        serving.up(
+            "up",
+            "--detach",
+            "--wait",
+            "--no-build",
+            "--wait-timeout",
+            str(PATIENCE_S),
+            "box",
+            timeout_s=PATIENCE_S + 60,
+        )
         (index,) = httpx.post(f"http://127.0.0.1:{BOX}/v2/repository/index", timeout=20).json()
         assert index["state"] == "READY"
         metadata = httpx.get(f"http://127.0.0.1:{BOX}/v2/models/{index['name']}", timeout=20).json()

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from compose_stack import SERVICES, Engine, connect, find_compose, follow, is_over, read_events
+from compose_stack import PATIENCE_S, SERVICES, Engine, connect, find_compose, follow, is_over, read_events
 
 PASSWORD = "a secret/of@this:test"
 
@@ -28,7 +28,7 @@ def stack(engine_environment: dict[str, str], images: dict[str, str], postgres_i
 
 def start(stack: Engine) -> None:
     """Bring all up, healthy."""
-    stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", "120", timeout_s=180)
+    stack.up("up", "--detach", "--wait", "--no-build", "--wait-timeout", str(PATIENCE_S), timeout_s=PATIENCE_S + 60)
 
 
 @pytest.fixture(scope="module")

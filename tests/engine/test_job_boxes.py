@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compose_stack import PATIENCE_S
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.backends.podman import PodmanBackend
@@ -55,7 +56,7 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
     jobs = {job["step"]: job["id"] for job in pipeline["jobs"]}
 
     for step in ("preprocess", "compile"):
-        made = platform.wait_end(jobs[step], 240)
+        made = platform.wait_end(jobs[step], PATIENCE_S)
         assert made["state"] == "succeeded", made
 
     def is_in_mid_train(job: dict[str, object]) -> bool:
@@ -63,7 +64,7 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
         progress = job["progress"]
         return isinstance(progress, dict) and progress.get("stage") == "train" and progress["step"] > 200
 
-    running = platform.wait_job(jobs["train"], is_in_mid_train, 240)
+    running = platform.wait_job(jobs["train"], is_in_mid_train, PATIENCE_S)
     (attempt,) = running["attempts"]
     assert attempt["box"]["backend"] == "podman"
     limits = attempt["box"]["limits"]
@@ -134,9 +135,9 @@ def test_a_tenants_own_image_runs_by_its_digest(
     podman(podman_environment, "untag", own_image)
     with pytest.raises(NotFound, match="podman has no image 'localhost/own:1'"):
         platform.client.install_image(own_image)
-    done = platform.wait_end(platform.submit("preprocess", box="own", parameters={"limit": 100})["id"], 240)
+    done = platform.wait_end(platform.submit("preprocess", box="own", parameters={"limit": 100})["id"], PATIENCE_S)
     assert (done["box"], done["state"], done["attempts"][0]["box"]["backend"]) == ("own:1", "succeeded", "podman")
-    compiled = platform.wait_end(platform.submit("compile", box="own:1", parameters={"mode": "o0"})["id"], 240)
+    compiled = platform.wait_end(platform.submit("compile", box="own:1", parameters={"mode": "o0"})["id"], PATIENCE_S)
     assert compiled["state"] == "succeeded", compiled
 
 
@@ -147,12 +148,12 @@ def test_a_tenants_own_folder_runs_in_a_container_that_cannot_write_it(
         (tmp_path / name).write_bytes(data)
     writes = "import pathlib\npathlib.Path(__file__).with_name('spy').touch()\n"
     platform.client.install_box(tmp_path)
-    compiled = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], 240)
+    compiled = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], PATIENCE_S)
     assert (compiled["state"], compiled["box"]) == ("succeeded", "mounted:1"), compiled
     with (tmp_path / "model.py").open("a") as model:
         model.write(writes)
     platform.client.install_box(tmp_path)
-    refused = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], 240)
+    refused = platform.wait_end(platform.submit("compile", box="mounted", parameters={"mode": "o0"})["id"], PATIENCE_S)
     assert (refused["state"], refused["box"]) == ("failed", "mounted:2")
     assert "Read-only file system" in refused["error"]["message"]
 

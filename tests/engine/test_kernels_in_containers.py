@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
 from rdukit.testing.waiting import wait_until
@@ -32,7 +33,9 @@ BUILT = "/var/lib/rdukit/mlp.pef"
 
 def docker(environment: dict[str, str], *words: str) -> str:
     """Run a command of docker. Returns what it said."""
-    done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        ["docker", *words], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     return done.stdout + done.stderr
 
@@ -79,7 +82,7 @@ def running_box(image: str, environment: dict[str, str], shared: Path, pef: str)
             return False
 
     try:
-        wait_until(is_ready, what="the box is ready")
+        wait_until(is_ready, PATIENCE_S, "the box is ready")
         yield url, container
     finally:
         subprocess.run(["docker", "rm", "-fv", container], env=environment, capture_output=True, check=False)
@@ -99,7 +102,7 @@ def test_a_container_runs_native_kernels_of_what_it_compiles_and_of_a_pef_from_t
             assert kernels_of(url)["native_kernels"] == "0"
             why = "they were not built by this installation"
             assert why in kernels_of(url)["kernels"] and why in docker(environment, "logs", container)
-            with BoxClient(url, timeout_s=300) as client:
+            with BoxClient(url, timeout_s=PATIENCE_S) as client:
                 rows = succeed(client, "preprocess", {}, {"data": "/models/rows.csv"}, "rows")["outputs"]
                 compiled = succeed(client, "compile", {"batch_size": 32}, {}, "compiled")
                 assert compiled["result"]["native_kernels"] > 0
