@@ -57,8 +57,7 @@ class StressedNode:
     def begin(self) -> None:
         """Start the daemon, then the clients."""
         self.daemon = self.start()
-        time.sleep(0.3)  # the connection that asked whether it answers is closed
-        self.baseline = self.holdings()
+        self.baseline = self.settled_holdings()
         pef = write_example_pef(self.home / "example.pef")
         self.nurseries.append(self.nursery(self.folders[0], 8))
         self.nurseries.append(self.nursery(self.folders[1], 2, "--pef", str(pef)))
@@ -111,6 +110,20 @@ class StressedNode:
             "regions": (process / "maps").read_text().count("rdukit-region"),
             "shared_kib": int(status.get("RssShmem", "0").split()[0]),
         }
+
+    def settled_holdings(self) -> dict[str, int]:
+        """What it has when it has opened all that it needs, and closed the connections that asked for it."""
+        with SndClient(self.socket) as client:
+            client.status()
+        seen = [self.holdings()]
+
+        def is_settled() -> bool:
+            time.sleep(0.25)
+            seen.append(self.holdings())
+            return len(seen) > 4 and all(holdings == seen[-1] for holdings in seen[-5:])
+
+        wait_until(is_settled, 60, "a daemon comes to rest")
+        return seen[-1]
 
     def descriptors(self) -> list[str]:
         """What the daemon has open, besides its log and the locks of its control groups' folders: those come later."""
@@ -252,7 +265,7 @@ def test_kills_of_clients_and_of_the_daemon_leak_nothing(node: StressedNode) -> 
     with contextlib.suppress(AssertionError):
         wait_until(lambda: node.holdings()["descriptors"] == node.baseline["descriptors"], 60, "connections are closed")
     found = node.holdings()
-    assert found["descriptors"] == node.baseline["descriptors"], node.descriptors()
+    assert found["descriptors"] == node.baseline["descriptors"], "\n".join(node.descriptors())
     assert found["regions"] == 0
     assert found["threads"] <= node.baseline["threads"] + 1, "one more for control groups, which begins with a lease"
     assert found["shared_kib"] <= node.baseline["shared_kib"]

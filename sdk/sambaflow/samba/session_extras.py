@@ -1,9 +1,7 @@
 """What the session offers besides compile, load and run: hints, profiles, names. Source: SDK reference 6.3."""
 
 import atexit
-import cProfile
 import io
-import pstats
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,6 +19,8 @@ from sambaflow.samba.profiler import Profiler
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap
 
 if TYPE_CHECKING:
+    import cProfile
+
     from rdukit_runtime.application import Application
 
 
@@ -150,6 +150,8 @@ class SessionExtras:
 
     def start_samba_profile(self) -> None:
         """Profile this process's Python code until ``end_samba_profile``; started again, it starts anew."""
+        import cProfile
+
         if (running := self.__dict__.pop("_host_profile", None)) is not None:
             running.disable()
         self.profiler.start_profile()
@@ -161,6 +163,8 @@ class SessionExtras:
 
         The vendor's format is not published (Source: ours).
         """
+        import pstats
+
         running: cProfile.Profile | None = self.__dict__.pop("_host_profile", None)
         if running is None:
             return ""
