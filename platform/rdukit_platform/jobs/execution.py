@@ -182,16 +182,25 @@ def fail(
 
 def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
     """End the attempts whose worker has not beaten within its lease. Returns how many."""
-    expired = session.scalars(
-        select(AttemptRow).where(AttemptRow.ended_at.is_(None), AttemptRow.lease_expires_at < now).with_for_update()
-    ).all()
-    for attempt in expired:
+    is_late = (AttemptRow.ended_at.is_(None), AttemptRow.lease_expires_at < now)
+    count = 0
+    for job_id, attempt_id in session.execute(select(AttemptRow.job_id, AttemptRow.id).where(*is_late)).all():
+        job = lock_job(session, job_id)  # first, as everywhere: who waits for the other's lock waits for ever
+        attempt = session.scalars(
+            select(AttemptRow)
+            .where(AttemptRow.id == attempt_id, *is_late)
+            .with_for_update()
+            .execution_options(populate_existing=True)
+        ).one_or_none()
+        if attempt is None:
+            continue  # it has ended since, or its worker has beaten
         error: dict[str, object] = {
             "code": "unavailable",
             "message": f"worker {attempt.worker} has given no sign of life since its lease; it was lost",
         }
-        _end(session, lock_job(session, attempt.job_id), attempt, Outcome.EXPIRED, error, backoff_s, now)
-    return len(expired)
+        _end(session, job, attempt, Outcome.EXPIRED, error, backoff_s, now)
+        count += 1
+    return count
 
 
 def queue_due_jobs(session: Session, now: float) -> int:

@@ -7,6 +7,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event
+from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, LeaseLost, NotFound
 from rdukit_platform.db.engine import Database
@@ -117,6 +118,21 @@ def test_a_beaten_lease_does_not_expire(database: Database, tenant: str) -> None
         assert execution.beat(session, [ticket], LEASE_S, 6.0) == []
         assert execution.expire_attempts(session, 1.0, 10.0) == 0
         assert execution.expire_attempts(session, 1.0, 11.1) == 1
+
+
+def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
+    database: Database, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = begin(database, submit(database, tenant), 2.0)
+    lock_job = execution.lock_job
+
+    def beat_before(session: Session, job_id: str) -> JobRow:
+        execution.beat(session, [ticket], LEASE_S, 10.0)
+        return lock_job(session, job_id)
+
+    monkeypatch.setattr(execution, "lock_job", beat_before)
+    with database.write() as session:
+        assert execution.expire_attempts(session, 1.0, 10.0) == 0
 
 
 def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
