@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
 import click
 
 from rdukit import __version__
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.logs import configure_logging
 from rdukit.system_errors import find_system_error
@@ -21,15 +21,8 @@ logger = logging.getLogger(__name__)
 GROUP = "rdukit.commands"
 
 
-class CommandGroup(click.Group):
+class CommandGroup(ExtensibleGroup):
     """Loads a sub-command only when it is asked for, so that ``rdukit --help`` imports no part."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(e.name for e in entry_points(group=GROUP))})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found: list[EntryPoint] = [e for e in entry_points(group=GROUP) if e.name == cmd_name]
-        return found[0].load() if found else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Names and one line each, without importing the parts: the line is the entry point's extra."""
@@ -53,7 +46,7 @@ SUMMARIES = {
 }
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, extended_by=GROUP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rdukit")
 @click.option("--log-level", default=None, help="Level of the log on stderr (default WARNING).")
 def cli(log_level: str | None) -> None:

@@ -4,12 +4,12 @@ Other parts add commands through the entry-point group ``rdukit.box.commands``.
 """
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
 import click
 
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.settings import home_folder
 from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.cli_contract import BOX_OPTION, COMMANDS
@@ -19,23 +19,7 @@ from rdukit_modelbox.image.cli import IMAGE_COMMANDS
 PORT: Final = click.IntRange(0, 65535)
 
 
-#: Commands that need more than this part.
-GROUP: Final = "rdukit.box.commands"
-
-
-class BoxGroup(click.Group):
-    """Its own commands, and those of other parts."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(point.name for point in entry_points(group=GROUP))})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        found = [] if own is not None else [p for p in entry_points(group=GROUP) if p.name == cmd_name]
-        return found[0].load() if found else own
-
-
-@click.group(cls=BoxGroup)
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.box.commands")
 def box() -> None:
     """Describe, run and call ModelBoxes.
 

@@ -1,14 +1,13 @@
 """``rdukit pef``: explain PEF files. Other parts add commands through the entry-point group ``rdukit.pef.commands``."""
 
 import json
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
 
 import click
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.files import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
@@ -26,23 +25,8 @@ from rdukit.pef.memory_view import describe_memory, memory_plan_tables
 from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
 
-#: Commands that need more than this package.
-GROUP: Final = "rdukit.pef.commands"
 
-
-class PefGroup(click.Group):
-    """Its own commands, and those of other parts."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(point.name for point in entry_points(group=GROUP))})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        own = super().get_command(ctx, cmd_name)
-        found = [] if own is not None else [p for p in entry_points(group=GROUP) if p.name == cmd_name]
-        return found[0].load() if found else own
-
-
-@click.group(cls=PefGroup)
+@click.group(cls=ExtensibleGroup, extended_by="rdukit.pef.commands")
 def pef() -> None:
     """Explain PEF files.
 
