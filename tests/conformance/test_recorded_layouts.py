@@ -1,10 +1,15 @@
 """Operators whose results lie otherwise in memory than torch's records say: kernels compute the same all the same."""
 
+from pathlib import Path
+
 import torch
+from torch import nn
 
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import trace_aten
 from rdukit_runtime.engine.portable import build_portable
+from sambaflow import samba
+from sambaflow.testing import compare_step
 
 
 def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:
@@ -19,3 +24,19 @@ def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:
     (made,) = build_portable(kernel_from_fx(traced.graph))(tuple(inputs), {})
     expected = inputs[0].transpose(1, 2) * torch.sigmoid(inputs[1])
     assert torch.allclose(made, expected.reshape(6, 4))
+
+
+class CountsInTensors(nn.Module):
+    """Makes numbers of sizes by functions of tensors, as Longformer does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chunks = torch.div(x.size(0), 2, rounding_mode="trunc") - 1
+        return self.layer(x) * chunks + torch.floor_divide(torch.tensor(x.size(1)), 3)
+
+
+def test_numbers_have_no_layout(tmp_path: Path) -> None:
+    compare_step(CountsInTensors(), (samba.randn(6, 4, name="x"),), tmp_path)

@@ -27,6 +27,8 @@ _ELEMENTWISE: Final = frozenset({
 def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tuple[int, ...] | None:
     """The strides of what ``func`` makes of ``args``, of which torch's record is ``made``; None where that is right."""
     operands = [argument for argument in args if isinstance(argument, torch.Tensor)]
+    if not operands:  # all are numbers, as in torch.div(x.size(0), 2, rounding_mode="trunc")
+        return None
     if func in _ELEMENTWISE:
         alike = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in operands]
         strides = torch.add(alike[0], alike[1] if len(alike) > 1 else 1).stride()
