@@ -46,6 +46,8 @@ class Call(NamedTuple):
         return self.op.split(".")[1]
 
 
+#: Operators whose result is new memory in the order of the axes.
+_PRODUCTS: Final = frozenset({"linear", "mm", "addmm", "bmm", "baddbmm"})
 _NO_SCATTER_GRADIENT: Final = (
     "as_strided_scatter has a gradient in torch that depends on how it lies in memory; use slice_scatter, "
     "diagonal_scatter or scatter"
@@ -336,8 +338,20 @@ def _lies_as_recorded(root: fx.Node) -> bool:
         return True
     if torch.Tag.pointwise in getattr(root.target, "tags", ()):
         return True
-    values = [n.meta.get("val") for n in (root, *root.all_input_nodes)]
+    sources = [] if _lies_in_order(root) else root.all_input_nodes
+    values = [n.meta.get("val") for n in (root, *sources)]
     return all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor))
+
+
+def _lies_in_order(node: fx.Node) -> bool:
+    """Whether a result lies in the order of its axes whatever the order of its operands: products, padded values.
+
+    Padded images may keep the order of channels last.
+    """
+    is_constant = node.args[2:3] in {(), ("constant",)}
+    return word_of(node) in _PRODUCTS or (
+        word_of(node) == "pad" and is_constant and node.meta["val"].dim() not in {4, 5}
+    )
 
 
 def _relative(node: fx.Node, root: fx.Node) -> Layout:

@@ -14,6 +14,7 @@ from sambaflow import samba
 from sambaflow.testing import compare_step
 
 ROWS, WIDTH = 4, 6
+WEIGHT = torch.linspace(-1, 1, 20).reshape(5, 4)
 
 #: What torch gives for some or all of these is x itself, or shows x's memory.
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -189,6 +190,15 @@ PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "beside-a-detached-part": lambda x: x.detach()[1:].as_strided((3,), (1,), 0) + x[0, 0],
     "of-a-copy-of-a-transposed": lambda x: x.t().sigmoid().as_strided((5, 2), (1, 2)),
     "of-channels-last": lambda x: x.reshape(1, 2, 3, 4).to(memory_format=torch.channels_last).as_strided((5,), (2,), 3),
+    "of-linear": lambda x: F.linear(x.reshape(2, 3, 4).transpose(0, 1), WEIGHT, WEIGHT[:, 0]).as_strided(
+        (4, 5), (3, 2), 1
+    ),
+    "of-linear-without-bias": lambda x: F.linear(x.reshape(2, 3, 4).permute(2, 0, 1), WEIGHT[:, :3]).as_strided(
+        (9,), (3,)
+    ),
+    "of-mm": lambda x: torch.mm(x.reshape(4, 6).t(), WEIGHT[:4, :4]).as_strided((7,), (3,), 2),
+    "of-padded": lambda x: F.pad(x.reshape(2, 3, 4).transpose(0, 1), (0, 0, 1, 1), value=-1).as_strided((5, 6), (7, 2)),
+    "of-bmm": lambda x: torch.bmm(x.reshape(2, 3, 4).mT, x.reshape(3, 2, 4).transpose(0, 1)).as_strided((8,), (3,), 2),
     "of-what-overlaps": lambda x: x.as_strided((4, 3), (2, 1)),
     "in-place": lambda x: (x + 1).as_strided_((3, 4), (4, 1), 2),
     "scattered": lambda x: x.detach().as_strided_scatter(torch.ones(3), (3,), (2,), 1) + x,
