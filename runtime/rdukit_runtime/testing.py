@@ -4,13 +4,14 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.snd import SndClient
 
@@ -29,6 +30,16 @@ class RunningDaemon:
     def connect(self) -> SndClient:
         """A new connection."""
         return SndClient(self.socket)
+
+    def leases(self) -> list[dict[str, Any]]:
+        """Ask for the leases that it has granted."""
+        with self.connect() as client:
+            return list(client.status()["leases"])
+
+    def end(self, is_orderly: bool) -> None:
+        """Stop it, or kill it, and wait for its end."""
+        self.process.send_signal(signal.SIGTERM if is_orderly else signal.SIGKILL)
+        self.process.communicate()
 
 
 def node_command(*arguments: str) -> list[str]:

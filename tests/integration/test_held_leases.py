@@ -1,7 +1,6 @@
 """A lease that a worker holds for a box outlives restarts of the node daemon, whoever has attached to it."""
 
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -40,18 +39,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def end(daemon: RunningDaemon, is_orderly: bool) -> None:
-    daemon.process.send_signal(signal.SIGTERM if is_orderly else signal.SIGKILL)
-    daemon.process.communicate()
-
-
-def leases_of(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    with daemon.connect() as client:
-        return list(client.status()["leases"])
-
-
 def pids_of(daemon: RunningDaemon) -> list[list[int]]:
-    return [lease["pids"] for lease in leases_of(daemon)]
+    return [lease["pids"] for lease in daemon.leases()]
 
 
 def hold(daemon: RunningDaemon) -> tuple[HeldLease, dict[str, Any]]:
@@ -64,7 +53,7 @@ def hold(daemon: RunningDaemon) -> tuple[HeldLease, dict[str, Any]]:
 def test_a_box_that_starts_beside_a_restart_gets_the_lease_that_its_worker_holds(home: Path, is_orderly: bool) -> None:
     daemon = start_daemon(home, settings=PATIENT)
     held, lease = hold(daemon)
-    end(daemon, is_orderly)
+    daemon.end(is_orderly)
     box = subprocess.Popen(
         [sys.executable, "-c", BOX], env=environment(home, RDUKIT_LEASE=f"{lease['id']}:{lease['token']}", **PATIENT),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -76,15 +65,15 @@ def test_a_box_that_starts_beside_a_restart_gets_the_lease_that_its_worker_holds
         assert box.stdout is not None
         assert box.stdout.readline().strip() == lease["id"]
         wait_until(lambda: len(pids_of(daemon)[0]) == 2, what="worker and box hold it")
-        assert leases_of(daemon)[0]["tiles"] == lease["tiles"]
-        end(daemon, is_orderly)
+        assert daemon.leases()[0]["tiles"] == lease["tiles"]
+        daemon.end(is_orderly)
         daemon = start_daemon(home, settings=PATIENT)
         wait_until(lambda: len(pids_of(daemon)[0]) == 2, what="both have come back")
         out, _ = box.communicate("go\n")
         assert box.returncode == 0, out
         wait_until(lambda: len(pids_of(daemon)[0]) == 1, what="the worker holds it still")
         held.close()
-        assert leases_of(daemon) == []
+        assert daemon.leases() == []
         with daemon.connect() as client:
             (row,) = client.call("applications")["applications"]
         assert row["reason"] == "released by a holder"
@@ -98,11 +87,11 @@ def test_a_box_that_starts_beside_a_restart_gets_the_lease_that_its_worker_holds
 def test_a_lease_whose_end_its_daemon_missed_ends_when_the_daemon_is_back(home: Path) -> None:
     daemon = start_daemon(home, settings=PATIENT)
     held, _ = hold(daemon)
-    end(daemon, is_orderly=False)
+    daemon.end(is_orderly=False)
     held.close()
     daemon = start_daemon(home, settings=PATIENT)
     try:
-        wait_until(lambda: leases_of(daemon) == [], what="the tiles are free long before the grace is over")
+        wait_until(lambda: daemon.leases() == [], what="the tiles are free long before the grace is over")
         held.close()
     finally:
         assert stop_daemon(daemon) == 0
@@ -114,7 +103,7 @@ def test_whoever_holds_a_lease_that_ended_can_still_close_it(home: Path) -> None
     with daemon.connect() as client:
         client.attach(lease["id"], lease["token"])
         client.release(lease["id"])
-    end(daemon, is_orderly=False)
+    daemon.end(is_orderly=False)
     daemon = start_daemon(home, settings=PATIENT)
     try:
         wait_until(lambda: not held._thread.is_alive(), what="it is told that there is nothing to come back to")
@@ -129,10 +118,10 @@ def test_a_client_that_says_nothing_does_not_keep_its_lease(home: Path) -> None:
     daemon = start_daemon(home, settings=PATIENT)
     client = SndClient(daemon.socket)
     client.acquire("plain", 4, 100)
-    end(daemon, is_orderly=False)
+    daemon.end(is_orderly=False)
     daemon = start_daemon(home, settings=PATIENT)
     try:
-        assert leases_of(daemon) == []
+        assert daemon.leases() == []
         client.close()
     finally:
         assert stop_daemon(daemon) == 0
@@ -148,12 +137,12 @@ def test_what_isolates_a_program_is_shown_by_the_daemon_that_follows(home: Path)
     program.stdout.readline()
 
     def report(daemon: RunningDaemon) -> object:
-        return leases_of(daemon)[0]["isolation"].get(str(program.pid))
+        return daemon.leases()[0]["isolation"].get(str(program.pid))
 
     try:
         before = report(daemon)
         assert before
-        end(daemon, is_orderly=False)
+        daemon.end(is_orderly=False)
         daemon = start_daemon(home, settings=PATIENT)
         wait_until(lambda: report(daemon) == before, what="it has told the new daemon")
     finally:

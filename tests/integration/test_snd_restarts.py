@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -59,16 +58,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def end(daemon: RunningDaemon, is_orderly: bool) -> None:
-    daemon.process.send_signal(signal.SIGTERM if is_orderly else signal.SIGKILL)
-    daemon.process.communicate()
-
-
-def leases_of(daemon: RunningDaemon) -> list[dict[str, Any]]:
-    with daemon.connect() as client:
-        return list(client.status()["leases"])
-
-
 def check_for_ever(lease: NodeLease) -> None:
     while True:
         lease.check()
@@ -76,7 +65,7 @@ def check_for_ever(lease: NodeLease) -> None:
 
 def all_went_on(daemon: RunningDaemon, runs: dict[str, int]) -> bool:
     """Whether every program is attached, and has counted more than before."""
-    return all(row["pids"] and row["counters"]["runs"] > runs[row["id"]] for row in leases_of(daemon))
+    return all(row["pids"] and row["counters"]["runs"] > runs[row["id"]] for row in daemon.leases())
 
 
 def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Path) -> None:
@@ -98,13 +87,13 @@ def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Pat
         first.append(json.loads(line))
     try:
         for restart in range(RESTARTS):
-            end(daemon, is_orderly=restart % 2 == 0)
+            daemon.end(is_orderly=restart % 2 == 0)
             daemon = start_daemon(home, "SN10-8", settings=PATIENT)
             with daemon.connect() as client, pytest.raises(NoResources):
                 client.acquire("thief", 4, 0)
-            before = {row["id"]: row["counters"]["runs"] for row in leases_of(daemon)}
+            before = {row["id"]: row["counters"]["runs"] for row in daemon.leases()}
             wait_until(partial(all_went_on, daemon, before), timeout_s=60)
-            assert {row["id"]: row["tiles"] for row in leases_of(daemon)} == {
+            assert {row["id"]: row["tiles"] for row in daemon.leases()} == {
                 each["lease"]: each["tiles"] for each in first
             }
         stop.touch()
@@ -120,7 +109,7 @@ def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Pat
                 rows = [row for row in client.call("applications")["applications"] if row["lease"] == each["lease"]]
             (row,) = rows
             assert (row["runs"], row["reason"]) == (result["runs"], "released by a holder")
-        assert leases_of(daemon) == []
+        assert daemon.leases() == []
     finally:
         for program in programs:
             program.kill()
@@ -136,13 +125,13 @@ def test_a_program_that_is_gone_frees_its_tiles_and_leaves_its_accounting(home: 
     )  # fmt: skip
     assert program.stdout is not None
     lease = json.loads(program.stdout.readline())["lease"]
-    wait_until(lambda: leases_of(daemon)[0]["counters"]["runs"] > 0)
-    end(daemon, is_orderly)
+    wait_until(lambda: daemon.leases()[0]["counters"]["runs"] > 0)
+    daemon.end(is_orderly)
     program.kill()
     program.communicate()
     daemon = start_daemon(home, "SN10-8", settings=PATIENT)
     try:
-        assert leases_of(daemon) == []
+        assert daemon.leases() == []
         with daemon.connect() as client:
             client.acquire("next", 32, 0)
             (row,) = client.call("applications")["applications"]
@@ -160,7 +149,7 @@ def test_a_daemon_that_does_not_come_back_is_told_apart(
     monkeypatch.setenv("RDUKIT_SND_REATTACH_S", "0.2")
     daemon = start_daemon(home)
     lease = open_lease("app", arch="sn10", tiles=2, memory_bytes=100)
-    end(daemon, is_orderly)
+    daemon.end(is_orderly)
     with pytest.raises(LeaseLost, match=word):
         lease.allocate("weights", 50)
     with pytest.raises(LeaseLost, match=word):
@@ -176,9 +165,9 @@ def test_only_the_token_gives_a_kept_lease_back_and_it_ends_when_nobody_comes(ho
         client.call("reattach", lease=lease.id, token="guessed", regions=[])
     lease._is_open = False  # this process lives on, and does not ask for it
     lease._client.close()
-    end(daemon, is_orderly=False)
+    daemon.end(is_orderly=False)
     daemon = start_daemon(home, settings={"RDUKIT_SND_REATTACH_S": "1"})
     try:
-        wait_until(lambda: leases_of(daemon) == [])
+        wait_until(lambda: daemon.leases() == [])
     finally:
         assert stop_daemon(daemon) == 0
