@@ -22,7 +22,7 @@ PATHS ?=
 #: Libraries whose models are tried too: make conformance MODELS="transformers timm torchvision"; needs the extra `models`
 MODELS ?=
 
-.PHONY: help setup demo up check format lint types imports unit tidy test conformance operators sanitize fuzz integration engine browser bench proto docs clean
+.PHONY: help setup demo up check format lint types imports unit tidy test conformance operators sanitize fuzz integration engine browser bench lock audit proto docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -86,7 +86,7 @@ fuzz: setup ## Random modules against torch: make fuzz ARGS="--seed 1 --count 10
 	$(BIN)/python scripts/fuzz.py $(ARGS)
 
 integration: setup ## Real daemon, broker, database and boxes as processes; hostile clients for a minute.
-	RDUKIT_TEST_HOSTILE_S=$${RDUKIT_TEST_HOSTILE_S:-60} $(BIN)/pytest -q tests/integration $(ARGS)
+	RDUKIT_TEST_HOSTILE_S=$${RDUKIT_TEST_HOSTILE_S:-60} RDUKIT_TEST_MUTATIONS=$${RDUKIT_TEST_MUTATIONS:-10000} $(BIN)/pytest -q tests/integration tests/security $(ARGS)
 
 engine: setup ## Images, compose, chart in a container engine; starts one if it may (root, dockerd installed).
 	@scripts/engine/tools
@@ -97,6 +97,13 @@ browser: setup ## The console in a real browser.
 
 bench: setup ## Benchmarks: one JSON line per question, ratios within one run.
 	@for file in benchmarks/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
+
+lock: setup ## requirements.lock anew from pyproject.toml; ARGS=--upgrade takes the newest versions.
+	$(BIN)/python scripts/lock.py $(ARGS)
+
+audit: setup ## Known vulnerabilities of what requirements.lock pins; says so where their database cannot be reached.
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip --quiet --disable-pip-version-check install '.[audit]'
+	@$(BIN)/python scripts/audit.py $(ARGS)
 
 proto: setup ## Regenerate the gRPC code from the .proto files.
 	$(BIN)/python -m grpc_tools.protoc -I core --python_out=core --pyi_out=core --grpc_python_out=core $(PROTO)/*.proto

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import IO, NoReturn
 
-HALVES = [["tests/unit", "tests/conformance", "tests/engine"], ["tests/integration", "tests/browser"]]
+HALVES = [["tests/unit", "tests/conformance", "tests/engine"], ["tests/integration", "tests/security", "tests/browser"]]
 PYTEST = [str(Path(sys.executable).with_name("pytest")), "-q"]
 #: What pytest counts, in the order in which it is told here.
 COUNTED = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "error")

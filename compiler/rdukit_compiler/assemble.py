@@ -88,6 +88,8 @@ class _GraphAssembler:
         #: Section plan → parameters whose gradients it adds to those.
         self._added: dict[str, tuple[str, ...]] = {}
         self._scheduled: list[int] = []
+        #: Names of sections of the graphs before this one: what is saved for backward must not share their symbols.
+        self._taken = {section.name for section in assembly.sections}
         #: What each name of this graph stands for.
         self._kinds: dict[str, SymbolKind] = {}
 
@@ -210,7 +212,8 @@ class _GraphAssembler:
         return self._totals[name] if name in self._added[plan] else f"{name}__grad_from_{plan}"
 
     def _saved_symbol(self, plan: str, index: int) -> str:
-        return f"{plan}__saved_{index}"
+        owner = f"{self._graph.name}__{plan}" if plan in self._taken else plan
+        return f"{owner}__saved_{index}"
 
     def _backward_bindings(self, plan: str, kernels: SectionKernels) -> tuple[str, ...]:
         saved = [s.value if s.value is not None else self._saved_symbol(plan, s.index) for s in kernels.saved]

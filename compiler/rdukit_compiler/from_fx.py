@@ -30,7 +30,15 @@ from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.overwrites import Aliases, functional_form, keeps_dtype, overwritten_argument, shares_memory
 from rdukit_compiler.supported import REFUSED
 from rdukit_compiler.update_order import move_copies, reads_after
-from rdukit_compiler.views import Emit, asks_for_places, look_up_places, scatter_places, show_again, shown_places
+from rdukit_compiler.views import (
+    Emit,
+    asks_for_places,
+    check_scattered,
+    look_up_places,
+    scatter_places,
+    show_again,
+    shown_places,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +55,10 @@ _DROPPED: Final = frozenset({
 
 _DETACH: Final = "aten.detach.default"
 #: Operators beside dropouts that may give the tensor itself, with its gradient, also while gradients are off.
-_IDENTITIES: Final = frozenset({"to", "type_as", "contiguous", "positive"})
+_IDENTITIES: Final = frozenset(
+    "to type_as contiguous positive flatten sum_to_size real conj conj_physical resolve_conj resolve_neg atleast_1d "
+    "atleast_2d atleast_3d adjoint to_dense dequantize".split()
+)
 _BROADCAST: Final = "aten.broadcast_tensors.default"
 
 #: Labels of an operator that keeps its declared precision, and of most others.
@@ -243,6 +254,7 @@ class _Converter:
             value, source = (self._named(n) for n in node.args[:2])
             self._aliases.define(node, scatter_places(node, value, source, self._emitting(node)))
             return
+        check_scattered(node)
         args = tuple(encode(a, self._name_of_value) for a in node.args)
         kwargs = {k: encode(v, self._name_of_value) for k, v in node.kwargs.items()}
         if (mutated := self._mutated(node)) is not None:

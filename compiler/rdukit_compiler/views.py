@@ -46,6 +46,8 @@ class Call(NamedTuple):
         return self.op.split(".")[1]
 
 
+#: Operators that return their operand with a part replaced.
+_SCATTERS: Final = frozenset({"select_scatter", "slice_scatter", "diagonal_scatter"})
 #: Operators whose result is new memory in the order of the axes.
 _PRODUCTS: Final = frozenset({"linear", "mm", "addmm", "bmm", "baddbmm"})
 _NO_SCATTER_GRADIENT: Final = (
@@ -194,6 +196,27 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
         )
     made = _from_memory_order(base, _placed(flat, _numel(base), layout, source, emit), emit)
     return emit(CUSTOM_FUNCTION, [[Ref(made)], [Ref(value), Ref(source)], [], "", _NO_SCATTER_GRADIENT])
+
+
+def check_scattered(node: fx.Node) -> None:
+    """Refuse to replace a part of a tensor that has several elements in one place, as ``unfold`` gives.
+
+    Torch's ``select_scatter``, ``slice_scatter`` and ``diagonal_scatter`` copy such a tensor place by place, and so
+    overwrite elements that are not of the part (torch 2.13). An expanded tensor they copy element by element.
+
+    Raises:
+        UnsupportedOperator: the operand is such a tensor.
+    """
+    base = node.args[0] if node.args else None
+    if word_of(node) not in _SCATTERS or not isinstance(base, fx.Node):
+        return
+    lies = base.meta["val"]
+    is_expanded = any(size > 1 and not stride for size, stride in zip(lies.shape, lies.stride(), strict=True))
+    if not is_expanded and _overlaps(Layout(tuple(lies.shape), lies.stride(), 0)):
+        raise UnsupportedOperator(
+            f"{word_of(node)} replaces a part of {base.name!r}, which has several elements in one place of its memory: "
+            "torch would overwrite elements beside that part; use contiguous() first"
+        )
 
 
 def _call_of(view: fx.Node, base: fx.Node) -> Call | None:

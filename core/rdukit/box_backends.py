@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.fence.spec import FenceLimits, Way
 
 #: Where each backend's class is.
 BACKENDS: Final[Mapping[str, str]] = {
@@ -46,6 +47,22 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class BoxFence:
+    """The fence of a box, where the backend puts up one (processes; a container is one)."""
+
+    #: Who puts it up: what ``rdukit.fence.probe.what_holds`` said.
+    way: Way
+    #: Whose boxes may trust what it compiles: ``tenant:<id>``.
+    owner: str
+    #: Its home folder, and of all boxes of this owner: caches and their key. It writes there.
+    home: Path
+    #: Its user and group; only root can choose.
+    uid: int | None = None
+    #: Beside those of the spec.
+    limits: FenceLimits = field(default_factory=FenceLimits)
+
+
+@dataclass(frozen=True, slots=True)
 class BoxSpec:
     """Which box to run, where it may write, and what else it may read."""
 
@@ -68,10 +85,15 @@ class BoxSpec:
     descriptors: Sequence[int] = ()
     #: Folders that it may write besides its own; the same paths inside as outside.
     outputs: Sequence[Path] = ()
-    #: UNIX sockets that it may connect to; the same paths inside as outside.
+    #: UNIX sockets that it may connect to, each alone in its folder; the same paths inside as outside. A container is
+    #: given the folder: whoever listens there makes the socket anew when it is restarted.
     sockets: Sequence[Path] = ()
     #: Folder with the box's YAML and code, among ``mounts``: it does not come with rdukit.
     folder: Path | None = None
+    #: Its wires are UNIX sockets in ``state``, made private, rather than ports, and a container has no network then.
+    has_sockets: bool = False
+    #: Without one it runs as the process that starts it does. With one it is to have sockets.
+    fence: BoxFence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +123,8 @@ class BoxEnd(StrEnum):
     KILLED = "killed"
     #: It ran, but was not ready in its time.
     LATE = "late"
+    #: By its fence: it filled more of the disk than it may.
+    DISK_FULL = "disk-full"
 
 
 def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
@@ -143,7 +167,7 @@ class RunningBox(Protocol):
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` of the gRPC wire."""
+        """``host:port`` or ``unix:path`` of the gRPC wire."""
         ...
 
     @property

@@ -13,6 +13,7 @@ import click
 from rdukit import __version__
 from rdukit.command_groups import ExtensibleGroup
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.home import mend_home
 from rdukit.logs import configure_logging
 from rdukit.system_errors import find_system_error
 
@@ -33,14 +34,17 @@ class CommandGroup(ExtensibleGroup):
 #: One line per sub-command for ``rdukit --help``; a test compares it with the commands' own help.
 SUMMARIES = {
     "artifact": "List, show, fetch and add artifacts of the platform.",
+    "audit": "List who was let do what, and who was refused.",
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
     "demo": "Run the whole road once on real digits, and stop.",
+    "doctor": "Check that this installation is as the manual says, and say what to do where it is not.",
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
     "tenant": "Create tenants and API tokens.",
+    "token": "List, make, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
     "zoo": "List models and print their programs' paths.",
 }
@@ -57,6 +61,7 @@ def cli(log_level: str | None) -> None:
     Example: rdukit demo
     """
     configure_logging(log_level)
+    mend_home()
 
 
 def main() -> None:

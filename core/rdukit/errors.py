@@ -91,6 +91,18 @@ class BackendUnavailable(Unavailable):
     code = "backend-unavailable"
 
 
+class NotFenced(RdukitError):
+    """There is more than one tenant, and what runs for them cannot be kept apart on this machine."""
+
+    code, exit_status, http_status, grpc_status = "not-fenced", 5, 409, "FAILED_PRECONDITION"
+
+
+class OutputRefused(RdukitError):
+    """What a box leaves as its output is not files and folders alone, or is more than it may be."""
+
+    code, exit_status, http_status, grpc_status = "output-refused", 4, 422, "FAILED_PRECONDITION"
+
+
 class Overloaded(RdukitError):
     """More work waits than is allowed; send less, or again later."""
 
@@ -226,6 +238,12 @@ class PefCorrupt(PefError):
     code = "pef-corrupt"
 
 
+class PefNotAllowed(PefError):
+    """The PEF names an operator that no PEF, or none that was not compiled by this installation, may run."""
+
+    code = "pef-not-allowed"
+
+
 class PefVersionMismatch(PefError):
     """The PEF was written in a format version that this runtime cannot read."""
 
@@ -356,12 +374,13 @@ class ShapeMismatch(InvalidArgument):
 
 
 def all_error_classes() -> Mapping[str, type[RdukitError]]:
-    """Every error class by its code, the root included."""
+    """Every error class by its code, the root included; those that have their parent's code are their parent's kind."""
     found: dict[str, type[RdukitError]] = {}
     pending: list[type[RdukitError]] = [RdukitError]
     while pending:
         cls = pending.pop()
-        found[cls.code] = cls
+        if "code" in cls.__dict__:
+            found[cls.code] = cls
         pending.extend(cls.__subclasses__())
     return found
 

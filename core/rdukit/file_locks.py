@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rdukit.home import make_folder
+
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at a lock that another holds.
@@ -27,7 +29,7 @@ def sole_lock(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
     Raises:
         OSError: the file cannot be made.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     end = time.monotonic() + wait_s
     while (descriptor := _find_sole(path)) is None:
         if time.monotonic() >= end:

@@ -1,13 +1,16 @@
 """Writing files so that a crash at any point leaves the old file or the new one, never a half."""
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from rdukit.home import make_folder
 from rdukit.strict_json import as_words
 
 
@@ -23,7 +26,7 @@ def write_reports(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files that can be made again, by path relative to ``folder``: whole or not at all, but not flushed."""
     for name, data in files.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         try:
             temporary.write_bytes(data)
@@ -35,7 +38,7 @@ def write_reports(folder: Path, files: Mapping[str, bytes]) -> None:
 @contextmanager
 def atomic_target(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path``; what the block wrote there becomes ``path`` when it ends without error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     try:
         yield temporary
@@ -58,6 +61,56 @@ def atomic_target(path: Path) -> Iterator[Path]:
 def write_json_atomic(path: Path, value: object, mode: int = 0o644) -> None:
     """``write_atomic`` of indented JSON, with words for floats that it lacks."""
     write_atomic(path, json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n", mode)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all in it, however it is nested, named or protected; links are not followed.
+
+    What cannot be removed stays, without an error: it is looked at again by whoever cleans up.
+    """
+    with contextlib.suppress(OSError):
+        if folder.is_symlink() or not folder.is_dir():
+            folder.unlink()
+            return
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        top = os.open(folder, flags)
+        try:
+            # Each folder is first brought to the top: then no path is long, and nothing is recursive.
+            waiting, count = [""], 0
+            while waiting:
+                name = waiting.pop()
+                with contextlib.suppress(OSError):
+                    if name:
+                        os.chmod(name, 0o700, dir_fd=top)
+                    here = os.open(name or ".", flags, dir_fd=top)
+                    try:
+                        for entry, is_folder in _entries_of(here):
+                            if not is_folder:
+                                _quietly(partial(os.unlink, entry, dir_fd=here))
+                                continue
+                            count += 1
+                            moved = f".gone-{os.getpid()}-{count}"
+                            _quietly(partial(os.chmod, entry, 0o700, dir_fd=here))
+                            os.rename(entry, moved, src_dir_fd=here, dst_dir_fd=top)
+                            waiting.append(moved)
+                    finally:
+                        os.close(here)
+                    # Those within it are beside it now.
+                    if name:
+                        os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+        folder.rmdir()
+
+
+def _entries_of(folder: int) -> list[tuple[str, bool]]:
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    with contextlib.suppress(OSError):
+        act()
 
 
 def sha256_of(data: bytes) -> str:

@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
+from rdukit.home import make_folder
 from rdukit.settings import LOG_LEVEL, resolve
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -17,7 +18,7 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
         handler.close()
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         handlers.append(logging.FileHandler(file))
     for handler in handlers:
         handler.setFormatter(logging.Formatter(FORMAT))

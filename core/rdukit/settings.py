@@ -5,7 +5,7 @@ use; nothing is read at import, and nothing else reads the environment.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -63,7 +63,17 @@ SND_REATTACH_S: Final = Setting(
     float,
 )
 
-CORE_SETTINGS: Final = (HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_REATTACH_S)
+TLS_CA: Final = Setting(
+    "tls.ca", "", "File with the authority of the certificates of gateway, boxes and SNML; default: the system's.", str,
+)  # fmt: skip
+TLS_CERTIFICATE: Final = Setting(
+    "tls.certificate", "", "File with the certificate that callers show to servers that ask for one.", str
+)
+TLS_KEY: Final = Setting("tls.key", "", "File with the key of `tls.certificate`.", str)
+
+CORE_SETTINGS: Final = (
+    HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE, TLS_KEY,
+)  # fmt: skip
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:
@@ -90,6 +100,23 @@ def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str
 def home_folder(environ: Mapping[str, str] | None = None) -> Path:
     """``$RDUKIT_HOME`` as a path; it need not exist."""
     return Path(resolve(HOME, environ=environ)).expanduser().absolute()
+
+
+def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of these names that are set, or whose setting the settings file has: what another process needs
+    that sees neither."""
+    env = os.environ if environ is None else environ
+    in_file = dict(_flatten("RDUKIT", _file_values(env)))
+    found = {name: env.get(name, in_file.get(name)) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _flatten(prefix: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flatten(f"{prefix}_{name}".upper(), inner)
+    elif value is not None:
+        yield prefix, str(value)
 
 
 def _file_values(env: Mapping[str, str]) -> object:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.closable import Closable
-from rdukit.errors import Unavailable, error_from_body
+from rdukit.errors import InvalidArgument, Unavailable, error_from_body
 from rdukit.settings import home_folder
+from rdukit.unix_sockets import SocketPath
 
 PROTOCOL_VERSION: Final = 1
 _MAX_LINE: Final = 1 << 20
@@ -61,17 +62,19 @@ class SndClient(Closable):
         seconds, rest = divmod(max(timeout_s, 0.001), 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
         try:
-            self._socket.connect(str(path))
+            with SocketPath(path) as short:
+                self._socket.connect(short.text)
             self._socket.settimeout(timeout_s)
-        except OSError as cause:
+        except (OSError, InvalidArgument) as cause:
             self._socket.close()
             if isinstance(cause, PermissionError):
                 raise Unavailable(
                     f"this user may not connect to the node daemon at {path}; run as its user, or start it with "
                     "RDUKIT_SND_SOCKET_MODE=666"
                 ) from cause
+            reason = getattr(cause, "strerror", None) or cause
             raise Unavailable(
-                f"no node daemon answers at {path} ({cause.strerror or cause}); start one with: rdukit node start"
+                f"no node daemon answers at {path} ({reason}); start one with: rdukit node start"
             ) from cause
 
     def call(self, op: str, **arguments: object) -> dict[str, Any]:
@@ -138,6 +141,20 @@ class SndClient(Closable):
         """Hold an existing lease on this connection too. Returns the lease."""
         lease: dict[str, Any] = self.call("attach", lease=lease_id, token=token)["lease"]
         return lease
+
+    def own_socket(self, lease_id: str, mode: str = "600") -> Path:
+        """The path of a socket on which only this lease can be used; its folder has nothing else.
+
+        Args:
+            mode: of the socket, ``600``, ``660`` or ``666``; for callers who are not the daemon's user it is ``666``.
+        Raises:
+            Unavailable: the daemon is of an earlier version that has none.
+        """
+        if "socket" not in self.call("hello").get("features", ()):
+            raise Unavailable(
+                f"the node daemon at {self.path} gives leases no sockets of their own; update and restart it"
+            )
+        return Path(self.call("socket", lease=lease_id, mode=mode)["socket"])
 
     def release(self, lease_id: str) -> None:
         """End a lease now, for all its holders."""

@@ -36,6 +36,11 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 @click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
 @click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option(
+    "--socket-folder",
+    type=click.Path(path_type=Path),
+    help="Folder to listen in, at rest.sock and grpc.sock, instead of at ports; it is made private.",
+)
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for outputs and logs [default: in the home].")
 @click.option(
     "--mount", "mounts", multiple=True, type=click.Path(path_type=Path), help="Folder that requests may name."
@@ -49,6 +54,7 @@ def run(
     rest_port: int,
     grpc_port: int,
     host: str,
+    socket_folder: Path | None,
     state: Path | None,
     mounts: Sequence[Path],
     pef: str | None,
@@ -72,4 +78,7 @@ def run(
                 click.echo(f"kernels: {kernels}", err=True)
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
 
-    serve(ServeOptions(file, folder, mounts, host, rest_port, grpc_port, announce, parent, pef, checkpoint, tell))
+    options = ServeOptions(
+        file, folder, mounts, host, rest_port, grpc_port, socket_folder, announce, parent, pef, checkpoint, tell
+    )
+    serve(options)

@@ -10,6 +10,8 @@ import httpx
 from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable, error_from_body
 from rdukit.settings import resolve
+from rdukit.tls import verify_of
+from rdukit.unix_sockets import SocketPath, parse_rest_address
 from rdukit_modelbox.settings import TOKEN
 from rdukit_modelbox.sse import read_events
 
@@ -32,14 +34,22 @@ class BoxClient(Closable):
             InvalidArgument: ``url`` is none.
         """
         self.url = url.rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
-            raise InvalidArgument(f"{url!r} is not the address of a box; legal: http://HOST:PORT")
+        where = parse_rest_address(url)
         token = resolve(TOKEN, token)
         if not (token.isascii() and token.isprintable()):
             raise InvalidArgument("the box's token is not legal; legal: printable ASCII")
         self._has_token = bool(token)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, headers=headers)
+        self._socket = None if where.path is None else SocketPath(where.path)
+        transport = None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text)
+        self._http = httpx.Client(
+            base_url=where.base_url,
+            transport=transport,
+            timeout=timeout_s,
+            trust_env=False,
+            headers=headers,
+            verify=verify_of(where.base_url),
+        )
 
     def describe(self) -> dict[str, Any]:
         """Verbs, parameters and legal values."""
@@ -143,6 +153,8 @@ class BoxClient(Closable):
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        if self._socket is not None:
+            self._socket.close()
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
         path = f"/v1/operations/{operation_id}/events"

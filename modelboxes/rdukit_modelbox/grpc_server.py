@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
+from rdukit.tls import TlsFiles
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.grpc_health import BoxHealth
 from rdukit_modelbox.grpc_messages import (
@@ -39,6 +40,10 @@ logger = logging.getLogger(__name__)
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ModelBox"].full_name
 #: Rows of 4096 requests of 784 floats fit.
 MAX_MESSAGE_BYTES: Final = 64 << 20
+MAX_METADATA_BYTES: Final = 32 << 10
+#: Calls at once of one connection, and connections.
+MAX_STREAMS: Final = 512
+MAX_CONNECTIONS: Final = 1024
 #: Requests of one ``InferStream`` that are worked on side by side, so that they can share a batch.
 STREAM_AT_ONCE: Final = 64
 #: The released name of reflection; its messages are those of v1alpha, byte for byte.
@@ -156,10 +161,21 @@ def add_reflection(names: Sequence[str], server: Any) -> None:
         server.add_generic_rpc_handlers((handler,))
 
 
+def credentials_of(tls: TlsFiles) -> Any:
+    """What a gRPC server shows, and whether it asks callers for the same."""
+    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    ca = None if tls.ca is None else tls.ca.read_bytes()
+    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+
 async def start_grpc(
-    service: BoxService, host: str, port: int, more: Sequence[AddService] = (), access: Access | None = None
+    service: BoxService,
+    address: str,
+    more: Sequence[AddService] = (),
+    access: Access | None = None,
+    tls: TlsFiles | None = None,
 ) -> tuple[Any, int]:
-    """Start serving, with ``more`` services; returns the server and the port it got.
+    """Start serving at ``HOST:PORT`` or ``unix:PATH``, with ``more`` services; returns the server and the port it got.
 
     Every service but health is guarded by ``access``.
     """
@@ -167,6 +183,13 @@ async def start_grpc(
         options=[
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+            ("grpc.server_handshake_timeout_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.max_ping_strikes", 3),
             ("grpc.so_reuseport", 0),
         ],
     )
@@ -174,6 +197,6 @@ async def start_grpc(
     names = [add_model_box(service, guarded), *(add(guarded) for add in more)]
     names.append(add_health(service, names, server))
     add_reflection(names, guarded)
-    bound = server.add_insecure_port(f"{host}:{port}")
+    bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials_of(tls))
     await server.start()
     return server, bound

@@ -7,11 +7,10 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 # Children are started by fork and exec, which gRPC's own handlers for a bare fork only disturb; before grpc's import.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -23,13 +22,25 @@ import uvloop
 
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_json_atomic
+from rdukit.http_limits import HostRule
 from rdukit.lifeline import signal_on_parent_death
 from rdukit.settings import resolve
+from rdukit.tls import find_server_files, make_server_context
+from rdukit.unix_sockets import (
+    GRPC_SOCKET,
+    REST_SOCKET,
+    SocketPath,
+    is_listening,
+    listen_at,
+    make_private,
+    rest_address,
+)
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.access_log import AccessLog
 from rdukit_modelbox.serving.settings import ACCESS_LOG, CHECKPOINT, PEF, TOKENS
+from rdukit_modelbox.settings import HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY
 
 if TYPE_CHECKING:
     import grpc
@@ -49,6 +60,8 @@ class ServeOptions:
     host: str = "127.0.0.1"
     rest_port: int = 0
     grpc_port: int = 0
+    #: Listen at ``rest.sock`` and ``grpc.sock`` in this folder, made private, rather than at ports.
+    socket_folder: Path | None = None
     announce: Path | None = None
     #: Process to end with; None: the one that started this one. 0: none.
     parent: int | None = None
@@ -63,7 +76,7 @@ def serve(options: ServeOptions) -> None:
     """Serve until told to stop.
 
     Raises:
-        InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port is taken.
+        InvalidArgument: the box's YAML is wrong, a mount is not a folder, or a port or socket is taken.
         RdukitError: the model that it was told to serve cannot be loaded.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -118,47 +131,64 @@ class _Wires:
     grpc: "grpc.aio.Server"
     rest_url: str
     grpc_address: str
+    #: Keeps the folder of the gRPC socket open.
+    held: ExitStack
 
     @classmethod
     async def start(cls, options: ServeOptions, service: BoxService, access: Access, access_log: AccessLog) -> "_Wires":
         """Listen and answer.
 
         Raises:
-            InvalidArgument: a port is taken.
+            InvalidArgument: a port or socket is taken.
         """
         from rdukit_modelbox.grpc_server import start_grpc
-        from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
+        from rdukit_modelbox.rest.http_protocol import make_protocol
         from rdukit_modelbox.wires import make_box_app, more_services
 
-        listener = _listen(options.host, options.rest_port)
-        rest_port = listener.getsockname()[1]
+        held = ExitStack()
+        tls = None
+        if options.socket_folder is None:  # who reaches a socket is on this machine
+            tls = find_server_files(resolve(TLS_CERTIFICATE), resolve(TLS_KEY), resolve(TLS_CA), "box")
+        listener, rest_url, grpc_bound, grpc_name = _bind(options, held)
         try:
             grpc_server, grpc_port = await start_grpc(
-                service, options.host, options.grpc_port, more_services(service, access_log), access
+                service, grpc_bound, more_services(service, access_log), access, tls
             )
         except RuntimeError as cause:
             listener.close()
+            held.close()
             raise InvalidArgument(
-                f"gRPC port {options.grpc_port} cannot be bound ({cause}); pass another one, or 0"
+                f"gRPC cannot listen at {grpc_name} ({cause}); pass another place, or port 0"
             ) from cause
+        grpc_address = grpc_name
+        if options.socket_folder is None:
+            grpc_address = f"{options.host}:{grpc_port}"
+        else:
+            (options.socket_folder / GRPC_SOCKET).chmod(0o600)
         app = make_box_app(service, access, access_log)
-        protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=app.lane))
+        # No page in a browser reaches a socket, and none knows a token.
+        is_guarded = options.socket_folder is not None or not access.is_open
+        hosts = None if is_guarded else HostRule(options.host, resolve(HOSTS).split(","))
         config = uvicorn.Config(
-            app, loop="uvloop", http=protocol, ws="none", lifespan="off", log_config=None,
+            app, loop="uvloop", http=make_protocol(app.lane, hosts=hosts), ws="none", lifespan="off", log_config=None,
             access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
         )  # fmt: skip
+        if tls is not None:
+            config.load()
+            config.ssl = make_server_context(tls)
+            rest_url = rest_url.replace("http://", "https://", 1)
         rest = _Server(config)
         serving = asyncio.create_task(rest.serve(sockets=[listener]))
         while not rest.started and not serving.done():
             await asyncio.sleep(0.005)
-        host = options.host
-        return cls(app, rest, serving, grpc_server, f"http://{host}:{rest_port}", f"{host}:{grpc_port}")
+        return cls(app, rest, serving, grpc_server, rest_url, grpc_address, held)
 
     async def stop(self, grace_s: float) -> None:
         """Take nothing more; calls under way over gRPC have ``grace_s`` to end."""
         self.rest.should_exit = True
         await self.grpc.stop(grace=grace_s)
         await self.serving
+        self.held.close()
 
 
 async def _load(service: BoxService, options: ServeOptions) -> None:
@@ -197,6 +227,22 @@ def _stop_on_signals(stop: asyncio.Event, parent: int) -> None:
     loop.add_signal_handler(signal.SIGHUP, look_at_parent)
     signal_on_parent_death(signal.SIGHUP)
     look_at_parent()
+
+
+def _bind(options: ServeOptions, held: ExitStack) -> tuple[socket.socket, str, str, str]:
+    """The REST listener and its address, and the gRPC wire's address, as it is bound and as callers know it."""
+    folder = options.socket_folder
+    if folder is None:
+        listener, grpc = _listen(options.host, options.rest_port), f"{options.host}:{options.grpc_port}"
+        return listener, f"http://{options.host}:{listener.getsockname()[1]}", grpc, grpc
+    make_private(folder)
+    rest_path, grpc_path = (folder.absolute() / name for name in (REST_SOCKET, GRPC_SOCKET))
+    listener = listen_at(rest_path)
+    held.callback(rest_path.unlink, missing_ok=True)
+    short = held.enter_context(SocketPath(grpc_path))
+    if is_listening(short.text):
+        raise InvalidArgument(f"somebody listens at {grpc_path} already; pass another folder")
+    return listener, rest_address(rest_path), f"unix:{short.text}", f"unix:{grpc_path}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

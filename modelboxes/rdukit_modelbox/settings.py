@@ -27,6 +27,30 @@ MAX_BODY_BYTES: Final = Setting(
 MAX_HEADER_BYTES: Final = Setting(
     "box.max_header_bytes", 32 << 10, "Longest request line and headers; longer ones get 431.", int
 )
+MAX_CONNECTIONS: Final = Setting(
+    "box.max_connections", 4096,
+    "Connections at once over REST; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
+)  # fmt: skip
+ADDRESS_CONNECTIONS: Final = Setting(
+    "box.address_connections", 1024,
+    "Connections at once of one address; beyond, those of it that ask nothing are closed.", int,
+)  # fmt: skip
+SILENCE_S: Final = Setting(
+    "box.silence_s", 60.0,
+    "Seconds without a byte of a request's body, for all of its headers, or without reading, that end a connection.",
+    float,
+)  # fmt: skip
+HOSTS: Final = Setting(
+    "box.hosts", "",
+    "Names with commas that a box without tokens answers to besides loopback names and its address; *: all.", str,
+)  # fmt: skip
+TLS_CERTIFICATE: Final = Setting(
+    "box.tls_certificate", "", "File with the certificate of REST and gRPC; empty: they speak plainly.", str
+)
+TLS_KEY: Final = Setting("box.tls_key", "", "File with the key of `box.tls_certificate`.", str)
+TLS_CA: Final = Setting(
+    "box.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
+)
 WEBHOOK_SECRET: Final = Setting(
     "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); without one they are not.", str
 )
@@ -54,6 +78,7 @@ TOKEN: Final = Setting(
 MODELBOX_SETTINGS: Final = (
     REGISTRY_CONFIG, TOKEN,
     CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS, MAX_OPERATIONS,
-    STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS, WEBHOOK_BACKOFF_S,
-    WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
+    STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS,
+    ADDRESS_CONNECTIONS, SILENCE_S, HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
+    WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.file_locks import sole_lock
+from rdukit.home import make_folder
 from rdukit_modelbox.mounts import Mounts
 
 #: Seconds to wait for another box to let go of the folder: one that was killed may still be ending.
@@ -26,7 +27,7 @@ class StateFolder:
             InvalidArgument: it cannot be made.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as cause:
             raise InvalidArgument(
                 f"the state folder {folder} cannot be made: {cause.strerror}; pass another --state"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from rdukit.clock import Clock, SystemClock
 from rdukit_platform.artifacts.store import Store
+from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.catalog import Catalog
 from rdukit_platform.db.engine import Database
@@ -21,16 +22,19 @@ class Platform:
     catalog: Catalog
     waker: Waker
     clock: Clock
+    audit: AuditWriter
     followers: Followers = field(default_factory=Followers)
 
 
 def open_platform(home: Home) -> Platform:
     """Open the parts that the settings name; nothing is started."""
+    database, clock = Database.of_home(home), SystemClock()
     return Platform(
         home=home,
-        database=Database.of_home(home),
+        database=database,
         store=Store(home.artifacts),
         catalog=Catalog(),
         waker=Waker(home.broker_url()),
-        clock=SystemClock(),
+        clock=clock,
+        audit=AuditWriter(database, clock),
     )

@@ -15,16 +15,24 @@ logger = logging.getLogger(__name__)
 #: Seconds without a beat after which a service is taken as gone, and after which its row is removed.
 GONE_S = 10.0
 FORGET_S = 3600.0
+#: How a worker's ``walls`` begin where nothing is round the boxes of its jobs.
+UNFENCED = "nothing"
 
 
-def beat_service(session: Session, service_id: str, kind: str, slots: int, now: float) -> None:
-    """Say that a service is up."""
+def beat_service(session: Session, service_id: str, kind: str, slots: int, now: float, walls: str = "") -> None:
+    """Say that a service is up. ``walls``: of a worker, what is round the boxes of its jobs."""
     row = session.get(ServiceRow, service_id)
     if row is None:
-        session.add(ServiceRow(id=service_id, kind=kind, slots=slots, started_at=now, beat_at=now))
+        session.add(ServiceRow(id=service_id, kind=kind, slots=slots, walls=walls, started_at=now, beat_at=now))
         session.execute(delete(ServiceRow).where(ServiceRow.beat_at < now - FORGET_S))
     else:
         row.beat_at, row.slots = now, slots
+
+
+def workers_have_walls(session: Session) -> bool:
+    """There are workers, and each has something round the boxes of its jobs; one that was killed counts for a while."""
+    told = session.scalars(select(ServiceRow.walls).where(ServiceRow.kind == "worker")).all()
+    return bool(told) and not any(walls.partition(": ")[0] in {UNFENCED, ""} for walls in told)
 
 
 def end_service(database: Database, service_id: str) -> None:

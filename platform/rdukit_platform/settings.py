@@ -1,24 +1,37 @@
 """The platform's settings and where its state lies."""
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.home import PRIVATE, close_contents, private_home
 from rdukit.settings import Setting, home_folder, parse_bool, resolve
+
+logger = logging.getLogger(__name__)
 
 #: Longest UNIX socket path that every system takes.
 MAX_SOCKET_PATH: Final = 100
 
 DATABASE_URL: Final = Setting("database.url", "", "SQLAlchemy URL; default: SQLite in the home folder.", str)
 BROKER_URL: Final = Setting("broker.url", "", "Celery broker; default: the Valkey that rdukit up starts.", str)
+BROKER_PASSWORD_FILE: Final = Setting(
+    "broker.password_file", "",
+    "File with the broker's password, for a broker.url without one; whoever starts both makes it.", str,
+)  # fmt: skip
 SND_SOCKET: Final = Setting(
     "snd.socket", "", "Socket of the node daemon; default: run/snd.sock in the home folder.", str
 )
 GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address that the gateway listens on.", str)
 GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0 takes a free one.", int)
+GATEWAY_PROXIES: Final = Setting(
+    "gateway.proxies", "",
+    "Addresses with commas of proxies in front, whose X-Forwarded-For and X-Forwarded-Proto are believed.", str,
+)  # fmt: skip
 MAX_HEADER_BYTES: Final = Setting(
     "gateway.max_header_bytes", 64 << 10, "Longest request line and headers; longer ones get 431.", int
 )
@@ -32,6 +45,17 @@ MAX_CONNECTIONS: Final = Setting(
     "gateway.max_connections", 4096,
     "Connections at once; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
 )  # fmt: skip
+GATEWAY_TLS_CERTIFICATE: Final = Setting(
+    "gateway.tls_certificate", "", "File with the certificate of REST and console; empty: they speak plainly.", str
+)
+GATEWAY_TLS_KEY: Final = Setting("gateway.tls_key", "", "File with the key of `gateway.tls_certificate`.", str)
+GATEWAY_TLS_CA: Final = Setting(
+    "gateway.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
+)
+ADDRESS_CONNECTIONS: Final = Setting(
+    "gateway.address_connections", 1024,
+    "Connections at once of one address, proxies aside; beyond, those of it that ask nothing are closed.", int,
+)  # fmt: skip
 SILENCE_S: Final = Setting(
     "gateway.silence_s", 60.0,
     "Seconds without a byte of a request's body, for all of its headers, or without reading, that end a connection.",
@@ -44,6 +68,20 @@ GATEWAY_URL: Final = Setting(
     "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
 )
 TOKEN: Final = Setting("token", "", "API token of clients; default: the file token in the home folder.", str)
+TOKEN_MAX_DAYS: Final = Setting(
+    "token.max_days",
+    0.0,
+    "Longest life of tokens that are made, which those have that ask for none; 0: no limit.",
+    float,
+)
+TOKEN_GRACE_S: Final = Setting(
+    "token.grace_s", 3600.0, "Seconds that a token stays valid after it was rotated, unless asked otherwise.", float
+)
+AUDIT_DAYS: Final = Setting("audit.keep_days", 400.0, "Days that entries of the audit log are kept.", float)
+AUDIT_ROWS: Final = Setting(
+    "audit.keep_rows", 1_000_000,
+    "Entries of the audit log that are kept; beyond, whoever has the most of them loses its oldest ones.", int,
+)  # fmt: skip
 BOX_COMMAND: Final = Setting(
     "worker.box_command", "", "Command that runs and describes ModelBoxes; default: this Python's rdukit_modelbox.", str
 )
@@ -62,15 +100,31 @@ BOX_PIDS: Final = Setting(
 )
 BOX_ENVIRONMENT: Final = Setting(
     "worker.box_environment",
-    "RDUKIT_LOG_LEVEL,RDUKIT_CHECK,RDUKIT_KERNELS,RDUKIT_ISOLATION_MODE,RDUKIT_ISOLATION_CORES,OMP_NUM_THREADS",
-    "Variables of the worker that a ModelBox that is a container gets too.",
+    "RDUKIT_LOG_LEVEL,RDUKIT_CHECK,RDUKIT_KERNELS,RDUKIT_PRECISION,RDUKIT_ISOLATION_MODE,RDUKIT_ISOLATION_CORES,"
+    "RDUKIT_ENGINE_THREADS,RDUKIT_COMPILE_WORKERS,RDUKIT_NUMERICS_TRAP,RDUKIT_HOST_FALLBACK,OMP_NUM_THREADS",
+    "Variables of the worker that a job's ModelBox gets too, or what the settings file says instead; no others.",
     str,
 )
+FENCE: Final = Setting(
+    "worker.fence", "auto",
+    "Whether jobs' ModelBoxes that are processes are fenced: auto (where it can be had; without it there is one tenant "
+    "at most), required (the worker does not start without), off (one tenant at most).",
+    str, ("auto", "required", "off"),
+)  # fmt: skip
+FENCE_UIDS: Final = Setting(
+    "worker.fence_uids", "1900000000-1900065535",
+    "Users of the machine, first-last: each tenant's ModelBoxes have one of their own, where the worker is root.",
+    str,
+)  # fmt: skip
+BOX_DISK: Final = Setting(
+    "worker.box_disk", 256 << 30,
+    "Bytes that a job's fenced ModelBox, and its output, may have on the disk; 0: no limit.", int,
+)  # fmt: skip
 INSTALL_TENANTS: Final = Setting(
     "catalog.install_tenants",
     "",
     "Tenants whose jobs may run boxes that they installed: names with commas, * for all, - for none; default: all "
-    "where jobs' boxes are containers or there is only one tenant, else none.",
+    "where jobs' boxes are containers or fenced or there is only one tenant, else none.",
     str,
 )
 #: The backend whose boxes are processes of the worker's user.
@@ -103,23 +157,36 @@ UP_NODE: Final = Setting("up.node", True, "Whether rdukit up starts a node daemo
 PLATFORM_SETTINGS: Final = (
     DATABASE_URL,
     BROKER_URL,
+    BROKER_PASSWORD_FILE,
     SND_SOCKET,
     GATEWAY_HOST,
     GATEWAY_PORT,
     GATEWAY_URL,
+    GATEWAY_PROXIES,
     MAX_HEADER_BYTES,
     MAX_BODY_BYTES,
     MAX_UPLOAD_BYTES,
     MAX_CONNECTIONS,
+    ADDRESS_CONNECTIONS,
+    GATEWAY_TLS_CERTIFICATE,
+    GATEWAY_TLS_KEY,
+    GATEWAY_TLS_CA,
     SILENCE_S,
     MAX_STREAMS,
     TOKEN,
+    TOKEN_MAX_DAYS,
+    TOKEN_GRACE_S,
+    AUDIT_DAYS,
+    AUDIT_ROWS,
     BOX_COMMAND,
     BOX_BACKEND,
     BOX_IMAGE,
     BOX_MEMORY,
     BOX_PIDS,
     BOX_ENVIRONMENT,
+    BOX_DISK,
+    FENCE,
+    FENCE_UIDS,
     INSTALL_TENANTS,
     WORKER_SLOTS,
     WORKER_LEASE_S,
@@ -150,6 +217,11 @@ class Home:
     def work(self) -> Path:
         """One folder per job that is not finished."""
         return self.folder / "work"
+
+    @property
+    def tenants(self) -> Path:
+        """One folder per tenant whose jobs are fenced: the home folder of its boxes."""
+        return self.folder / "tenants"
 
     @property
     def installing(self) -> Path:
@@ -189,8 +261,38 @@ class Home:
     def database_url(self) -> str:
         return resolve(DATABASE_URL) or f"sqlite:///{self.folder / 'db.sqlite'}"
 
+    def database_file(self) -> Path | None:
+        """The file of the database, if it is one."""
+        url = self.database_url()
+        return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
     def broker_url(self) -> str:
-        return resolve(BROKER_URL) or f"redis+socket://{self.broker_socket}"
+        """With its password.
+
+        Raises:
+            Unavailable: the password's file is not there.
+        """
+        url, file = resolve(BROKER_URL) or f"redis+socket://{self.broker_socket}", resolve(BROKER_PASSWORD_FILE)
+        if not file:
+            return url
+        try:
+            return with_password(url, Path(file).read_text().strip())
+        except OSError as cause:
+            raise Unavailable(f"{BROKER_PASSWORD_FILE.name}: {file} cannot be read: {cause.strerror}") from cause
+
+
+def with_password(url: str, password: str) -> str:
+    """The broker's URL with a password (pure).
+
+    Raises:
+        InvalidArgument: it names a user or a password already.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark or "@" in rest.partition("/")[0]:
+        raise InvalidArgument(
+            f"{BROKER_URL.name} names a user or has no host; legal beside a file is redis://HOST:PORT/N"
+        )
+    return f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def current_home() -> Home:
@@ -199,10 +301,11 @@ def current_home() -> Home:
 
 
 def checked_home() -> Home:
-    """The home folder, created (0700), its socket paths short enough.
+    """The home folder, made if need be, closed to other users, its socket paths short enough.
 
     Raises:
         InvalidArgument: the path is too long for the sockets inside it.
+        PermissionDenied: it is another user's, or a folder that others use too.
     """
     home = current_home()
     longest = max(len(os.fsencode(path)) for path in (home.broker_socket, home.snd_socket))
@@ -211,8 +314,11 @@ def checked_home() -> Home:
             f"home folder {home.folder} is too long: a socket in it would have {longest} characters, "
             f"legal are {MAX_SOCKET_PATH}; set RDUKIT_HOME to a shorter path"
         )
-    home.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    home.run.mkdir(mode=0o700, exist_ok=True)
+    private_home()
+    for folder in (home.run, home.artifacts, home.work, home.logs):
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
+    for path in close_contents(home.folder):
+        logger.warning("open to other users, closed now path=%s", path)
     return home
 
 

@@ -223,7 +223,7 @@ def _load_kernels(
         return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset(), "asked for"
     if device.type != "cpu":
         return _load_elsewhere(loaded, device), frozenset(), f"they run on {device}"
-    reason = why_not_native(loaded.pef, loaded.natives_trusted) if loaded.natives else None
+    reason = why_not_native(loaded.pef, loaded.is_trusted) if loaded.natives else None
     if reason is not None:
         logger.warning("native kernels not used pef=%s reason=%s; running generated code", loaded.path.name, reason)
     natives = loaded.natives if reason is None else {}
@@ -231,7 +231,7 @@ def _load_kernels(
         digest: (
             load_native(digest, natives[digest], len(graph.inputs), sum(name is not None for name in graph.outputs))
             if digest in natives
-            else build_portable(graph)
+            else build_portable(graph, is_trusted=loaded.is_trusted)
         )
         for digest, graph in loaded.kernels.items()
     }
@@ -247,6 +247,10 @@ def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel
         )  # fmt: skip
     hosted = {section.kernel for section in loaded.pef.sections if section.heuristic == "host"}
     return {
-        digest: run_on_host(build_portable(graph), device) if digest in hosted else build_portable(graph, device)
+        digest: (
+            run_on_host(build_portable(graph, is_trusted=loaded.is_trusted), device)
+            if digest in hosted
+            else build_portable(graph, device, loaded.is_trusted)
+        )
         for digest, graph in loaded.kernels.items()
     }

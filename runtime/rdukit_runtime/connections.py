@@ -65,11 +65,18 @@ class PageGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class SocketGrant:
+    """A socket of a lease's own that the shell has to listen at before the answer goes; the answer has its path."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to one request; with ``grant``, a descriptor of that memory goes with it."""
 
     body: Mapping[str, object]
-    grant: RegionGrant | PageGrant | None = None
+    grant: RegionGrant | PageGrant | SocketGrant | None = None
     #: What it promises must be in the database before it is sent.
     is_durable: bool = False
 
@@ -91,6 +98,8 @@ class Connection:
 
     peer: Peer
     is_admin: bool = False
+    #: The lease whose own socket it came by: it may use that one and do nothing else.
+    bound: LeaseId | None = None
     #: Active leases that this connection holds, and what it reported under each.
     held: dict[LeaseId, Counters] = field(default_factory=dict)
     #: Status pages of leases in ``held``, where it asked for one.

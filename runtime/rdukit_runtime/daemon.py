@@ -24,11 +24,23 @@ from rdukit_runtime.accounting import NodeTotals, Totals
 from rdukit_runtime.administration import Administration
 from rdukit_runtime.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
 from rdukit_runtime.answers import application_row, lease_body, lease_paths, lease_status, tile_rows
-from rdukit_runtime.connections import OK, Answer, Connection, Groups, NoGroups, Page, PageGrant, Peer, RegionGrant, ok
+from rdukit_runtime.connections import (
+    OK,
+    Answer,
+    Connection,
+    Groups,
+    NoGroups,
+    Page,
+    PageGrant,
+    Peer,
+    RegionGrant,
+    SocketGrant,
+    ok,
+)
 from rdukit_runtime.events import EventKind, EventLog
 from rdukit_runtime.faults.machine import FaultMachine
 from rdukit_runtime.kept_leases import KeptLease
-from rdukit_runtime.protocol import FEATURES, PROTOCOL_MINOR, Message, error_body, read_message
+from rdukit_runtime.protocol import FEATURES, LEASE_OPERATIONS, PROTOCOL_MINOR, Message, error_body, read_message
 from rdukit_runtime.states import EndReason, LeaseEvent
 from rdukit_runtime.waiting import Waiting, WaitingLine
 
@@ -40,6 +52,8 @@ _END_EVENTS: Final = {
     EndReason.NODE_STOPPED: EventKind.STOP,
 }
 _NOBODY: Final = Peer()
+#: Processes of one lease whose isolation is remembered, the latest.
+MAX_REPORTS: Final = 64
 
 
 class NodeDaemon:
@@ -79,6 +93,8 @@ class NodeDaemon:
         self._groups: Groups = NoGroups() if groups is None else groups
         #: Connections that hold each active lease; never empty.
         self._holders: Final[dict[LeaseId, set[int]]] = {}
+        #: Modes of the sockets of their own that active leases have.
+        self.lease_sockets: Final[dict[LeaseId, int]] = {}
         #: What holders that left had counted, for each active lease.
         self._former_totals: Final[dict[LeaseId, Totals]] = {}
         #: Who acquired each active lease, and its command line where the client said it.
@@ -100,6 +116,7 @@ class NodeDaemon:
             "attach": self._attach,
             "reattach": self._reattach,
             "keep": self._keep,
+            "socket": self._socket,
             "release": self._release,
             "allocate": self._allocate,
             "free": self._free,
@@ -115,9 +132,9 @@ class NodeDaemon:
 
     # -- what the shell says -----------------------------------------------------------------------------------------
 
-    def connected(self, number: int, peer: Peer = _NOBODY) -> None:
-        """A connection was accepted."""
-        self.connections[number] = Connection(peer, peer.is_admin)
+    def connected(self, number: int, peer: Peer = _NOBODY, lease: LeaseId | None = None) -> None:
+        """A connection was accepted, at the socket of ``lease``'s own if that is given."""
+        self.connections[number] = Connection(peer, peer.is_admin and lease is None, lease)
 
     def handle(self, number: int, line: bytes, now: float) -> Answer | None:
         """Answer one request line of connection ``number``. Never raises: whatever is wrong becomes the answer.
@@ -129,6 +146,7 @@ class NodeDaemon:
             message = read_message(line)
             if number in self._line:
                 raise Conflict("this connection waits for tiles; use another one meanwhile")
+            self._check_bound(number, message)
             answer = self._operations[message.op](number, message, now)
             self._settle(now)
         except RdukitError as error:
@@ -176,8 +194,11 @@ class NodeDaemon:
             if grant.lease in self.failed_leases:  # it happened before this page was there
                 page.interrupt()
 
-    def creation_failed(self, number: int, grant: RegionGrant | PageGrant) -> None:
-        """The shell could not create or send memory that ``handle`` granted: take it back."""
+    def creation_failed(self, number: int, grant: RegionGrant | PageGrant | SocketGrant) -> None:
+        """The shell could not create or send what ``handle`` granted: take it back."""
+        if isinstance(grant, SocketGrant):
+            self.lease_sockets.pop(grant.lease, None)
+            self.lease_changes += 1
         connection = self.connections.get(number)
         if (
             isinstance(grant, RegionGrant)
@@ -217,6 +238,7 @@ class NodeDaemon:
                 tuple(pid for n in sorted(self._holders[lease_id]) if (pid := self.connections[n].pid) is not None),
                 self._former_totals[lease_id], self.lease_totals(lease_id),
                 error_body(self.failed_leases[lease_id]) if lease_id in self.failed_leases else None,
+                self.lease_sockets.get(lease_id),
             )
             for lease_id, lease in self.allocator.leases.items()
             if lease_id in self._last_totals or self.pages_of(lease_id) or self._is_kept(lease_id)
@@ -234,6 +256,8 @@ class NodeDaemon:
         self._former_totals[lease.id], self._last_totals[lease.id] = kept.former, kept.totals
         self._owners[lease.id] = (kept.peer, kept.command)
         self._orphans[lease.id] = until
+        if kept.socket_mode is not None:
+            self.lease_sockets[lease.id] = kept.socket_mode
         if kept.failure is not None:
             self.failed_leases[lease.id] = error_from_body(kept.failure, HwException)
         self.lease_changes += 1
@@ -285,7 +309,9 @@ class NodeDaemon:
         assert orphans == set(self._orphans), "who has no holder waits for one"
         assert set(self._holders) == active, "each active lease has its holders, and no other lease has"
         assert set(self._former_totals) == set(self._owners) == active, "each active lease has its books"
-        assert {*self.failed_leases, *self.isolation} <= active, "what is known of a lease goes with it"
+        assert {*self.failed_leases, *self.isolation, *self.lease_sockets} <= active, (
+            "what is known of a lease goes with it"
+        )
         for lease_id in active:
             assert regions[lease_id] == set(self.allocator.regions[lease_id]), f"{lease_id}: every region has its owner"
         for waiting in self._line.waiting:
@@ -393,6 +419,18 @@ class NodeDaemon:
         self.lease_changes += 1
         return OK
 
+    def _socket(self, number: int, message: Message, now: float) -> Answer:
+        """A socket on which only this lease can be used, for who computes under it; asked for again, it is the same.
+
+        Who is not the daemon's user could not connect to a socket of the daemon's user alone.
+        """
+        connection = self.connections[number]
+        lease = self._held_lease(number, LeaseId(message.text("lease")))
+        if lease.id not in self.lease_sockets:
+            self.lease_sockets[lease.id] = message.number("mode", 0o600) if connection.peer.is_admin else 0o666
+            self.lease_changes += 1
+        return Answer({"ok": True}, SocketGrant(lease.id))
+
     def _release(self, number: int, message: Message, now: float) -> Answer:
         lease_id = LeaseId(message.text("lease"))
         if lease_id in self.allocator.leases:
@@ -439,7 +477,11 @@ class NodeDaemon:
     def _isolation(self, number: int, message: Message, now: float) -> Answer:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         pid = str(self.connections[number].pid or number)
-        self.isolation.setdefault(lease.id, {})[pid] = dict(message.mapping("report"))
+        reports = self.isolation.setdefault(lease.id, {})
+        reports.pop(pid, None)
+        while len(reports) >= MAX_REPORTS:
+            del reports[next(iter(reports))]
+        reports[pid] = dict(message.mapping("report"))
         return OK
 
     # -- looking -----------------------------------------------------------------------------------------------------
@@ -520,6 +562,18 @@ class NodeDaemon:
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
+    def _check_bound(self, number: int, message: Message) -> None:
+        bound = self.connections[number].bound
+        if bound is None:
+            return
+        if message.op not in LEASE_OPERATIONS:
+            raise PermissionDenied(
+                f"{message.op} is not for the socket of lease {bound}; legal: {', '.join(sorted(LEASE_OPERATIONS))}"
+            )
+        asked = message.find_text("lease")
+        if asked is not None and asked != bound:
+            raise PermissionDenied(f"this socket is that of lease {bound}; {asked!r} cannot be used here")
+
     def _is_kept(self, lease_id: LeaseId) -> bool:
         return any(lease_id in self.connections[number].kept for number in self._holders[lease_id])
 
@@ -560,6 +614,7 @@ class NodeDaemon:
         self.lease_changes += 1
         self._orphans.pop(lease_id, None)
         self._last_totals.pop(lease_id, None)
+        self.lease_sockets.pop(lease_id, None)
         ended = self.allocator.end(lease_id, event, now)
         peer, command = self._owners.pop(lease_id)
         self.totals.book(ended.lease.tiles, totals)

@@ -34,6 +34,8 @@ class KeptLease:
     totals: Totals
     #: Body of the error that ended its use, if its hardware failed.
     failure: dict[str, Any] | None = None
+    #: Mode of the socket of its own, if it has one.
+    socket_mode: int | None = None
 
 
 class LeaseFile:
@@ -80,5 +82,5 @@ def _kept(row: dict[str, Any]) -> KeptLease:
             tuple((int(rdu), int(count)) for rdu, count in lease["memory"]), float(lease["granted_at"]),
         ),
         Peer(**row["peer"]), row["command"], tuple(row["pids"]), Totals(**row["former"]), Totals(**row["totals"]),
-        row["failure"],
+        row["failure"], row.get("socket_mode"),
     )  # fmt: skip

@@ -28,6 +28,11 @@ class NodePaths(NamedTuple):
         """Who holds what, for the next daemon: mode 0600."""
         return self.admin_token.with_name("leases.json")
 
+    @property
+    def lease_sockets(self) -> Path:
+        """Sockets of leases' own, each in a folder of its lease's name."""
+        return self.admin_token.with_name("leases")
+
 
 def node_paths(socket: Path | None = None, state: Path | None = None) -> NodePaths:
     """The places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.

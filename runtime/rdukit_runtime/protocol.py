@@ -14,14 +14,18 @@ from rdukit.snd import PROTOCOL_VERSION
 from rdukit_runtime.states import COUNTER_NAMES, Phase
 
 #: Grows when operations, arguments or answers are added; nothing that an earlier one had goes away.
-PROTOCOL_MINOR: Final = 1
+PROTOCOL_MINOR: Final = 2
 #: What this minor version has beyond the first: a client asks ``hello`` before it uses one.
-FEATURES: Final = ("administration", "counters", "faults", "isolation", "keep", "page", "reattach", "wait")
+FEATURES: Final = ("administration", "counters", "faults", "isolation", "keep", "page", "reattach", "socket", "wait")
 #: Longest request line in bytes; the longest are lists of events to inject.
 MAX_REQUEST_BYTES: Final = 256 * 1024
 MAX_INJECTIONS: Final = 1000
 #: Regions that a program may bring along when it attaches again.
 MAX_REGIONS: Final = 1000
+#: Operations over a lease's own socket; each names that lease, but ``hello``.
+LEASE_OPERATIONS: Final = frozenset(
+    {"hello", "attach", "reattach", "keep", "allocate", "free", "report", "page", "interrupt", "isolation"}
+)
 _MAX_SCENARIO: Final = 128 * 1024
 _MAX_TEXT: Final = 256
 _MAX_NUMBER: Final = 2**62
@@ -185,6 +189,12 @@ def _read_injections(value: object) -> list[dict[str, object]]:
     return value
 
 
+def _read_mode(value: object) -> int:
+    if value not in ("600", "660", "666"):
+        raise ValueError
+    return int(str(value), 8)
+
+
 _TEXT: Final = f"printable text of 1 to {_MAX_TEXT} characters"
 _LEASE: Final = Argument(_read_text, _TEXT)
 _OPTIONAL_TEXT: Final = Argument(_read_text, _TEXT, is_required=False)
@@ -217,6 +227,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
         "regions": Argument(_read_regions, f"a list of at most {MAX_REGIONS} of name and bytes"),
     },
     "keep": {"lease": _LEASE},
+    "socket": {"lease": _LEASE, "mode": Argument(_read_mode, "600, 660 or 666, as text", is_required=False)},
     "release": {"lease": _LEASE},
     "allocate": {
         "lease": _LEASE,

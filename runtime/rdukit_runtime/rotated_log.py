@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from rdukit.home import make_folder
 from rdukit_runtime.log_lines import LIBRARY, Level, LogLine, time_text
 
 #: How long to try for the lock, and how long to do without after trying in vain.
@@ -133,7 +134,7 @@ class LogFile:
         try:
             return os.open(self.path, _FLAGS & ~os.O_CREAT)
         except FileNotFoundError:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             descriptor = os.open(self.path, _FLAGS, self._mode)
             if os.fstat(descriptor).st_uid == os.geteuid():
                 os.fchmod(descriptor, self._mode)  # the umask took away what a shared log needs

@@ -27,6 +27,7 @@ from rdukit_runtime.inventory import find_component, serial_number
 from rdukit_runtime.isolation.cgroup import CgroupGuard
 from rdukit_runtime.journal import Journal
 from rdukit_runtime.kept_leases import KeptLease, LeaseFile
+from rdukit_runtime.lease_sockets import LeaseSockets
 from rdukit_runtime.log_files import configure_daemon_log
 from rdukit_runtime.paths import NodePaths, node_paths
 from rdukit_runtime.server import SndServer, listening, new_identity, new_uuid
@@ -76,7 +77,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         daemon, store = _open_daemon(options, paths, clock, guard)
         journal = Journal(daemon, store)
         lease_file = LeaseFile(paths.leases)
-        server = SndServer(daemon, listener, clock, journal, lease_file)
+        server = SndServer(daemon, listener, clock, journal, lease_file, LeaseSockets(paths.lease_sockets))
         server.stop_on_signals()
         if options.with_parent:
             server.stop_with_parent()

@@ -26,10 +26,13 @@ from typing import Final
 
 from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-from rdukit_runtime.connections import Answer, Page, PageGrant, Peer
+from rdukit.home import make_folder
+from rdukit_runtime.allocator import LeaseId
+from rdukit_runtime.connections import Answer, Page, PageGrant, Peer, SocketGrant
 from rdukit_runtime.daemon import NodeDaemon
 from rdukit_runtime.journal import Journal
 from rdukit_runtime.kept_leases import LeaseFile
+from rdukit_runtime.lease_sockets import MAX_CONNECTIONS, LeaseSockets
 from rdukit_runtime.memory import create_region, map_region
 from rdukit_runtime.protocol import MAX_REQUEST_BYTES, error_body
 from rdukit_runtime.status_page import PAGE_BYTES, StatusPage
@@ -55,6 +58,8 @@ class _Peer:
 
     number: int
     socket: socket.socket
+    #: The lease whose own socket it came by.
+    lease: LeaseId | None = None
     inbox: bytearray = field(default_factory=bytearray)
     #: Rest of an answer that the socket did not take yet.
     outbox: bytes = b""
@@ -90,7 +95,7 @@ def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise InvalidArgument(f"socket path {path} is longer than {_MAX_SOCKET_PATH} bytes; use --socket with another")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as cause:
         raise InvalidArgument(f"cannot listen at {path}: {cause}; use --socket with a folder of yours") from cause
@@ -127,14 +132,17 @@ class SndServer:
         clock: Clock,
         journal: Journal | None = None,
         lease_file: LeaseFile | None = None,
+        lease_sockets: LeaseSockets | None = None,
     ) -> None:
         """
         Args:
             journal: writes down what the daemon decides; without one nothing of that outlives the process.
             lease_file: where it is kept who holds what; without one leases end with the process.
+            lease_sockets: leases' own; without them none has one.
         """
         self._lease_file = lease_file
-        self._kept_changes = -1
+        self._lease_sockets = lease_sockets
+        self._kept_changes = self._served_changes = -1
         self.daemon: Final = daemon
         self._journal = journal
         self._listener = listener
@@ -150,7 +158,7 @@ class SndServer:
         self._handles_signals = False
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_connections = max(1, min(_MAX_CONNECTIONS, soft_limit - _SPARE_DESCRIPTORS))
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, None))
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT end ``serve``. Only in the main thread."""
@@ -171,6 +179,9 @@ class SndServer:
     def serve(self) -> str:
         """Serve until stopped; every lease has ended then. Returns why it stopped."""
         try:
+            if self._lease_sockets is not None:
+                self._lease_sockets.clear(self.daemon.lease_sockets)
+                self._serve_leases()
             while self._stop_reason is None:
                 for key, _ in self._selector.select(self._patience(self._now())):
                     callback: Callable[[], None] = key.data
@@ -181,6 +192,7 @@ class SndServer:
                     self.daemon.tick(now)
                 self._send_ready()
                 self._keep_leases()
+                self._serve_leases()
                 if self._journal is not None:
                     self._journal.write(now, must=False)
         finally:
@@ -189,6 +201,8 @@ class SndServer:
             else:
                 self._lease_file.write(self.daemon.kept_leases())
                 self.daemon.leave(self._now())
+            if self._lease_sockets is not None:
+                self._lease_sockets.close(self.daemon.lease_sockets)
             if self._journal is not None:
                 self._journal.close(self._now())
             for peer in list(self._peers.values()):
@@ -219,6 +233,17 @@ class SndServer:
             self._kept_changes = self.daemon.lease_changes
             self._lease_file.write(self.daemon.kept_leases())
 
+    def _serve_leases(self) -> dict[LeaseId, InvalidArgument]:
+        """Listen for the leases that have a socket of their own. Returns why some could not be made."""
+        if self._lease_sockets is None or self.daemon.lease_changes == self._served_changes:
+            return {}
+        self._served_changes = self.daemon.lease_changes
+
+        def add(lease: LeaseId, listener: socket.socket) -> None:
+            self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, lease))
+
+        return self._lease_sockets.sync(self.daemon.lease_sockets, add, self._selector.unregister)
+
     def _patience(self, now: float) -> float | None:
         """Seconds until something is due; ``None``: nothing is."""
         due = self.daemon.next_deadline()
@@ -246,24 +271,31 @@ class SndServer:
         if wanted:
             self.stop(signal.Signals(wanted[0]).name)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, lease: LeaseId | None) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except OSError as error:  # the client left again, or there are no descriptors: others go on
             logger.warning("event=accept-failed error=%s", error)
             return
         connection.setblocking(False)
-        if len(self._peers) >= self._max_connections:
-            full = Unavailable(f"the node daemon has {self._max_connections} connections already; try again later")
+        full = self._why_full(lease)
+        if full is not None:
             with contextlib.suppress(OSError):
                 connection.send(_encode(error_body(full)))
             connection.close()
             return
-        peer = _Peer(self._next_number, connection)
+        peer = _Peer(self._next_number, connection, lease)
         self._next_number += 1
         self._peers[peer.number] = peer
-        self.daemon.connected(peer.number, _peer_of(connection))
+        self.daemon.connected(peer.number, _peer_of(connection), lease)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(peer))
+
+    def _why_full(self, lease: LeaseId | None) -> Unavailable | None:
+        if len(self._peers) >= self._max_connections:
+            return Unavailable(f"the node daemon has {self._max_connections} connections already; try again later")
+        if lease is not None and sum(peer.lease == lease for peer in self._peers.values()) >= MAX_CONNECTIONS:
+            return Unavailable(f"lease {lease} has {MAX_CONNECTIONS} connections already; close one first")
+        return None
 
     def _read(self, peer: _Peer) -> None:
         try:
@@ -320,6 +352,9 @@ class SndServer:
             self._send(peer, _encode(answer.body), None)
             return
         try:
+            if isinstance(grant, SocketGrant):
+                self._send(peer, _encode({**answer.body, "socket": str(self._open_socket(grant.lease))}), None)
+                return
             if isinstance(grant, PageGrant):
                 descriptor, page = _create_page()
                 self.daemon.page_created(peer.number, grant, page)
@@ -330,6 +365,14 @@ class SndServer:
             self._send(peer, _encode(error_body(error)), None)
             return
         self._send(peer, _encode(answer.body), descriptor)
+
+    def _open_socket(self, lease: LeaseId) -> Path:
+        if self._lease_sockets is None:
+            raise InvalidArgument("this node daemon has no folder for leases' sockets")
+        failed = self._serve_leases().get(lease)
+        if failed is not None:
+            raise failed
+        return self._lease_sockets.path(lease)
 
     def _send(self, peer: _Peer, data: bytes, descriptor: int | None) -> None:
         peer.outbox, peer.descriptor = data, descriptor

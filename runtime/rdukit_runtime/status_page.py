@@ -122,10 +122,10 @@ class StatusPage:
         words[4] = now
         words[10] += 1
         words[11] += sections
-        words[12] += cycles
-        words[13] = (words[13] + flops) & _MAX  # the only one that could pass 64 bits
-        words[14] += ddr_read
-        words[15] += ddr_written
+        words[12] = (words[12] + cycles) & _MAX
+        words[13] = (words[13] + flops) & _MAX
+        words[14] = (words[14] + ddr_read) & _MAX
+        words[15] = (words[15] + ddr_written) & _MAX
         words[16] += to_device
         words[17] += to_host
         words[2] += 1

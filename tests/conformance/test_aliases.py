@@ -228,6 +228,23 @@ def test_places_that_are_not_known_or_whose_gradient_torch_loses_are_refused(fun
         compare_step(Places(function), samba.randn(ROWS, WIDTH, name="x"), tmp_path)
 
 
+@pytest.mark.parametrize("scatter", ["select_scatter", "slice_scatter", "diagonal_scatter"])
+def test_a_part_is_not_replaced_in_what_has_several_elements_in_one_place(scatter: str, tmp_path: Path) -> None:
+    """Torch itself then overwrites elements beside the part."""
+    part: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "select_scatter": lambda y: y.select_scatter(y[0] * 2, 0, -1),
+        "slice_scatter": lambda y: y.slice_scatter(y[:1] * 2, 0, 3, 4),
+        "diagonal_scatter": lambda y: y.diagonal_scatter(y.diagonal() * 2),
+    }
+    replace = part[scatter]
+    compare_step(Places(lambda x: replace(x.expand(4, 6) + 0)), samba.randn(1, WIDTH, name="x"), tmp_path)
+    compare_step(Places(lambda x: replace(x.expand(4, 6))), samba.randn(1, WIDTH, name="x"), tmp_path)
+    compare_step(Places(lambda x: replace(x[:, ::2])), samba.randn(ROWS, WIDTH, name="x"), tmp_path)
+    compare_step(Places(lambda x: replace(x.unfold(-1, 2, 1).contiguous())), samba.randn(WIDTH, name="x"), tmp_path)
+    with pytest.raises(UnsupportedOperator, match=f"{scatter} replaces a part of .*several elements in one place"):
+        compare_step(Places(lambda x: replace(x.unfold(-1, 2, 1))), samba.randn(WIDTH, name="x"), tmp_path)
+
+
 LAID_OUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "norm": _turned_norm,
     "interpolate": lambda x: F.interpolate(x.reshape(2, 3, 4).transpose(1, 2), 3),

@@ -70,6 +70,17 @@ def given_back_inside_no_grad(model: Any, y: Any) -> Any:
     return a * b + c + d.view(3, 4) * e.float()
 
 
+def given_back_by_other_functions(model: Any, y: Any) -> Any:
+    """The same of functions that bring a tensor into a form which it has already."""
+    with torch.no_grad():
+        given = [
+            y.sum_to_size(3, 4), y.real, y.conj(), y.conj_physical(), y.resolve_conj(), y.resolve_neg(),
+            torch.atleast_1d(y), torch.atleast_2d(y), y.flatten(0, 0), model.w.flatten(), y.to_dense(),
+        ]  # fmt: skip
+        made = [y.flatten(), torch.atleast_3d(y)]
+    return sum(one * (k + 1) for k, one in enumerate(given)) + made[0].view(3, 4) * y + made[1].view(3, 4)
+
+
 @torch.no_grad()
 def _doubled(y: Any) -> Any:
     return y * 2
@@ -144,6 +155,7 @@ def turned_in_place_and_overwritten(model: Any, y: Any) -> Any:
 
 
 REGIONS = [
+    given_back_by_other_functions,
     inside_no_grad, inside_inference_mode, given_back_inside_no_grad, switched_off_and_on, enabled_again_inside,
     decorated, parameter_read_without_gradient, overwritten_without_gradient, part_overwritten_without_gradient,
     overwritten_through_data, overwritten_through_detach, straight_through_by_detach, moving_average,

@@ -26,6 +26,24 @@ def test_a_view_of_what_lies_otherwise_than_recorded_is_a_copy() -> None:
     assert torch.allclose(made, expected.reshape(6, 4))
 
 
+class NormOfWritten(nn.Module):
+    """Writes through a view with an axis of one element, whose strides differ from those recorded, and normalises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(1, 3, 3, 2))
+        self.norm = nn.GroupNorm(2, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x * self.scale).flip(0, -3).permute(0, 3, 1, 2)
+        y[..., None, 0] = 2.0
+        return self.norm(y), y
+
+
+def test_group_norm_takes_what_lies_otherwise_than_recorded(tmp_path: Path) -> None:
+    compare_step(NormOfWritten(), (samba.randn(1, 3, 3, 2, name="x"),), tmp_path)
+
+
 class CountsInTensors(nn.Module):
     """Makes numbers of sizes by functions of tensors, as Longformer does."""
 

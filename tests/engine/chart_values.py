@@ -20,7 +20,7 @@ EVERYTHING: dict[str, Any] = {
     "database": {"kind": "bundled"},
     "secrets": {"existing": "passwords"},
     "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"may-call": "boxes"}}}]},
-    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "token": {"secret": "scraper"}},
     "boxes": [
         {
             "name": "logreg", "pef": "/models/logreg.pef", "checkpoint": "/models/checkpoint", "replicas": 3,

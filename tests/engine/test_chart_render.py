@@ -186,6 +186,20 @@ def test_every_pod_is_hardened_and_limited(objects: list[dict[str, Any]]) -> Non
             assert mounted - there <= {"data"}, "claims of a StatefulSet are templates"
 
 
+def test_a_box_answers_to_the_names_of_its_service(by_sdk: Render) -> None:
+    own = {"name": "b", "settings": {"RDUKIT_BOX_HOSTS": "boxes.example"}}
+    told = {
+        name: [each["value"] for each in spec["containers"][0]["env"] if each["name"] == "RDUKIT_BOX_HOSTS"]
+        for name, _, spec in pods_of(by_sdk({"boxes": [{"name": "a"}, own]}))
+        if "-box-" in name
+    }
+    (hosts,) = told["demo-rdukit-box-a"]
+    first, *longer = hosts.split(",")
+    assert first == "demo-rdukit-box-a" and len(longer) == 3
+    assert all(each.startswith(f"{first}.") for each in longer) and longer[-1].endswith(".svc.cluster.local")
+    assert told["demo-rdukit-box-b"] == ["boxes.example"]
+
+
 def test_a_pod_has_longer_to_end_than_its_requests(by_sdk: Render) -> None:
     for drain in (0, 30, 600):
         found = by_sdk(

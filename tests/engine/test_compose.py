@@ -263,7 +263,8 @@ def test_every_container_is_limited_and_hardened(stack: Engine) -> None:
         shown = stack.inspect(service)
         host = shown["HostConfig"]
         assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"], service
-        assert host["SecurityOpt"] == ["no-new-privileges:true"] and not host["Privileged"]
+        assert "no-new-privileges:true" in host["SecurityOpt"] and not host["Privileged"]
+        assert service == "worker" or len(host["SecurityOpt"]) == 1, "only it puts up fences"
         assert min(host["Memory"], host["NanoCpus"], host["PidsLimit"]) > 0, service
         volumes = [mount["Name"] for mount in shown["Mounts"] if mount["Type"] == "volume"]
         assert all(name.startswith("rdukit-test_") for name in volumes), "one without a name stays at each down"
@@ -280,6 +281,11 @@ def test_no_container_has_root_capabilities_or_a_writable_system(stack: Engine) 
             cwd=TREE, env=stack.environment, capture_output=True, check=False,
         )  # fmt: skip
         assert written.returncode != 0
+
+
+def test_jobs_are_fenced_in_the_workers_container(stack: Engine) -> None:
+    program = "from rdukit.fence.probe import what_holds; found = what_holds(); print(found.way, found.why)"
+    assert stack.execute("worker", "python", "-c", program).split() == ["user"]
 
 
 def test_the_control_plane_carries_no_torch(stack: Engine) -> None:

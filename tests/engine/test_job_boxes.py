@@ -43,7 +43,7 @@ def platform(podman_environment: dict[str, str], podman_image: str) -> Iterator[
 
 
 def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
-    platform: PlatformUnderTest, backend: PodmanBackend
+    platform: PlatformUnderTest, backend: PodmanBackend, podman_environment: dict[str, str]
 ) -> None:
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
     train = {"epochs": 15, "checkpoint_every": 50}
@@ -67,6 +67,7 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
     running = platform.wait_job(jobs["train"], is_in_mid_train, PATIENCE_S)
     (attempt,) = running["attempts"]
     assert attempt["box"]["backend"] == "podman"
+    assert networks_of(podman_environment, attempt["box"]["id"]) == "none", "whoever it is could reach the gateway"
     limits = attempt["box"]["limits"]
     assert set(limits) == {"memory", "pids"} and all(told.startswith("applied") for told in limits.values())
     platform.kill("worker")
@@ -115,6 +116,11 @@ def own_image(podman_environment: dict[str, str], layout: Path, tmp_path_factory
     image = podman(podman_environment, "pull", "--quiet", f"oci:{layout}:own")
     podman(podman_environment, "tag", image, "localhost/own:1")
     return "localhost/own:1"
+
+
+def networks_of(environment: dict[str, str], container: str) -> str:
+    """How a container is connected."""
+    return podman(environment, "container", "inspect", "--format", "{{.HostConfig.NetworkMode}}", container)
 
 
 def podman(environment: dict[str, str], *words: str) -> str:

@@ -6,7 +6,9 @@ does. ``mood`` makes it fail: ``refuse`` (its own error), ``crash`` (ends withou
 follows must attach again. It ends with the process that started it, unless ``COUNTER_OUTLIVES_ITS_WORKER`` is set.
 
 In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
-``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes.
+``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes. What its
+``runs`` say is run by ``preprocess``, with the folder of its output as ``output``; the result has what that calls
+``said``.
 """
 
 import argparse
@@ -14,12 +16,14 @@ import ctypes
 import json
 import os
 import signal
+import socket
+import socketserver
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import parse_qs, quote, urlparse
 
 MOODS = ["good", "refuse", "crash", "killed"]
 MOOD = {
@@ -74,8 +78,8 @@ DESCRIPTION = {
 class Box:
     """The operations of one process and their events."""
 
-    def __init__(self, says: str) -> None:
-        self.says = says
+    def __init__(self, says: str, runs: str = "") -> None:
+        self.says, self.runs = says, runs
         self.operations: dict[str, dict[str, object]] = {}
         self.events: dict[str, list[dict[str, object]]] = {}
         self.changed = threading.Condition()
@@ -111,9 +115,10 @@ class Box:
             folder = output / "dataset"
             folder.mkdir(exist_ok=True)
             (folder / "manifest.json").write_text(json.dumps({"inputs": sorted(body["inputs"])}))
-            self.end(
-                operation_id, "succeeded", result={"samples": 3, "says": self.says}, outputs={"dataset": str(folder)}
-            )
+            names: dict[str, object] = {"output": folder, "said": None}
+            exec(self.runs, names)
+            result = {"samples": 3, "says": self.says, "said": names["said"]}
+            self.end(operation_id, "succeeded", result=result, outputs={"dataset": str(names["output"])})
             return
         assert (Path(body["inputs"]["dataset"]) / "manifest.json").exists()
         folder = output / "checkpoint"
@@ -205,10 +210,26 @@ def read_own(folder: Path) -> dict[str, str]:
         sys.exit(2)
 
 
+class SocketServer(ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["list", "validate", "describe", "run"])
-    for name in ("--box", "--file", "--rest-port", "--grpc-port", "--state", "--announce", "--parent"):
+    for name in (
+        "--box",
+        "--file",
+        "--rest-port",
+        "--grpc-port",
+        "--state",
+        "--announce",
+        "--parent",
+        "--socket-folder",
+    ):
         parser.add_argument(name)
     parser.add_argument("--mount", action="append")
     parser.add_argument("--json", action="store_true")
@@ -230,11 +251,14 @@ def main() -> None:
     if "COUNTER_OUTLIVES_ITS_WORKER" not in os.environ:
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    Handler.box = Box(own.get("says", ""))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Handler.box = Box(own.get("says", ""), own.get("runs", ""))
+    os.chdir(options.socket_folder)
+    Path("rest.sock").unlink(missing_ok=True)
+    server = SocketServer("rest.sock", Handler)
     announce = Path(options.announce)
     part = announce.with_suffix(".part")
-    part.write_text(json.dumps({"rest": f"http://127.0.0.1:{server.server_port}", "grpc": "", "pid": os.getpid()}))
+    address = f"http+unix://{quote(f'{options.socket_folder}/rest.sock', safe='')}"
+    part.write_text(json.dumps({"rest": address, "grpc": "", "pid": os.getpid()}))
     part.replace(announce)
     server.serve_forever()
 

@@ -169,9 +169,10 @@ def test_another_user_may_look_but_not_change(open_node: RunningDaemon) -> None:
 
 @needs_root
 def test_who_may_not_connect_is_told_so_and_sees_no_tile_called_free(node: RunningDaemon) -> None:
-    node.home.chmod(0o755)
-    (node.home / "run").chmod(0o755)
     fault = break_tile(node)
+    for folder in (node.home, node.home / "run", node.home / "snfm"):  # a home is private unless it is opened
+        folder.chmod(0o755)
+    (node.home / "snfm" / "snfm.db").chmod(0o644)
     look = run_tool(node, "snfadm", "-l", "fault", script=AS_NOBODY)
     assert fault in look.stdout
     assert "may not connect" in look.stderr

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import os
+import socket
 import ssl
 import sys
 import tarfile
@@ -199,6 +200,35 @@ def test_this_machine_is_refused_by_default_also_by_a_name_and_by_a_redirect(
         with pytest.raises(PermissionDenied, match="never fetch from"):
             fetch(store, f"http://{host}:{port}/data.bin")
     assert Site.asked == []
+    monkeypatch.setenv("RDUKIT_ARTIFACTS_ALLOWED_NETWORKS", "127.0.0.0/16")
+    assert fetch(store, f"http://localhost:{port}/data.bin").read_bytes() == DATA
+    with pytest.raises(PermissionDenied, match=r"artifacts\.allowed_networks"):
+        fetch(store, f"http://127.1.0.1:{port}/data.bin")
+
+
+def test_a_name_that_means_another_address_the_next_time_gains_nothing(
+    store: ArtifactStore, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DNS rebinding: what is looked up for the check is what is connected to, once."""
+    port = int(site.rpartition(":")[2])
+    answers = iter(["192.0.2.1", "127.0.0.1", "127.0.0.1"])  # the first is nobody's
+    asked: list[str] = []
+
+    def look_up(host: str, *arguments: object, **named: object) -> list[object]:
+        asked.append(next(answers))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (asked[-1], port))]
+
+    monkeypatch.delenv("RDUKIT_ARTIFACTS_REFUSED_NETWORKS")
+    monkeypatch.setenv("RDUKIT_ARTIFACTS_ALLOWED_NETWORKS", "192.0.2.0/24")
+    monkeypatch.setenv("RDUKIT_ARTIFACTS_TIMEOUT_S", "0.2")
+    monkeypatch.setenv("RDUKIT_ARTIFACTS_ATTEMPTS", "1")
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    Site.asked.clear()
+    with pytest.raises(Unavailable):
+        fetch(store, f"http://rebinding.example:{port}/data.bin")
+    with pytest.raises(PermissionDenied, match="never fetch from"):
+        fetch(store, f"http://rebinding.example:{port}/data.bin")
+    assert Site.asked == [] and asked[0] == "192.0.2.1"
 
 
 def test_https_needs_a_certificate_that_is_trusted(

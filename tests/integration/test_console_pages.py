@@ -18,7 +18,9 @@ from rdukit_platform.context import Platform, open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import TokenRow
 from rdukit_platform.settings import Home, checked_home
-from rdukit_platform.tenants.service import READ, create_tenant, create_token, ensure_first_token, find_tenant
+from rdukit_platform.tenants.scopes import READ
+from rdukit_platform.tenants.service import create_tenant, find_tenant
+from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
 

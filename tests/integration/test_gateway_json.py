@@ -18,7 +18,8 @@ from rdukit_platform.gateway.app import create_app
 from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
-from rdukit_platform.tenants.service import create_tenant, create_token, ensure_first_token, find_tenant
+from rdukit_platform.tenants.service import create_tenant, find_tenant
+from rdukit_platform.tenants.tokens import create_token, ensure_first_token
 from rdukit_platform.testing import short_folder
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}

@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
+from rdukit.http_limits import SPARE_FILES, choose_connections
 from rdukit.testing import wait_until
-from rdukit_platform.gateway.http_protocol import SPARE_FILES, choose_connections
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"

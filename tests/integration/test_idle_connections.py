@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any, cast
 
 import pytest
 import uvicorn
 
-from rdukit_modelbox.rest.http_protocol import BoxHttpProtocol
+from rdukit_modelbox.rest.http_protocol import make_protocol
 from rdukit_modelbox.serving.infer_lane import InferLane
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: box\r\n\r\n"
@@ -29,7 +28,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 async def port() -> AsyncIterator[int]:
     """Of a server that closes what idles for a second."""
     lane = InferLane(cast(Any, None), cast(Any, None))
-    protocol = cast(type[asyncio.Protocol], partial(BoxHttpProtocol, lane=lane))
+    protocol = make_protocol(lane, idle_s=1)
     config = uvicorn.Config(
         application, host="127.0.0.1", port=0, http=protocol, ws="none", lifespan="off", log_config=None,
         timeout_keep_alive=1,

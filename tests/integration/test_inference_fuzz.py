@@ -236,7 +236,7 @@ PATHS = ("/v2/models/mlp/infer",) * 12 + (
 
 
 def as_http(path: str, body: bytes, headers: dict[str, str]) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}"]
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode("utf-8") + body
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_runtime.isolation import kernel
+from rdukit.fence import kernel
 from rdukit_runtime.testing import environment, running_daemon
 
 SECRET = "weights-of-the-other-tenant"
@@ -340,7 +340,8 @@ def test_a_strict_program_does_not_run_without_a_part(tmp_path: Path) -> None:
     program = """
 import errno
 from rdukit.errors import RuntimeFault
-from rdukit_runtime.isolation import apply, kernel
+from rdukit.fence import kernel
+from rdukit_runtime.isolation import apply
 
 for _ in range(16):  # the kernel's limit
     kernel.set_no_new_privileges(); kernel.enter_landlock_domain(kernel.landlock_abi())

@@ -81,7 +81,7 @@ def random_request(dice: random.Random) -> bytes:
         case 4:
             body = b"x" * 150_000
     kind = dice.choice(["application/json", "text/plain", "application/xml", "multipart/form-data", "", "x/json; y=z"])
-    headers = [f"content-type: {kind}", "host: x"]
+    headers = [f"content-type: {kind}", "host: localhost"]
     many = [f"h{n}: v" for n in range(500)]
     headers += dice.choice([[], [], [f"x-long: {'y' * 40_000}"], many, ["x-request-id: \x7f\x80"]])
     upgrade = ["upgrade: websocket", "connection: upgrade"]

@@ -276,7 +276,7 @@ def test_libraries_for_another_processor_or_torch_are_not_loaded_and_it_says_why
     loaded = read_pef(site.pef)
     pef = dataclasses.replace(loaded.pef, **{field: value})
     path = changed(loaded, tmp_path / "other.pef", pef, site.daemon.home, monkeypatch)
-    assert read_pef(path).natives_trusted
+    assert read_pef(path).is_trusted
     ran = site.run(path)
     assert ran.native_kernels == 0
     assert reason in ran.stderr

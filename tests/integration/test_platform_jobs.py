@@ -206,7 +206,8 @@ def test_every_error_has_the_one_body_and_a_request_id(platform: PlatformUnderTe
         assert answer.status_code == status
         assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"] == "mine-1"
         assert set(answer.json()["error"]) == {"code", "message", "detail", "request_id"}
-    metrics = httpx.get(f"{url}/metrics", trust_env=False).text
+    token = (platform.home / "token").read_text().strip()
+    metrics = httpx.get(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"}, trust_env=False).text
     assert 'rdukit_jobs{state="succeeded"}' in metrics
     assert "rdukit_gateway_requests_total" in metrics
 

@@ -9,6 +9,8 @@ FAST = {
     "RDUKIT_WORKER_LEASE_S": "2",
     "RDUKIT_JOB_BACKOFF_S": "0.1",
     "RDUKIT_SCHEDULER_REPUBLISH_S": "1",
+    # In a fence a box ends with its worker, whatever it does.
+    "RDUKIT_WORKER_FENCE": "off",
     "COUNTER_OUTLIVES_ITS_WORKER": "1",
 }
 

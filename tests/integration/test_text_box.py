@@ -351,7 +351,8 @@ def test_a_client_that_leaves_stops_its_text(box: ProcessBox, client: openai.Ope
     body = json.dumps(
         {"model": "llama", "prompt": "a", "max_tokens": CONTEXT - 10, "n": 16, "stream": True, "temperature": 1.0}
     ).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
+    head += f"\r\ncontent-length: {len(body)}"
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         assert b"200 OK" in connection.recv(1 << 16)

@@ -24,6 +24,7 @@ import torch
 
 from rdukit.cpu import cpu_signature
 from rdukit.file_locks import claim_lock, shared_lock, sole_lock
+from rdukit.home import make_folder
 from rdukit.kept_files import (
     KeptFile,
     choose_evicted,
@@ -174,7 +175,7 @@ class KernelCache:
             self.trim()
 
     def _open_place(self, held: ExitStack) -> BuildPlace:
-        (self.root / LOCKS).mkdir(parents=True, exist_ok=True)
+        make_folder(self.root / LOCKS)
         lock = held.enter_context(shared_lock(self.root / LOCKS / BUILDING))
         for folder in (self.folder, self.inductor, self.root / SCRATCH):
             folder.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,6 @@ def load_routes() -> Routes:
         measured = measure_routes()
         kept = _read(path) or measured  # another process may have measured meanwhile: all take one answer
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             words = asdict(kept)
             if find_cpp_compiler() is None:
                 for own in ("few", "rows", "attention", "linear", "convolution"):

@@ -102,14 +102,18 @@ def kernel_from_json(data: bytes) -> KernelGraph:
     try:
         value = json.loads(data)
         graph = KernelGraph(
-            inputs=tuple(TensorSpec(n, d, tuple(map(int, s)), tuple(map(int, t))) for n, d, s, t in value["inputs"]),
+            inputs=tuple(
+                TensorSpec(_text(n), _text(d), tuple(map(int, s)), tuple(map(int, t))) for n, d, s, t in value["inputs"]
+            ),
             nodes=tuple(
-                KernelNode(name, op, tuple(_decode(a) for a in args), {k: _decode(v) for k, v in kwargs.items()})
+                KernelNode(
+                    _text(name), _text(op), tuple(_decode(a) for a in args), {k: _decode(v) for k, v in kwargs.items()}
+                )
                 for name, op, args, kwargs in value["nodes"]
             ),
-            outputs=tuple(value["outputs"]),
+            outputs=tuple(None if name is None else _text(name) for name in value["outputs"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as cause:
         raise PefCorrupt(f"a kernel of the PEF is not readable: {cause}") from cause
     check_kernel(graph)
     return graph
@@ -158,6 +162,12 @@ def rename_references(argument: Argument, names: Mapping[str, str]) -> Argument:
             return [rename_references(item, names) for item in argument]
         case _:
             return argument
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a name is of type {type(value).__name__}")
+    return value
 
 
 def _encode(argument: Argument) -> object:

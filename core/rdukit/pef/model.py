@@ -263,14 +263,21 @@ def _check_values(pef: Pef) -> None:
     for name, symbol in pef.symbols.items():
         if name != symbol.name or min(symbol.shape, default=0) < 0:
             raise PefCorrupt(f"symbol {name!r} is called {symbol.name!r} and has shape {list(symbol.shape)}")
+    for section in pef.sections:
+        for counted in (section.cost, section.resources):
+            if min(getattr(counted, each.name) for each in fields(counted)) < 0:
+                raise PefCorrupt(f"section {section.id} costs or occupies fewer than 0 of something")
     if pef.region_bytes >= _MOST_BYTES:
         raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MOST_BYTES}")
 
 
 def _check_names(pef: Pef) -> None:
     for symbol in pef.symbols.values():
-        if symbol.scale and pef.symbols.get(symbol.scale, symbol).shape != symbol.shape[:1]:
-            raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
+        if symbol.scale:
+            scale = pef.symbols.get(symbol.scale)
+            is_whole = symbol.kind is SymbolKind.PARAMETER and symbol.dtype == "int8" and len(symbol.shape) == 2
+            if not is_whole or scale is None or scale.shape != symbol.shape[:1] or scale.dtype != "float32":
+                raise PefCorrupt(f"symbol {symbol.name!r} has its scales in {symbol.scale!r}, which does not fit")
     for section in pef.sections:
         for name in (*section.inputs, *section.outputs):
             if name not in pef.symbols:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import PefCorrupt, PefNotFound, PefVersionMismatch
+from rdukit.errors import PefCorrupt, PefNotAllowed, PefNotFound, PefVersionMismatch
 from rdukit.files import sha256_of
 from rdukit.pef.format import FORMAT_VERSION, INDEX, IR_FOLDER, MAX_ENTRY_BYTES, MAX_INDEX_BYTES, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
-from rdukit.pef.model import Pef, pef_from_dict
+from rdukit.pef.model import Pef, Section, pef_from_dict
+from rdukit.pef.operators import check_operators, check_values, foreign_operators
 from rdukit.pef.trust import is_trusted
 
 #: What zipfile, struct and json raise on bytes that are not theirs.
@@ -29,18 +30,19 @@ class LoadedPef:
     pef: Pef
     kernels: dict[str, KernelGraph]
     natives: dict[str, bytes]
-    #: This installation made the native libraries.
-    natives_trusted: bool = False
+    #: This installation wrote it, libraries included.
+    is_trusted: bool = False
     #: Format that the file was written in: major, minor.
     format_version: tuple[int, int] = FORMAT_VERSION
 
 
 def read_pef(path: Path | str) -> LoadedPef:
-    """Read and check the PEF at ``path``: container, version, digests, names, kernels.
+    """Read and check the PEF at ``path``: container, version, digests, names, kernels and their operators.
 
     Raises:
         PefNotFound: there is no file.
         PefVersionMismatch: written in a format that this reader does not take.
+        PefNotAllowed: it names an operator that a PEF may not, or, compiled elsewhere, one of a program's own.
         PefCorrupt: anything else is wrong.
     """
     path = Path(path)
@@ -81,8 +83,18 @@ def read_pef(path: Path | str) -> LoadedPef:
     for section in pef.sections:
         if section.kernel not in kernels:
             raise PefCorrupt(f"{path}: section {section.id} needs kernel {section.kernel[:12]}, which is missing")
-        _check_arity(path, section.id, kernels[section.kernel], len(section.inputs), len(section.outputs))
-    is_ours = bool(natives) and is_trusted(digests, str(index.get("signature")))
+        _check_bound(path, pef, section, kernels[section.kernel])
+    foreign: set[str] = set()
+    for kernel in kernels.values():
+        check_operators(kernel)
+        check_values(kernel, pef.hyperparameters)
+        foreign |= foreign_operators(kernel)
+    is_ours = is_trusted(index)
+    if foreign and not is_ours:
+        raise PefNotAllowed(
+            f"{path} runs operators of a program's own on the host ({', '.join(sorted(foreign))[:200]}), and was not "
+            "compiled by this installation; compile the program here"
+        )
     return LoadedPef(path, pef, kernels, natives, is_ours, format_version)
 
 
@@ -130,9 +142,17 @@ def _check_version(path: Path, index: dict[str, object]) -> tuple[int, int]:
             raise PefCorrupt(f"{path}: format version {version!r} is not [major, minor]")
 
 
-def _check_arity(path: Path, section: int, kernel: KernelGraph, inputs: int, outputs: int) -> None:
-    if len(kernel.inputs) != inputs or len(kernel.outputs) != outputs:
+def _check_bound(path: Path, pef: Pef, section: Section, kernel: KernelGraph) -> None:
+    """Check that a section binds what its kernel takes, in the dtypes and shapes that it takes."""
+    if len(kernel.inputs) != len(section.inputs) or len(kernel.outputs) != len(section.outputs):
         raise PefCorrupt(
-            f"{path}: section {section} binds {inputs} inputs and {outputs} outputs, its kernel has "
-            f"{len(kernel.inputs)} and {len(kernel.outputs)}"
+            f"{path}: section {section.id} binds {len(section.inputs)} inputs and {len(section.outputs)} outputs, its "
+            f"kernel has {len(kernel.inputs)} and {len(kernel.outputs)}"
         )
+    for name, spec in zip(section.inputs, kernel.inputs, strict=True):
+        symbol = pef.symbols[name]
+        if (symbol.dtype, symbol.shape) != (spec.dtype, spec.shape):
+            raise PefCorrupt(
+                f"{path}: section {section.id} binds {name!r}, {symbol.dtype} {list(symbol.shape)}, to an input of its "
+                f"kernel that is {spec.dtype} {list(spec.shape)}"
+            )

@@ -1,7 +1,11 @@
-"""Whether a PEF's native libraries may be loaded: a library is code, and is trusted like a program.
+"""Whether a PEF is one that this installation made: a native library is code, and is trusted like a program.
 
 An installation has a secret key in its home folder; what it compiles is signed with it. A PEF that came from
 elsewhere runs from its portable kernels instead.
+
+What runs for somebody who is not trusted has a home folder of its own, with a key that is derived from the
+installation's (``write_derived_key``). Whatever is signed there is trusted there and nowhere else, so that nobody has
+to keep the key from the code that runs there.
 """
 
 import contextlib
@@ -11,37 +15,70 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from rdukit.files import write_atomic
+from rdukit.home import PRIVATE, make_folder, mend_home, private_home
 from rdukit.settings import home_folder
 
-_KEY_BYTES = 32
+_KEY_BYTES: Final = 32
+#: Entry of the index that is not signed.
+_SIGNATURE: Final = "signature"
 
 
-def key_path() -> Path:
-    """Where the installation's key lies; readable by its owner only."""
-    return home_folder() / "kernels" / "trust.key"
+def key_path(home: Path | None = None) -> Path:
+    """Where the key of an installation, by default this one's, lies; readable by its owner only."""
+    return (home or home_folder()) / "kernels" / "trust.key"
 
 
-def sign(digests: Mapping[str, str]) -> str:
-    """Sign entry digests with this installation's key, which is made on first use."""
-    return _signature(_own_key(), digests)
+def sign(index: Mapping[str, Any]) -> str:
+    """Sign a PEF's index, and by its digests all entries, with this installation's key, which is made on first use."""
+    return _signature(_own_key(), index)
 
 
-def is_trusted(digests: Mapping[str, str], signature: str) -> bool:
-    """Whether ``signature`` was made by this installation for exactly these digests."""
+def is_trusted(index: Mapping[str, Any]) -> bool:
+    """Whether the index has a signature that this installation made for exactly this index."""
+    mend_home()
     try:
         key = key_path().read_bytes()
     except OSError:
         return False
-    return len(key) == _KEY_BYTES and hmac.compare_digest(_signature(key, digests), signature)
+    signature = index.get(_SIGNATURE)
+    if len(key) != _KEY_BYTES or not isinstance(signature, str) or not signature.isascii():
+        return False
+    return hmac.compare_digest(_signature(key, index), signature)
 
 
-def _signature(key: bytes, digests: Mapping[str, str]) -> str:
-    return hmac.new(key, json.dumps(dict(sorted(digests.items()))).encode(), "sha256").hexdigest()
+def derive_key(owner: str) -> bytes:
+    """The key of what runs for ``owner``, always the same one.
+
+    The installation's key cannot be told from it, nor another owner's.
+
+    Args:
+        owner: who it is, unlike all others: ``tenant:<id>``.
+    """
+    return hmac.new(_own_key(), b"key of " + owner.encode(), "sha256").digest()
+
+
+def write_derived_key(home: Path, owner: str) -> None:
+    """Give the home folder of what runs for ``owner`` its key. Nobody else may be able to write there."""
+    derived = derive_key(owner)
+    make_folder(home.parent)
+    home.mkdir(mode=PRIVATE, exist_ok=True)
+    path = key_path(home)
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == derived:
+            return
+    write_atomic(path, derived, mode=0o600)
+
+
+def _signature(key: bytes, index: Mapping[str, Any]) -> str:
+    signed = {name: value for name, value in index.items() if name != _SIGNATURE}
+    return hmac.new(key, json.dumps(signed, sort_keys=True).encode(), "sha256").hexdigest()
 
 
 def _own_key() -> bytes:
+    private_home()
     path = key_path()
     if not path.exists():
         made = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

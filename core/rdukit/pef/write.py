@@ -5,11 +5,13 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rdukit.files import sha256_of, write_atomic
 from rdukit.pef.format import COMMENT, FORMAT_VERSION, INDEX, IR_FOLDER, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, pef_to_dict
+from rdukit.pef.operators import check_operators
 from rdukit.pef.trust import sign
 
 #: All entries carry one time, so that equal compiles give equal bytes.
@@ -20,16 +22,17 @@ def write_pef(path: Path, pef: Pef, kernels: Mapping[str, KernelGraph], natives:
     """Write ``pef`` with its kernels (by digest) and native libraries (by the same digests) to ``path``.
 
     Equal arguments on one installation give equal bytes. A reader never sees a half-written file.
+
+    Raises:
+        PefNotAllowed: a kernel has an operator that no PEF may name; nothing is written.
     """
+    for kernel in kernels.values():
+        check_operators(kernel)
     entries = {IR_FOLDER + digest: kernel.to_json() for digest, kernel in sorted(kernels.items())}
     entries |= {f"{NATIVE_FOLDER}{digest}.so": data for digest, data in sorted(natives.items())}
     digests = {name: sha256_of(data) for name, data in entries.items()}
-    index = {
-        "format": list(FORMAT_VERSION),
-        "digests": digests,
-        "signature": sign(digests) if natives else "",
-        "pef": pef_to_dict(pef),
-    }
+    index: dict[str, Any] = {"format": list(FORMAT_VERSION), "digests": digests, "pef": pef_to_dict(pef)}
+    index["signature"] = sign(json.loads(json.dumps(index)))  # as a reader will have it
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = COMMENT

@@ -1,7 +1,13 @@
 """A small, complete PEF: two sections (forward and optimizer) of a 3 → 2 linear layer with mean-square loss."""
 
+import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from rdukit.files import sha256_of
+from rdukit.pef.format import INDEX, IR_FOLDER, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, TensorSpec
 from rdukit.pef.model import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
 from rdukit.pef.write import write_pef
@@ -16,8 +22,9 @@ def example_kernels() -> dict[str, KernelGraph]:
             TensorSpec("bias", "float32", (2,), (1,)),
         ),
         nodes=(
-            KernelNode("y", "aten.linear.default", (Ref("x"), Ref("weight"), Ref("bias"))),
-            KernelNode("y32", "aten.to.dtype", (Ref("y"), Special("dtype", "float32"))),
+            KernelNode("turned", "aten.t.default", (Ref("weight"),)),
+            KernelNode("y", "aten.addmm.default", (Ref("bias"), Ref("x"), Ref("turned"))),
+            KernelNode("y32", "aten._to_copy.default", (Ref("y"),), {"dtype": Special("dtype", "float32")}),
             KernelNode("loss", "aten.mean.default", (Ref("y32"),)),
         ),
         outputs=("loss", "y"),
@@ -73,4 +80,37 @@ def write_example_pef(path: Path, natives: bool = False) -> Path:
     kernels = example_kernels()
     libraries = {next(iter(kernels)): b"\x7fELF not really\n" * 64} if natives else {}
     write_pef(path, example_pef(), kernels, libraries)
+    return path
+
+
+def forge_pef(path: Path, change: Callable[[dict[str, Any], dict[str, Any], dict[str, bytes]], None]) -> Path:
+    """Change a PEF as somebody does who knows the format: all digests and names fit afterwards, the signature does not.
+
+    Args:
+        change: gets the index, the kernels' JSON by the digests that they had, and the other entries, and changes them.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist() if name != INDEX}
+        index = json.loads(archive.read(INDEX))
+    kernels = {
+        name.removeprefix(IR_FOLDER): json.loads(entries.pop(name))
+        for name in list(entries)
+        if name.startswith(IR_FOLDER)
+    }
+    change(index, kernels, entries)
+    for former, kernel in kernels.items():
+        data = json.dumps(kernel, sort_keys=True, separators=(",", ":")).encode()
+        digest = sha256_of(data)
+        entries[IR_FOLDER + digest] = data
+        if (library := entries.pop(f"{NATIVE_FOLDER}{former}.so", None)) is not None:
+            entries[f"{NATIVE_FOLDER}{digest}.so"] = library
+        sections = index["pef"].get("sections")
+        for section in sections if isinstance(sections, list) else ():
+            if isinstance(section, dict) and section.get("kernel") == former:
+                section["kernel"] = digest
+    index["digests"] = {name: sha256_of(data) for name, data in entries.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(INDEX, json.dumps(index))
+        for name, data in entries.items():
+            archive.writestr(name, data)
     return path

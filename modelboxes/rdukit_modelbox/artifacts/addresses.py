@@ -6,11 +6,21 @@ The check is on the address that is connected to, so a name that points elsewher
 import ipaddress
 import socket
 from collections.abc import Sequence
+from functools import cache
+from typing import Final
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: Networks of this machine, of private networks, of one link, of many receivers, and those that mean nothing.
+#: Source: IANA's registries of special-purpose addresses; cloud metadata addresses are in them.
+NOT_PUBLIC: Final = (
+    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
+    "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 "
+    "::/96 64:ff9b:1::/48 100::/64 2001:2::/48 2001:db8::/32 3fff::/20 5f00::/16 fc00::/7 fe80::/9 ff00::/8"
+)
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
@@ -37,8 +47,22 @@ def find_refusal(address: Address, refused: Sequence[Network]) -> Network | None
     return next((net for net in refused for one in candidates if one.version == net.version and one in net), None)
 
 
-def connect_allowed(host: str, port: int, timeout_s: float, refused: Sequence[Network]) -> socket.socket:
-    """A connection to the first address of ``host`` that answers and is not refused.
+@cache
+def _not_public() -> tuple[Network, ...]:
+    return parse_networks(NOT_PUBLIC)
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address may be reached on a caller's word. Pure."""
+    found: Address = ipaddress.ip_address(address.partition("%")[0])
+    inner = (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
+    return inner.is_global and find_refusal(found, _not_public()) is None
+
+
+def connect_allowed(
+    host: str, port: int, timeout_s: float, refused: Sequence[Network], allowed: Sequence[Network] = ()
+) -> socket.socket:
+    """A connection to the first address of ``host`` that answers and is not refused, or is ``allowed`` all the same.
 
     Raises:
         PermissionDenied: all its addresses are in refused networks.
@@ -51,8 +75,9 @@ def connect_allowed(host: str, port: int, timeout_s: float, refused: Sequence[Ne
     refusal: Network | None = None
     failure: OSError | None = None
     for family, kind, protocol, _, place in found:
-        network = find_refusal(ipaddress.ip_address(str(place[0]).partition("%")[0]), refused)
-        if network is not None:
+        address = ipaddress.ip_address(str(place[0]).partition("%")[0])
+        network = find_refusal(address, refused)
+        if network is not None and find_refusal(address, allowed) is None:
             refusal = network
             continue
         connection = socket.socket(family, kind, protocol)
@@ -67,6 +92,6 @@ def connect_allowed(host: str, port: int, timeout_s: float, refused: Sequence[Ne
     if failure is None and refusal is not None:
         raise PermissionDenied(
             f"host {host!r} is at an address in {refusal}, which boxes never fetch from; use another host, or let an "
-            "operator change the setting artifacts.refused_networks"
+            "operator name its network in the setting artifacts.allowed_networks"
         )
     raise Unavailable(f"{host}:{port} does not answer: {failure}") from failure

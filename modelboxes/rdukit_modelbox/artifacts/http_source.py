@@ -21,10 +21,12 @@ _AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 class HttpSource:
     """A file behind an ``http`` or ``https`` URI. Redirects are followed, each hop checked like the first."""
 
-    def __init__(self, reference: Reference, timeout_s: float, refused: Sequence[Network]) -> None:
+    def __init__(
+        self, reference: Reference, timeout_s: float, refused: Sequence[Network], allowed: Sequence[Network] = ()
+    ) -> None:
         self._reference = reference
         self._timeout_s = timeout_s
-        self._refused = refused
+        self._refused, self._allowed = refused, allowed
 
     def open(self, start: int, validator: str | None) -> Opened:
         """``Source.open``."""
@@ -98,7 +100,7 @@ class HttpSource:
         port = parts.port or (443 if is_tls else 80)
         connection = http.client.HTTPConnection(host, port, timeout=self._timeout_s)
         try:
-            plain = connect_allowed(host, port, self._timeout_s, self._refused)
+            plain = connect_allowed(host, port, self._timeout_s, self._refused, self._allowed)
             connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=host) if is_tls else plain
             given = {"Accept-Encoding": "identity", "User-Agent": f"rdukit/{__version__}", **headers}
             connection.request(method, reference.path, headers=given)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from rdukit.settings import Setting
+from rdukit_modelbox.artifacts.addresses import NOT_PUBLIC
 
 MAX_BYTES: Final = Setting("artifacts.max_bytes", 32 << 30, "Most bytes of one artifact, fetched or uploaded.", int)
 MAX_UNPACKED_BYTES: Final = Setting(
@@ -20,12 +21,16 @@ TIMEOUT_S: Final = Setting(
 )
 REFUSED_NETWORKS: Final = Setting(
     "artifacts.refused_networks",
-    "0.0.0.0/8 127.0.0.0/8 169.254.0.0/16 100.100.100.200/32 192.0.0.0/24 224.0.0.0/3 "
-    "::/128 ::1/128 fe80::/10 fd00:ec2::/32 ff00::/8",
-    "Networks that http artifacts are never fetched from: this machine, link-local and cloud metadata addresses.",
+    NOT_PUBLIC,
+    "Networks that http artifacts are never fetched from: loopback, private, link-local, multicast and metadata ones.",
     str,
 )
+ALLOWED_NETWORKS: Final = Setting(
+    "artifacts.allowed_networks", "none",
+    "Networks that http artifacts are fetched from although `artifacts.refused_networks` has them.", str,
+)  # fmt: skip
 
 ARTIFACT_SETTINGS: Final = (
     MAX_BYTES, MAX_UNPACKED_BYTES, MAX_RATIO, CACHE_BYTES, ATTEMPTS, TIMEOUT_S, REFUSED_NETWORKS,
+    ALLOWED_NETWORKS,
 )  # fmt: skip

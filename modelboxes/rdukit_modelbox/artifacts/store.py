@@ -219,7 +219,8 @@ class ArtifactStore:
         timeout_s = resolve(settings.TIMEOUT_S)
         if reference.scheme == "s3":
             return S3Source(self._client(), reference.host, path)
-        return HttpSource(reference, timeout_s, parse_networks(resolve(settings.REFUSED_NETWORKS)))
+        refused = parse_networks(resolve(settings.REFUSED_NETWORKS))
+        return HttpSource(reference, timeout_s, refused, parse_networks(resolve(settings.ALLOWED_NETWORKS)))
 
     def _client(self) -> Any:
         if self._s3 is None:

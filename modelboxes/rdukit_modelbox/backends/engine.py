@@ -25,6 +25,8 @@ from rdukit.box_backends import (
 )
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
+from rdukit.unix_sockets import REST_SOCKET
+from rdukit_modelbox.backends.fenced import FencedWires
 from rdukit_modelbox.backends.process import answers_ready
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT, unpack_box
 from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
@@ -34,14 +36,24 @@ REAP_GRACE_S: Final = 10
 OWNER_LABEL: Final = "dev.rdukit.owner"
 EPOCH_LABEL: Final = "dev.rdukit.epoch"
 BOX_LABEL: Final = "dev.rdukit.box.name"
+PORTS: Final[Mapping[str, object]] = {
+    "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)}
+}
+#: But its own loopback. Its wires are sockets in its folder.
+NO_NETWORK: Final[Mapping[str, object]] = {"network_mode": "none"}
 _NO_CLIENT: Final = "containers need the docker package: pip install 'rdukit[docker]'"
 
 
 class ContainerBox:
     """A box in a container."""
 
-    def __init__(self, container: Any, limits: Mapping[str, str], clock: Clock, started: float) -> None:
+    def __init__(
+        self, container: Any, limits: Mapping[str, str], clock: Clock, started: float, sockets: Path | None = None
+    ) -> None:
+        """``sockets``: the folder that its wires are in, if they are no ports."""
         self._container = container
+        self._sockets = sockets
+        self._wires: FencedWires | None = None
         self._limits = limits
         self._clock = clock
         self._events = [BoxEvent(EventKind.STARTED, started)]
@@ -55,12 +67,16 @@ class ContainerBox:
 
     @property
     def rest_url(self) -> str:
-        """Base address of the REST wire, on the loopback address."""
+        """Base address of the REST wire: a socket in its folder, or on the loopback address."""
+        if self._sockets is not None:
+            return self._open_wires(self._sockets).addresses["rest"]
         return f"http://127.0.0.1:{self._port(REST_PORT)}"
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` of the gRPC wire, on the loopback address."""
+        """``unix:path`` of the gRPC wire, or its ``host:port`` on the loopback address."""
+        if self._sockets is not None:
+            return self._open_wires(self._sockets).addresses["grpc"]
         return f"127.0.0.1:{self._port(GRPC_PORT)}"
 
     @property
@@ -74,7 +90,8 @@ class ContainerBox:
 
     def is_ready(self) -> bool:
         """It says that it can serve."""
-        return self.is_alive() and answers_ready(self.rest_url)
+        is_there = self._sockets is None or os.path.lexists(self._sockets / REST_SOCKET)
+        return self.is_alive() and is_there and answers_ready(self.rest_url)
 
     def logs(self, tail: int | None = None) -> str:
         """What it has written so far, or the last ``tail`` lines of it."""
@@ -154,6 +171,8 @@ class ContainerBox:
         with _answering():
             remove(self._container)
         self._last_words = words
+        if self._wires is not None:
+            self._wires.close()
 
     def wait_ready(self, timeout_s: float, stop: threading.Event | None = None) -> None:
         """Wait until it answers.
@@ -189,6 +208,11 @@ class ContainerBox:
                 return {}
         state: dict[str, Any] = self._container.attrs["State"]
         return state
+
+    def _open_wires(self, folder: Path) -> FencedWires:
+        if self._wires is None:
+            self._wires = FencedWires(folder, uid_of_box())
+        return self._wires
 
     def _port(self, inside: int) -> str:
         if not self._ports:
@@ -243,8 +267,15 @@ class EngineBackend:
                 remove(container)
                 raise
         limits = dict.fromkeys(asked_limits(spec), f"applied by {self.name}")
-        box = ContainerBox(container, limits, self._clock, started)
-        box.wait_ready(timeout_s, stop)
+        sockets = spec.state if spec.has_sockets else None
+        box = ContainerBox(container, limits, self._clock, started, sockets)
+        try:
+            box.wait_ready(timeout_s, stop)
+        except BackendUnavailable:
+            raise
+        except BaseException:
+            box.stop(0)
+            raise
         return box
 
     def owned(self) -> Sequence[OwnedBox]:
@@ -327,8 +358,9 @@ def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
     labels = {BOX_LABEL: spec.box}
     if spec.owner is not None:
         labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
-    read = {str(path): {"bind": str(path), "mode": "ro"} for path in spec.mounts}
-    written = {str(path): {"bind": str(path), "mode": "rw"} for path in (spec.state, *spec.outputs, *spec.sockets)}
+    sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
+    read = {str(path): {"bind": str(path), "mode": "ro"} for path in (*spec.mounts, *sockets)}
+    written = {str(path): {"bind": str(path), "mode": "rw"} for path in (spec.state, *spec.outputs)}
     options: dict[str, Any] = {
         "image": spec.image or image,
         "command": box_command(spec),
@@ -336,7 +368,7 @@ def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
         "labels": labels,
         "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
         "volumes": {**read, **written},
-        "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)},
+        **(NO_NETWORK if spec.has_sockets else PORTS),
         "user": user_of_box(),
         "read_only": True,
         "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
@@ -358,10 +390,9 @@ def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
 def box_command(spec: BoxSpec) -> list[str]:
     """What runs in the container; the image's tini stays its first process."""
     box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
-    command = [
-        "rdukit", "box", "run", "--box", box, "--host", "0.0.0.0", "--rest-port", str(REST_PORT),
-        "--grpc-port", str(GRPC_PORT), "--parent", "0", "--state", str(spec.state),
-    ]  # fmt: skip
+    ports = ["--host", "0.0.0.0", "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT)]
+    wires = ["--socket-folder", str(spec.state)] if spec.has_sockets else ports
+    command = ["rdukit", "box", "run", "--box", box, *wires, "--parent", "0", "--state", str(spec.state)]
     for mount in (*spec.mounts, *spec.outputs):
         command += ["--mount", str(mount)]
     return command
@@ -375,8 +406,12 @@ def asked_limits(spec: BoxSpec) -> list[str]:
 
 def user_of_box() -> str:
     """Who a container runs as: this process's user, whose files it works on; for root the image's user."""
-    user = os.getuid()
-    return f"{user}:{os.getgid()}" if user != 0 else f"{USER_ID}:{USER_ID}"
+    return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else f"{USER_ID}:{USER_ID}"
+
+
+def uid_of_box() -> int:
+    """The number of that user."""
+    return os.getuid() or USER_ID
 
 
 def _prepare_folders(spec: BoxSpec) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import httpx
-
 from rdukit.box_backends import (
     BoxEnd,
     BoxEvent,
@@ -27,10 +25,21 @@ from rdukit.box_backends import (
     last_lines,
 )
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import Cancelled, InvalidArgument, Unavailable
+from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
+from rdukit.fence.spec import DISK_LIMIT
 from rdukit.files import write_json_atomic
+from rdukit.home import make_folder
 from rdukit.settings import home_folder
+from rdukit.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
+from rdukit_modelbox.backends.fenced import (
+    FencedWires,
+    end_fenced,
+    fenced_limits,
+    own_folder,
+    start_fenced_box,
+)
 from rdukit_modelbox.backends.process_tree import start_ticks, stats_of, tree_of
+from rdukit_modelbox.client import BoxClient
 
 #: In a box's folder: the addresses of its wires, and what it writes.
 ANNOUNCEMENT: Final = "box.json"
@@ -53,8 +62,10 @@ class ProcessBox:
         record: Path | None,
         clock: Clock,
         started: float,
+        fence: FencedWires | None = None,
     ) -> None:
         self._process = process
+        self._fence = fence
         self._announced = announced
         self._log_file = log_file
         self._limits = limits
@@ -74,7 +85,7 @@ class ProcessBox:
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` of the gRPC wire."""
+        """``host:port`` or ``unix:path`` of the gRPC wire."""
         return self._announced["grpc"]
 
     @property
@@ -97,11 +108,9 @@ class ProcessBox:
 
     def logs(self, tail: int | None = None) -> str:
         """What it has written to its log so far, or its last ``tail`` lines, of 64 KiB at most."""
-        with self._log_file.open("rb") as stream:
-            if tail is None:
-                return stream.read().decode(errors="replace")
-            stream.seek(max(self._log_file.stat().st_size - TAIL_BYTES, 0))
-            return last_lines(stream.read().decode(errors="replace"), tail)
+        if tail is None:
+            return self._log_file.read_text(errors="replace")
+        return last_lines(_tail_of(self._log_file), tail)
 
     def follow(self) -> Iterator[str]:
         """Its log line by line till its end."""
@@ -148,6 +157,8 @@ class ProcessBox:
         try:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
+            if self._fence is not None:
+                end_fenced(self._process)
             self._process.kill()
             self._process.wait()
             for child in children:
@@ -155,6 +166,8 @@ class ProcessBox:
                     os.kill(child, signal.SIGKILL)
         if self._record is not None:
             self._record.unlink(missing_ok=True)
+        if self._fence is not None:
+            self._fence.close()
 
 
 class ProcessBackend:
@@ -180,50 +193,66 @@ class ProcessBackend:
             Unavailable: it ended or was not ready in time; the message has its last words.
             Cancelled: ``stop`` was set meanwhile.
         """
-        spec.state.mkdir(parents=True, exist_ok=True)
-        announce, log_file = spec.state / ANNOUNCEMENT, spec.state / LOG
+        make_folder(spec.state)
+        folder = own_folder(spec)
+        announce, log_file = folder / ANNOUNCEMENT, spec.state / LOG
         announce.unlink(missing_ok=True)
         started = self._clock.now()
+        arguments = _arguments(spec, folder)
         with log_file.open("ab") as log:
-            process = subprocess.Popen(
-                [*self._command, *_arguments(spec, announce)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **spec.environment},
-                start_new_session=True,
-                pass_fds=spec.descriptors,
-            )
+            if spec.fence is not None:
+                process = start_fenced_box(spec, spec.fence, self._command, arguments, log)
+            else:
+                process = subprocess.Popen(
+                    [*self._command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **spec.environment},
+                    start_new_session=True,
+                    pass_fds=spec.descriptors,
+                )
         record: Path | None = None
+        wires: FencedWires | None = None
         try:
-            applied = apply_limits(process.pid, spec.limits)
+            applied = apply_limits(process.pid, spec.limits) if spec.fence is None else fenced_limits(spec, spec.fence)
             record = self._write_record(process.pid, spec)
-            announced = self._wait_announced(process, spec, timeout_s, stop)
+            self._wait_announced(process, spec, announce, timeout_s, stop)
+            if spec.fence is not None:
+                wires = FencedWires(folder, spec.fence.uid)
+                announced = wires.addresses
+            else:
+                announced = _read_announced(spec, announce)
         except BaseException:
+            if spec.fence is not None:
+                end_fenced(process)
             process.kill()
             process.wait()
             if record is not None:
                 record.unlink(missing_ok=True)
             raise
-        return ProcessBox(process, announced, log_file, applied, record, self._clock, started)
+        return ProcessBox(process, announced, log_file, applied, record, self._clock, started, wires)
 
     def _wait_announced(
-        self, process: subprocess.Popen[bytes], spec: BoxSpec, timeout_s: float, stop: threading.Event | None
-    ) -> dict[str, str]:
-        announce, log_file = spec.state / ANNOUNCEMENT, spec.state / LOG
+        self,
+        process: subprocess.Popen[bytes],
+        spec: BoxSpec,
+        announce: Path,
+        timeout_s: float,
+        stop: threading.Event | None,
+    ) -> None:
+        log_file = spec.state / LOG
         deadline = self._clock.monotonic() + timeout_s
-        while not announce.exists():
+        while not os.path.lexists(announce):
             status = process.poll()
             if stop is not None and stop.is_set():
                 raise Cancelled(f"box {spec.box} was stopped before it was ready")
             if status is not None or self._clock.monotonic() > deadline:
-                words = log_file.read_text(errors="replace").strip()[-500:]
+                words = _tail_of(log_file).strip()[-500:]
                 what = describe_status(status) if status is not None else f"was not ready in {timeout_s:g} s"
                 end = BoxEnd.LATE if status is None else _end_of(status)
                 raise Unavailable(f"box {spec.box} {what}: {words}", end=str(end))
             self._clock.sleep(POLL_S)
-        announced: dict[str, str] = json.loads(announce.read_text())
-        return announced
 
     def owned(self) -> Sequence[OwnedBox]:
         """From the records; records of boxes that have ended are removed."""
@@ -286,11 +315,30 @@ class ProcessBackend:
         return path
 
 
-def _arguments(spec: BoxSpec, announce: Path) -> list[str]:
-    parent = str(os.getpid()) if spec.ends_with_parent else "0"
+def _tail_of(log_file: Path) -> str:
+    with log_file.open("rb") as stream:
+        stream.seek(max(log_file.stat().st_size - TAIL_BYTES, 0))
+        return stream.read(TAIL_BYTES).decode(errors="replace")
+
+
+def _read_announced(spec: BoxSpec, announce: Path) -> dict[str, str]:
+    if spec.has_sockets:
+        # Where a box says that it is, is nothing to follow it to.
+        rest, grpc = spec.state / REST_SOCKET, spec.state / GRPC_SOCKET
+        if rest.is_symlink() or not rest.is_socket():
+            raise Unavailable(f"box {spec.box} says that it is ready, and {rest} is no socket", end=str(BoxEnd.EXITED))
+        return {"rest": rest_address(rest), "grpc": f"unix:{grpc}"}
+    announced: dict[str, str] = json.loads(announce.read_text())
+    return announced
+
+
+def _arguments(spec: BoxSpec, folder: Path) -> list[str]:
+    # A fence ends what is in it; there nobody sees the process that it is to end with.
+    parent = str(os.getpid()) if spec.ends_with_parent and spec.fence is None else "0"
+    wires = ["--socket-folder", str(folder)] if spec.has_sockets else ["--rest-port", "0", "--grpc-port", "0"]
     arguments = [
-        "run", "--box", str(spec.folder or spec.box), "--rest-port", "0", "--grpc-port", "0",
-        "--state", str(spec.state), "--announce", str(announce), "--parent", parent,
+        "run", "--box", str(spec.folder or spec.box), *wires,
+        "--state", str(folder), "--announce", str(folder / ANNOUNCEMENT), "--parent", parent,
     ]  # fmt: skip
     for mount in (*spec.mounts, *spec.outputs):
         arguments += ["--mount", str(mount)]
@@ -320,19 +368,25 @@ def apply_limits(pid: int, limits: Limits) -> dict[str, str]:
 def answers_ready(rest_url: str) -> bool:
     """Whether the box at ``rest_url`` answers its check of readiness with 200."""
     try:
-        return httpx.get(f"{rest_url}/health/ready", timeout=5.0).status_code == 200
-    except httpx.HTTPError:
+        with BoxClient(rest_url, timeout_s=5.0) as client:
+            client.health()
+    except (RdukitError, ValueError):
         return False
+    return True
 
 
 def describe_status(status: int) -> str:
     """``ended with status 3`` or ``was killed by SIGKILL``."""
+    if status == DISK_LIMIT:
+        return "was ended: it filled more of the disk than it may"
     if status >= 0:
         return f"ended with status {status}"
     return f"was killed by {signal.Signals(-status).name}"
 
 
 def _end_of(status: int) -> BoxEnd:
+    if status == DISK_LIMIT:
+        return BoxEnd.DISK_FULL
     return BoxEnd.KILLED if status == -signal.SIGKILL else BoxEnd.EXITED
 
 

@@ -5,14 +5,17 @@
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 SPEC_VERSION: Final = "1.5"
+_DPKG: Final = Path("/var/lib/dpkg/status")
 SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 
 
@@ -23,11 +26,13 @@ class Component:
     name: str
     version: str
     licence: str = ""
+    #: Kind of package, as package URLs name it.
+    kind: str = "pypi"
 
     @property
     def url(self) -> str:
         """Its package URL."""
-        return f"pkg:pypi/{self.name}@{self.version}"
+        return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
 
 
 def component_of(distribution: Distribution) -> Component:
@@ -41,6 +46,16 @@ def component_of(distribution: Distribution) -> Component:
 def installed_components() -> list[Component]:
     """What the running interpreter can import, each once, sorted."""
     return sorted({component_of(distribution) for distribution in distributions()})
+
+
+def system_components(status: str) -> list[Component]:
+    """The installed packages of a Debian, from the text of ``/var/lib/dpkg/status``."""
+    found = set()
+    for block in status.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", block, re.M))
+        if fields.get("Status", "").endswith(" installed"):
+            found.add(Component(fields["Package"], fields["Version"], kind="deb/debian"))
+    return sorted(found)
 
 
 def make_sbom(subject: Mapping[str, str], components: Iterable[Component]) -> bytes:
@@ -68,8 +83,11 @@ def main(arguments: list[str]) -> None:
     """Write the document of this interpreter."""
     parser = argparse.ArgumentParser(prog="python -m rdukit_modelbox.image.sbom")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--system", action="store_true", help="list the system's packages too, if it is a Debian")
     chosen = parser.parse_args(arguments)
     components = installed_components()
+    if chosen.system and _DPKG.exists():
+        components += system_components(_DPKG.read_text(errors="replace"))
     version = next((c.version for c in components if c.name == "rdukit"), "0")
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     chosen.output.write_bytes(make_sbom({"name": "rdukit", "version": version}, components))

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit, urlunsplit
 from rdukit.clock import Clock
 from rdukit.errors import RdukitError
 from rdukit.settings import resolve
+from rdukit_modelbox.artifacts.addresses import is_public
 from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.operations.values import Delivery, Operation
-from rdukit_modelbox.operations.webhooks import backoff_s, body_of, headers_of, is_public, is_transient
+from rdukit_modelbox.operations.webhooks import backoff_s, body_of, headers_of, is_transient
 from rdukit_modelbox.settings import (
     WEBHOOK_ATTEMPTS,
     WEBHOOK_BACKOFF_S,

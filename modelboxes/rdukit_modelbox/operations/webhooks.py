@@ -9,7 +9,6 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,8 +22,6 @@ LONGEST_BACKOFF_S: Final = 300.0
 _MAX_URL: Final = 2048
 #: Answers after which another try may help: too early, too many, and the server's own faults.
 _TRANSIENT: Final = frozenset({408, 425, 429})
-#: IPv4 addresses inside IPv6 ones: NAT64.
-_NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 def check_webhook(url: str, events: Sequence[str]) -> Webhook:
@@ -48,17 +45,6 @@ def check_webhook(url: str, events: Sequence[str]) -> Webhook:
             message = f"webhook.events: {event[:80]!r} is not legal; legal: {', '.join(LEGAL_EVENTS)}"
             raise InvalidArgument(message, field="webhook.events", legal=list(LEGAL_EVENTS))
     return Webhook(url, tuple(dict.fromkeys(events)) or DEFAULT_WEBHOOK_EVENTS)
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address may be reached without the setting ``box.webhook_private``."""
-    ip = ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        inner: IPv4Address | None = ip.ipv4_mapped or ip.sixtofour
-        if ip in _NAT64:
-            inner = IPv4Address(int(ip) & 0xFFFFFFFF)
-        ip = inner or ip
-    return ip.is_global and not ip.is_multicast
 
 
 def body_of(delivery: Delivery, operation: Operation, box: str) -> bytes:

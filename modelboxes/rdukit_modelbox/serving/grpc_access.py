@@ -4,7 +4,7 @@ A service is registered through ``Guarded``, which stands for the server. An int
 of the cost of a whole inference, for every call; here the token is looked at where the call's method is.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
@@ -54,25 +54,10 @@ class _GuardedService(grpc.ServiceRpcHandler):  # type: ignore[misc]
 
 
 def _refusing(handler: Any, reason: str) -> Any:
-    """A handler of the same kind that ends every call."""
+    """A handler that ends every call. As of a stream, whatever the method is: so no message is read before."""
 
-    async def call(request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
-
-    async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def stream(requests: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
         yield  # makes it a stream
 
-    make: Callable[..., Any]
-    match handler.request_streaming, handler.response_streaming:
-        case False, False:
-            make = grpc.unary_unary_rpc_method_handler
-        case False, True:
-            make = grpc.unary_stream_rpc_method_handler
-        case True, False:
-            make = grpc.stream_unary_rpc_method_handler
-        case _:
-            make = grpc.stream_stream_rpc_method_handler
-    return make(
-        stream if handler.response_streaming else call, handler.request_deserializer, handler.response_serializer
-    )
+    return grpc.stream_stream_rpc_method_handler(stream, handler.request_deserializer, handler.response_serializer)

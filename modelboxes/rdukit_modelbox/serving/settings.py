@@ -23,6 +23,7 @@ READY_TIMEOUT_S: Final = Setting(
     "box.ready_timeout_s", 2.0, "Seconds that the small inference of a readiness probe may take.", float
 )
 MAX_INFER_BYTES: Final = Setting("box.max_infer_bytes", 64 << 20, "Largest body of an inference request.", int)
+TEMPLATE_S: Final = Setting("box.template_s", 2.0, "Seconds that a model's chat template may take for one chat.", float)
 TOKENS: Final = Setting(
     "box.tokens", "", "File with one token a line that callers must send; empty: no token is asked for.", str
 )
@@ -32,5 +33,5 @@ ACCESS_LOG: Final = Setting(
 
 SERVING_SETTINGS: Final = (
     PEF, CHECKPOINT, LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S,
-    MAX_INFER_BYTES, TOKENS, ACCESS_LOG,
+    MAX_INFER_BYTES, TEMPLATE_S, TOKENS, ACCESS_LOG,
 )  # fmt: skip

@@ -18,7 +18,7 @@ from rdukit_platform.artifacts.service import (
 )
 from rdukit_platform.artifacts.store import Content, Entry, Store
 from rdukit_platform.db.models import ArtifactRow
-from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
+from rdukit_platform.gateway.dependencies import ArtifactsReader, ArtifactsWriter, platform_of
 
 router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/artifacts", tags=["artifacts"])
 @router.get("")
 def list_(
     request: Request,
-    caller: Reader,
+    caller: ArtifactsReader,
     kind: str | None = None,
     job: str | None = None,
     limit: int = 50,
@@ -41,7 +41,7 @@ def list_(
 @router.post("", status_code=status.HTTP_201_CREATED)
 def add(
     request: Request,
-    caller: Writer,
+    caller: ArtifactsWriter,
     files: Annotated[list[UploadFile], File(description="One file, or a folder's files named by their paths.")],
     kind: Annotated[str, Form(min_length=1, max_length=32)],
     name: Annotated[str | None, Form(min_length=1, max_length=256)] = None,
@@ -60,7 +60,7 @@ def add(
 
 
 @router.get("/{artifact_id}")
-def show(request: Request, artifact_id: str, caller: Reader) -> Artifact:
+def show(request: Request, artifact_id: str, caller: ArtifactsReader) -> Artifact:
     """One artifact; a folder with its files."""
     platform = platform_of(request)
     with platform.database.read() as session:
@@ -72,7 +72,7 @@ def show(request: Request, artifact_id: str, caller: Reader) -> Artifact:
 def read(
     request: Request,
     artifact_id: str,
-    caller: Reader,
+    caller: ArtifactsReader,
     path: Annotated[str | None, Query(description="Which file of a folder.")] = None,
 ) -> StreamingResponse:
     """The bytes of a file, or of one file of a folder."""
@@ -87,7 +87,7 @@ def read(
 
 
 @router.get("/{artifact_id}/lineage")
-def lineage(request: Request, artifact_id: str, caller: Reader) -> Lineage:
+def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Lineage:
     """What the artifact comes from and what came from it."""
     with platform_of(request).database.read() as session:
         rows, links = walk_lineage(session, caller.tenant_id, artifact_id)

@@ -19,6 +19,7 @@ from rdukit_platform.db.models import BoxRow, JobRow, TenantRow
 from rdukit_platform.ids import new_id
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.paging import read_page
+from rdukit_platform.services import workers_have_walls
 from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESS
 
 #: Kind of the artifact that a box's folder is.
@@ -35,12 +36,13 @@ class Installed:
     is_new: bool
 
 
-def why_not_own(tenant: str, setting: str, is_container: bool, tenants: int) -> str | None:
+def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str | None:
     """Why a tenant's jobs may not run boxes that it installed; ``None`` if they may (pure).
 
-    A box that is a process runs code as the worker's user, who can read what all tenants have.
+    A box that is a process without a fence runs code as the worker's user, who can read what all tenants have.
 
     Args:
+        has_walls: boxes are containers, or fenced.
         setting: names with commas, ``*`` for all, ``-`` for none, or nothing.
         tenants: how many the platform has.
     """
@@ -49,24 +51,27 @@ def why_not_own(tenant: str, setting: str, is_container: bool, tenants: int) -> 
         return None
     if named:
         return f"the setting {INSTALL_TENANTS.name} is {setting!r}, which does not name it"
-    if is_container or tenants <= 1:
+    if has_walls or tenants <= 1:
         return None
     return (
-        f"a job's box is a process here and the platform has {tenants} tenants: its code could read what the others "
-        f"have. An administrator who trusts it sets {INSTALL_TENANTS.name} ({INSTALL_TENANTS.variable}) to names of "
-        f"tenants, or lets boxes be containers ({BOX_BACKEND.name})"
+        f"a job's box is a process here, no worker that fences it is up, and the platform has {tenants} tenants: its "
+        f"code could read what the others have. An administrator who trusts it sets {INSTALL_TENANTS.name} "
+        f"({INSTALL_TENANTS.variable}) to names of tenants, or lets boxes be containers ({BOX_BACKEND.name})"
     )
 
 
-def check_may_own(session: Session, tenant_id: str) -> None:
+def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = None) -> None:
     """Refuse where a tenant's jobs may not run boxes that it installed.
 
+    Args:
+        is_fenced: boxes are, where the caller is who runs them; ``None``: as the workers tell.
     Raises:
         PermissionDenied: the message says which setting is in the way.
     """
     name = session.scalars(select(TenantRow.name).where(TenantRow.id == tenant_id)).one()
     count = session.scalars(select(func.count()).select_from(TenantRow)).one()
-    why = why_not_own(name, resolve(INSTALL_TENANTS), resolve(BOX_BACKEND) != PROCESS, count)
+    has_walls = resolve(BOX_BACKEND) != PROCESS or (workers_have_walls(session) if is_fenced is None else is_fenced)
+    why = why_not_own(name, resolve(INSTALL_TENANTS), has_walls, count)
     if why is not None:
         raise PermissionDenied(f"tenant {name!r} may not run boxes of its own: {why}")
 

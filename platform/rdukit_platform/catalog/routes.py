@@ -11,6 +11,9 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_relative
+from rdukit_platform.audit.acts import Act
+from rdukit_platform.audit.requests import entry_of
+from rdukit_platform.audit.service import record
 from rdukit_platform.catalog.catalog import incoming_folder
 from rdukit_platform.catalog.model import Boxes, check_files
 from rdukit_platform.catalog.own import (
@@ -23,7 +26,7 @@ from rdukit_platform.catalog.own import (
     versions_of,
 )
 from rdukit_platform.db.models import BoxRow
-from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
+from rdukit_platform.gateway.dependencies import BoxesReader, BoxesWriter, platform_of
 from rdukit_platform.worker.boxes import open_backend
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
@@ -66,7 +69,7 @@ class Uninstalled(BaseModel):
 
 
 @router.get("/catalog")
-def list_(request: Request, caller: Reader) -> BoxList:
+def list_(request: Request, caller: BoxesReader) -> BoxList:
     """All boxes: those that come with rdukit, and the newest version of each that the tenant installed."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
@@ -77,7 +80,7 @@ def list_(request: Request, caller: Reader) -> BoxList:
 
 
 @router.get("/catalog/{box}")
-def show(request: Request, box: str, caller: Reader) -> dict[str, JsonValue]:
+def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue]:
     """One box: its description as the box gives it. ``NAME:VERSION`` is a version of one's own."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
@@ -88,7 +91,7 @@ def show(request: Request, box: str, caller: Reader) -> dict[str, JsonValue]:
 
 
 @router.get("/boxes")
-def list_installed(request: Request, caller: Reader, limit: int = 50, cursor: str | None = None) -> InstalledPage:
+def list_installed(request: Request, caller: BoxesReader, limit: int = 50, cursor: str | None = None) -> InstalledPage:
     """The versions of boxes that the tenant installed, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = list_own(session, caller.tenant_id, limit, cursor)
@@ -99,7 +102,7 @@ def list_installed(request: Request, caller: Reader, limit: int = 50, cursor: st
 def install(
     request: Request,
     response: Response,
-    caller: Writer,
+    caller: BoxesWriter,
     files: Annotated[
         list[UploadFile] | None, File(description="The files of the box's folder, named by their paths in it.")
     ] = None,
@@ -126,19 +129,24 @@ def install(
     with platform.database.write() as session:
         now = platform.clock.now()
         installed = install_box(session, boxes, caller.tenant_id, description, content, now, image)
-        if not installed.is_new:
+        shown = show_installed(installed.row, is_new=installed.is_new)
+        if installed.is_new:
+            record(session, entry_of(request, caller, Act.INSTALL_BOX, shown.box))
+        else:
             response.status_code = status.HTTP_200_OK
-        return show_installed(installed.row, is_new=installed.is_new)
+        return shown
 
 
 @router.delete("/boxes/{box}")
-def uninstall(request: Request, box: str, caller: Writer) -> Uninstalled:
+def uninstall(request: Request, box: str, caller: BoxesWriter) -> Uninstalled:
     """Take a version away (``NAME:VERSION``), or all of a box (``NAME``). Refused while jobs take it."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     with platform.database.write() as session:
         rows = uninstall_box(session, boxes, caller.tenant_id, box, platform.clock.now())
-        return Uninstalled(boxes=[show_installed(row).box for row in rows])
+        gone = [show_installed(row).box for row in rows]
+        record(session, entry_of(request, caller, Act.UNINSTALL_BOX, " ".join(gone)))
+        return Uninstalled(boxes=gone)
 
 
 def own_descriptions(session: Session, boxes: Boxes, tenant_id: str) -> dict[str, dict[str, object]]:

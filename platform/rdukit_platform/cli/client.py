@@ -14,6 +14,7 @@ import httpx
 from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
 from rdukit.settings import resolve
+from rdukit.tls import verify_of
 from rdukit_platform.catalog.model import check_files
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
 
@@ -31,6 +32,7 @@ class ApiClient(Closable):
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(60.0, connect=5.0),
             trust_env=False,
+            verify=verify_of(url),
         )
 
     @classmethod

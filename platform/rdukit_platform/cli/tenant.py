@@ -1,10 +1,13 @@
 """``rdukit tenant``: create tenants and API tokens."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import click
 
 from rdukit.command_options import JSON_OPTION
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit_platform.cli.token import LIFE_OPTION, life_body
 
 
 @click.group()
@@ -55,21 +58,55 @@ def create(name: str, as_json: bool) -> None:
 
 
 @tenant.command()
-@click.option("--tenant", "tenant_id", required=True, help="Id or name of the tenant.")
+@click.option("--tenant", "tenant_id", default=None, help="Id or name of the tenant.")
 @click.option("--name", default="token", show_default=True, help="What the token is for.")
 @click.option("--scope", "scopes", multiple=True, default=("read", "write"), show_default=True, help="May repeat.")
+@LIFE_OPTION
+@click.option("--break-glass", is_flag=True, help="An administrator's token from the host itself; see below.")
+@click.option("--reason", default="", help="Why the glass is broken, for the audit log.")
 @JSON_OPTION
-def token(tenant_id: str, name: str, scopes: Sequence[str], as_json: bool) -> None:
+def token(
+    tenant_id: str | None, name: str, scopes: Sequence[str], life_s: float | None, break_glass: bool, reason: str,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Make an API token. It is printed this once and cannot be shown again.
 
-    Example: rdukit tenant token --tenant lab --scope read
+    With --break-glass it asks no gateway and needs no token, but the database: for whoever runs the platform and has
+    no administrator's token any more. That one ends after 15 minutes, or --expires-in up to 1h.
+
+    Example: rdukit tenant token --tenant lab --scope read --expires-in 30d
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
-    with ApiClient.of_home() as client:
-        made = client.post(f"/v1/tenants/{tenant_id}/tokens", {"name": name, "scopes": list(scopes)})
+    if break_glass:
+        made = _break_glass(life_s, reason)
+    elif tenant_id is None:
+        raise InvalidArgument("--tenant is missing: the id or name of the tenant; list them with: rdukit tenant list")
+    else:
+        body: dict[str, object] = {"name": name, "scopes": list(scopes)}
+        with ApiClient.of_home() as client:
+            made = client.post(f"/v1/tenants/{tenant_id}/tokens", body | life_body(life_s))
     if as_json:
         show.print_json(made)
     else:
         click.echo(made["token"])
+
+
+def _break_glass(life_s: float | None, reason: str) -> dict[str, object]:
+    from rdukit.clock import SystemClock
+    from rdukit_platform.db.engine import Database
+    from rdukit_platform.db.migrate import is_newest
+    from rdukit_platform.settings import current_home
+    from rdukit_platform.tenants.tokens import BREAK_GLASS_S, break_glass
+
+    home = current_home()
+    path = home.database_file()
+    if path is not None and not path.exists():
+        raise NotFound(f"there is no database {path}: no platform has run here; set RDUKIT_HOME to where one has")
+    with closing(Database.of_home(home)) as database:
+        if not is_newest(database):
+            raise Conflict("the database is of another version of rdukit; start this one once: rdukit up")
+        life_s = BREAK_GLASS_S if life_s is None else life_s
+        row, text = break_glass(database, SystemClock().now(), life_s, reason)
+    return {"id": row.id, "token": text, "scopes": row.scopes, "expires_at": row.expires_at, "tenant": row.tenant_id}

@@ -1,19 +1,21 @@
 """Who looks at the console: the cookie's session to a caller, and the key that signs cookies."""
 
+import math
 import secrets
 from typing import Annotated
 
 from fastapi import Depends, Request
-from sqlalchemy import select
 
 from rdukit.errors import PermissionDenied, Unauthenticated
 from rdukit.files import write_atomic
+from rdukit_platform.audit.acts import Act
+from rdukit_platform.audit.requests import entry_of
+from rdukit_platform.audit.service import record
 from rdukit_platform.console.session import COOKIE, KEY_BYTES, SESSION_S, ConsoleSession, find_session, seal
-from rdukit_platform.context import Platform
-from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.gateway.dependencies import check_scope, platform_of
 from rdukit_platform.settings import Home
-from rdukit_platform.tenants.service import READ, WRITE, Caller, authenticate, hash_token
+from rdukit_platform.tenants.scopes import JOBS_WRITE, READ, TOKENS
+from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
 
 
 def cookie_key(home: Home) -> bytes:
@@ -28,36 +30,38 @@ def cookie_key(home: Home) -> bytes:
     return key
 
 
-def log_in(platform: Platform, token: str) -> str:
+def log_in(request: Request, token: str) -> str:
     """The cookie for an API token.
 
     Raises:
         Unauthenticated: the token is not valid.
         PermissionDenied: it may not read.
     """
-    with platform.database.read() as session:
-        check_scope(authenticate(session, token), READ)
-    ends = platform.clock.now() + SESSION_S
+    platform = platform_of(request)
+    now = platform.clock.now()
+    with platform.database.read() as session:  # a stranger waits for no writer, and keeps none waiting
+        caller = request.state.caller = authenticate(session, token, now)
+    check_scope(caller, READ)
+    with platform.database.write() as session:
+        record(session, entry_of(request, caller, Act.LOGIN, caller.token_id))
+    ends = min(now + SESSION_S, caller.expires_at or math.inf)
     return seal(ConsoleSession(hash_token(token), ends), cookie_key(platform.home))
 
 
 def find_visitor(request: Request) -> Caller | None:
-    """The caller whose valid session the cookie carries; ``None`` without one, or when its token was revoked."""
+    """The caller whose valid session the cookie carries; ``None`` without one, or when its token has ended."""
     platform = platform_of(request)
     cookie = request.cookies.get(COOKIE)
     session = find_session(cookie, cookie_key(platform.home), platform.clock.now()) if cookie else None
     if session is None:
         return None
     with platform.database.read() as database:
-        found = database.execute(
-            select(TokenRow, TenantRow)
-            .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
-            .where(TokenRow.sha256 == session.token_sha256, TokenRow.revoked_at.is_(None))
-        ).one_or_none()
-        if found is None:
+        try:
+            caller = authenticate_digest(database, session.token_sha256, platform.clock.now())
+        except Unauthenticated:
             return None
-        row, tenant = found
-        return Caller(tenant.id, tenant.name, frozenset(row.scopes))
+    platform.audit.used(caller.token_id)
+    return caller
 
 
 def check_same_site(request: Request) -> None:
@@ -83,8 +87,14 @@ def _visitor(request: Request) -> Caller:
 
 def _editor(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
     check_same_site(request)
-    return check_scope(caller, WRITE)
+    return check_scope(caller, JOBS_WRITE)
+
+
+def _keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> Caller:
+    check_same_site(request)
+    return check_scope(caller, TOKENS)
 
 
 Visitor = Annotated[Caller, Depends(_visitor)]
 Editor = Annotated[Caller, Depends(_editor)]
+Keeper = Annotated[Caller, Depends(_keeper)]

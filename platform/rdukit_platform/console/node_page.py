@@ -59,7 +59,7 @@ def _view_node(node: Mapping[str, Any]) -> dict[str, Any]:
         "tone": STATE_TONES.get(health, "good"),
         "platform": node.get("platform") or "",
         "uptime": format_seconds(int(uptime)) if uptime else "",
-        "applications": len({lease.get("application") for lease in leases}),
+        "applications": node.get("applications", len({lease.get("application") for lease in leases})),
         "max_applications": node.get("max_applications"),
         "picture": picture,
         "faults": faults,

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rdukit import __version__
 from rdukit.errors import RdukitError, Unauthenticated
 from rdukit.units import format_bytes
+from rdukit_platform.audit.requests import note_refusal
 from rdukit_platform.console.views import age_words, clock_words, date_words
 from rdukit_platform.gateway.dependencies import platform_of
 
@@ -109,6 +110,7 @@ def _to_login(request: Request) -> Response:
 
 
 def _explain(request: Request, error: RdukitError) -> Response:
+    note_refusal(request, error)
     title = {404: "Not found", 403: "Not allowed", 409: "Not possible"}.get(error.http_status, "Something is wrong")
     return page(request, "error.html", error.http_status, title=title, message=error.message)
 

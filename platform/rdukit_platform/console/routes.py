@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
 from rdukit_platform.artifacts.routes import show_artifact
 from rdukit_platform.artifacts.service import list_artifacts
+from rdukit_platform.audit.requests import note_refusal
 from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
 from rdukit_platform.console.access import Editor, Visitor, check_same_site, find_visitor, log_in
@@ -30,8 +31,9 @@ from rdukit_platform.gateway.dependencies import platform_of
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.jobs.view import show_job
-from rdukit_platform.nodes.service import read_nodes
-from rdukit_platform.tenants.service import ADMIN, WRITE, Caller
+from rdukit_platform.nodes.routes import nodes_seen
+from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
+from rdukit_platform.tenants.service import Caller
 
 STATIC: Final = Path(__file__).parent / "static"
 STATIC_TYPES: Final = {
@@ -73,11 +75,13 @@ def log_in_(request: Request, token: Annotated[str, Form()] = "", next: Annotate
     """Exchange an API token for a session cookie."""
     try:
         check_same_site(request)
-        cookie = log_in(platform_of(request), token.strip())
-    except Unauthenticated:
+        cookie = log_in(request, token.strip())
+    except Unauthenticated as refused:
+        note_refusal(request, refused)
         error = "This token is not valid. Paste the whole line, and check that it was not revoked."
         return page(request, "login.html", 401, next=safe_next(next), error=error)
     except PermissionDenied as denied:
+        note_refusal(request, denied)
         return page(request, "login.html", 403, next=safe_next(next), error=denied.message)
     answer = RedirectResponse(safe_next(next), 303)
     answer.set_cookie(
@@ -243,7 +247,7 @@ def _jobs_part(request: Request, caller: Caller, state: str | None, cursor: str 
         views = [view_job(show_job(row), now) for row in rows]
         counts = count_jobs(session, caller.tenant_id)
     query = "&".join(f"{key}={value}" for key, value in (("state", state), ("cursor", cursor)) if value)
-    found = [] if state else view_nodes(read_nodes(platform.home.snd_socket))
+    found = [] if state else view_nodes(nodes_seen(platform, caller))
     return live(
         request, "jobs", f"/console/parts/jobs{'?' + query if query else ''}", "_jobs.html",
         views=views, counts=counts, state=state or "", next_cursor=following,
@@ -261,7 +265,7 @@ def _job_part(request: Request, caller: Caller, job_id: str) -> tuple[Markup, st
         request, "job", f"/console/jobs/{job_id}/part", "_job.html", seconds=1, is_live=not found.view.is_final,
         view=found.view, timeline=found.timeline, attempts=found.attempts, inputs=found.inputs,
         outputs=found.outputs, figures=found.figures, curve=found.curve, size=(picture.WIDTH, picture.HEIGHT),
-        edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=bool(caller.scopes & {WRITE, ADMIN}),
+        edges=(picture.LEFT, picture.WIDTH - picture.RIGHT), can_write=allows(caller.scopes, JOBS_WRITE),
     )  # fmt: skip
     return part, name
 
@@ -300,7 +304,7 @@ def _pipeline_part(request: Request, caller: Caller, pipeline_id: str) -> tuple[
 
 def _nodes_part(request: Request, caller: Caller) -> Markup:
     platform = platform_of(request)
-    found = view_nodes(read_nodes(platform.home.snd_socket))
+    found = view_nodes(nodes_seen(platform, caller))
     with platform.database.read() as session:
         own = own_jobs(session, caller.tenant_id, [job for node in found for job in node["jobs"]])
     return live(request, "nodes", "/console/parts/nodes", "_nodes.html", nodes=found, own_jobs=own)

@@ -2,9 +2,10 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -40,7 +41,7 @@ class Database:
         if self._is_sqlite:
             if not self.url.database or self.url.database == ":memory:":
                 raise ValueError("SQLite needs a file: every connection to :memory: is a database of its own")
-            Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(Path(self.url.database))
             arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
             self.engine = create_engine(self.url, connect_args=arguments, pool_size=20, max_overflow=20, **_JSON)
             event.listen(self.engine, "connect", _set_up_sqlite)
@@ -78,6 +79,13 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+
+def _make_private(file: Path) -> None:
+    """An empty file for this user only is a database too; SQLite gives its journals the same mode."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(OSError):  # what is in the way is told by whoever connects
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _set_up_sqlite(connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:

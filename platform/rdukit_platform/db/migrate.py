@@ -9,7 +9,7 @@ from rdukit.clock import SystemClock
 from rdukit_platform.db.engine import Database, wait_until_reachable
 
 #: Revision of the newest migration; a test compares it with the folder.
-HEAD: Final = "0004"
+HEAD: Final = "0007"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Composed services start together, and a database server may be the last.
 START_WAIT_S: Final = 60.0
@@ -33,6 +33,12 @@ def migrate(database: Database) -> bool:
             return False
         _upgrade(connection)
     return True
+
+
+def is_newest(database: Database) -> bool:
+    """Whether the database has the schema of this code."""
+    with database.read() as session:
+        return _revision(session.connection()) == HEAD
 
 
 def _revision(connection: Connection) -> str | None:

@@ -48,6 +48,13 @@ class TokenRow(Base):
     scopes: Mapped[list[str]]
     created_at: Mapped[float]
     revoked_at: Mapped[float | None]
+    expires_at: Mapped[float | None]
+    #: Written about once a minute while it is used.
+    last_used_at: Mapped[float | None]
+    #: The token that made it, or host, or break-glass.
+    made_by: Mapped[str | None] = mapped_column(String(32), index=True)
+    #: The token that it was rotated into; it ends by ``expires_at``.
+    replaced_by: Mapped[str | None] = mapped_column(String(32))
 
 
 class PipelineRow(Base):
@@ -209,5 +216,33 @@ class ServiceRow(Base):
     id: Mapped[str] = mapped_column(String(128), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16))
     slots: Mapped[int]
+    #: Of a worker: what is round the boxes of its jobs, and if that is nothing, why.
+    walls: Mapped[str] = mapped_column(Text, default="")
     started_at: Mapped[float]
     beat_at: Mapped[float]
+
+
+class AuditRow(Base):
+    """Who did what, or was refused what. Rows are added and, when old, deleted; none is changed.
+
+    Nothing refers to other tables: an entry outlives what it speaks of.
+    """
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "created_at", "id"), Index(None, "tenant_id", "outcome", "created_at"))
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    created_at: Mapped[float]
+    #: Whose it is to see; none: the administrators' only.
+    tenant_id: Mapped[str | None] = mapped_column(String(32))
+    #: A token's id, or nobody, worker, scheduler, system.
+    actor: Mapped[str] = mapped_column(String(160))
+    action: Mapped[str] = mapped_column(String(64))
+    target: Mapped[str] = mapped_column(String(256))
+    #: done or refused
+    outcome: Mapped[str] = mapped_column(String(16))
+    #: Of a refusal: the error's code.
+    reason: Mapped[str] = mapped_column(String(64))
+    detail: Mapped[str] = mapped_column(Text)
+    address: Mapped[str] = mapped_column(String(64))
+    #: How many it stands for.
+    count: Mapped[int]

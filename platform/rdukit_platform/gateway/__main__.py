@@ -1,5 +1,6 @@
 """``python -m rdukit_platform.gateway [--fd N]``: the gateway process."""
 
+import os
 import socket
 
 import click
@@ -7,12 +8,20 @@ import uvicorn
 
 from rdukit.logs import configure_logging
 from rdukit.settings import resolve
+from rdukit.tls import find_server_files, make_server_context
 from rdukit_platform.context import open_platform
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.gateway.app import create_app
-from rdukit_platform.gateway.http_protocol import GatewayHttpProtocol, allow_files
-from rdukit_platform.settings import GATEWAY_HOST, GATEWAY_PORT, checked_home
-from rdukit_platform.tenants.service import ensure_first_token
+from rdukit_platform.gateway.app import create_app, forwarding
+from rdukit_platform.gateway.http_protocol import allow_files, make_protocol
+from rdukit_platform.settings import (
+    GATEWAY_HOST,
+    GATEWAY_PORT,
+    GATEWAY_TLS_CA,
+    GATEWAY_TLS_CERTIFICATE,
+    GATEWAY_TLS_KEY,
+    checked_home,
+)
+from rdukit_platform.tenants.tokens import ensure_first_token
 
 
 @click.command()
@@ -20,6 +29,7 @@ from rdukit_platform.tenants.service import ensure_first_token
 def main(fd: int | None) -> None:
     """Serve REST and the console until SIGTERM."""
     configure_logging()
+    os.umask(0o077)
     allow_files()
     home = checked_home()
     platform = open_platform(home)
@@ -33,13 +43,20 @@ def main(fd: int | None) -> None:
     config = uvicorn.Config(
         create_app(platform),
         loop="uvloop",
-        http=GatewayHttpProtocol,
+        http=make_protocol(),
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
         timeout_graceful_shutdown=2,
+        **forwarding(),
     )
+    tls = find_server_files(
+        resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
+    )
+    if tls is not None:
+        config.load()
+        config.ssl = make_server_context(tls)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -11,11 +11,13 @@ from rdukit.errors import RdukitError, RequestTooLarge
 from rdukit.settings import resolve
 from rdukit_platform.context import Platform
 from rdukit_platform.gateway.borders import error_response
+from rdukit_platform.gateway.dependencies import authenticate_token
 from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
-from rdukit_platform.tenants.service import authenticate
 
 #: What takes files, which go to the disk as they come.
 UPLOADS: Final = ("/v1/artifacts", "/v1/boxes")
+#: Longest body of a request whose caller is known only by it, as of a form that logs in.
+STRANGERS_BYTES: Final = 64 << 10
 _WITHOUT_BODY: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -33,6 +35,8 @@ class BodyBorder:
             return
         request, headers = Request(scope), Headers(scope=scope)
         limit = self._limits[scope["path"].rstrip("/") in UPLOADS]
+        if not scope["path"].startswith("/v1/"):
+            limit = min(limit, STRANGERS_BYTES)
         try:
             length = headers.get("content-length", "")
             if length.isdecimal() and int(length[:20]) > limit:
@@ -64,8 +68,7 @@ class BodyBorder:
 
     def _authenticate(self, headers: Headers) -> object:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        with self._platform.database.read() as session:
-            return authenticate(session, token.strip() if kind.lower() == "bearer" else None)
+        return authenticate_token(self._platform, token.strip() if kind.lower() == "bearer" else None)
 
 
 def _too_large(limit: int) -> RequestTooLarge:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.strict_json import as_words
+from rdukit_platform.audit.requests import note_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def error_response(request: Request, error: RdukitError) -> Response:
-    """The answer for an error."""
+    """The answer for an error; a refusal goes into the audit log."""
+    note_refusal(request, error)
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
     body = orjson.dumps(as_words(error.body(getattr(request.state, "request_id", None))), default=str)
     return Response(body, error.http_status, headers, media_type="application/json")

@@ -1,5 +1,6 @@
 """What routes ask for: the platform, and a caller with a scope."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -7,7 +8,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from rdukit.errors import PermissionDenied
 from rdukit_platform.context import Platform
-from rdukit_platform.tenants.service import ADMIN, READ, WRITE, Caller, authenticate
+from rdukit_platform.tenants import scopes
+from rdukit_platform.tenants.service import Caller, authenticate
 
 _bearer = HTTPBearer(auto_error=False, description="API token")
 
@@ -29,36 +31,51 @@ def find_caller(
     known: Caller | None = getattr(request.state, "caller", None)  # requests with a body were looked at before it
     if known is not None:
         return known
-    with platform_of(request).database.read() as session:
-        return authenticate(session, credentials.credentials if credentials else None)
+    caller = authenticate_token(platform_of(request), credentials.credentials if credentials else None)
+    request.state.caller = caller
+    return caller
+
+
+def authenticate_token(platform: Platform, token: str | None) -> Caller:
+    """The caller whose token this is; that it was used is noted. Raises as ``authenticate``."""
+    with platform.database.read() as session:
+        caller = authenticate(session, token, platform.clock.now())
+    platform.audit.used(caller.token_id)
+    return caller
 
 
 Anyone = Annotated[Caller, Depends(find_caller)]
 
 
 def check_scope(caller: Caller, scope: str) -> Caller:
-    """``caller`` if its token has the scope (admin has all).
+    """``caller`` if its token has the scope, or one that includes it.
 
     Raises:
         PermissionDenied: it has not.
     """
-    if scope not in caller.scopes and ADMIN not in caller.scopes:
+    if not scopes.allows(caller.scopes, scope):
         raise PermissionDenied(f"this needs the scope {scope!r}; the token has {sorted(caller.scopes)}")
     return caller
 
 
-def _reader(caller: Anyone) -> Caller:
-    return check_scope(caller, READ)
+def _needs(scope: str) -> Callable[[Caller], Caller]:
+    def check(caller: Anyone) -> Caller:
+        return check_scope(caller, scope)
+
+    return check
 
 
-def _writer(caller: Anyone) -> Caller:
-    return check_scope(caller, WRITE)
+def _reads_nodes(caller: Anyone) -> Caller:
+    return caller if scopes.allows(caller.scopes, scopes.METRICS) else check_scope(caller, scopes.READ)
 
 
-def _admin(caller: Anyone) -> Caller:
-    return check_scope(caller, ADMIN)
-
-
-Reader = Annotated[Caller, Depends(_reader)]
-Writer = Annotated[Caller, Depends(_writer)]
-Admin = Annotated[Caller, Depends(_admin)]
+Reader = Annotated[Caller, Depends(_needs(scopes.READ))]
+Admin = Annotated[Caller, Depends(_needs(scopes.ADMIN))]
+JobsReader = Annotated[Caller, Depends(_needs(scopes.JOBS_READ))]
+JobsWriter = Annotated[Caller, Depends(_needs(scopes.JOBS_WRITE))]
+ArtifactsReader = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_READ))]
+ArtifactsWriter = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_WRITE))]
+BoxesReader = Annotated[Caller, Depends(_needs(scopes.BOXES_READ))]
+BoxesWriter = Annotated[Caller, Depends(_needs(scopes.BOXES_WRITE))]
+NodesReader = Annotated[Caller, Depends(_reads_nodes)]
+TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]

@@ -13,9 +13,10 @@ from rdukit.snd import SndClient
 from rdukit_platform.context import Platform
 from rdukit_platform.db.engine import is_reachable
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.gateway.dependencies import platform_of
+from rdukit_platform.gateway.dependencies import Anyone, check_scope, platform_of
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.services import live_services
+from rdukit_platform.tenants.scopes import JOBS_READ, METRICS, allows
 
 router = APIRouter(tags=["health"])
 
@@ -43,14 +44,20 @@ def live() -> dict[str, str]:
 
 
 @router.get("/metrics", include_in_schema=False)
-def metrics(request: Request) -> Response:
-    """Prometheus text: this gateway's requests, and the jobs by state."""
+def metrics(request: Request, caller: Anyone) -> Response:
+    """Prometheus text: the tenant's jobs by state; with the scope ``metrics`` all jobs, and this gateway's requests."""
     platform = platform_of(request)
+    sees_all = allows(caller.scopes, METRICS)
+    query = select(JobRow.state, func.count()).group_by(JobRow.state)
+    if not sees_all:
+        check_scope(caller, JOBS_READ)
+        query = query.where(JobRow.tenant_id == caller.tenant_id)
     lines = ["# HELP rdukit_jobs Jobs by state.", "# TYPE rdukit_jobs gauge"]
     with platform.database.read() as session:
-        counts = dict(session.execute(select(JobRow.state, func.count()).group_by(JobRow.state)).tuples().all())
+        counts = {str(row[0]): int(row[1]) for row in session.execute(query)}
     lines += [f'rdukit_jobs{{state="{state}"}} {counts.get(str(state), 0)}' for state in JobState]
-    return Response(generate_latest() + "\n".join([*lines, ""]).encode(), media_type=CONTENT_TYPE_LATEST)
+    of_gateway = generate_latest() if sees_all else b""
+    return Response(of_gateway + "\n".join([*lines, ""]).encode(), media_type=CONTENT_TYPE_LATEST)
 
 
 def read_health(platform: Platform) -> Health:

@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from rdukit.errors import InvalidArgument
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.gateway.dependencies import Reader, Writer, platform_of
+from rdukit_platform.gateway.dependencies import JobsReader, JobsWriter, platform_of
 from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.jobs import pipelines, service
 from rdukit_platform.jobs.follow import log_line, stream_events, stream_logs
@@ -34,7 +34,7 @@ LAST = (1 << 63) - 1
 
 
 @router.post("/jobs", status_code=status.HTTP_201_CREATED)
-def submit(request: Request, caller: Writer, body: JobRequest, idempotency_key: IdempotencyKey = None) -> Job:
+def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_key: IdempotencyKey = None) -> Job:
     """Submit a job. The same idempotency key, in the body or as a header, gives the same job."""
     platform = platform_of(request)
     if body.idempotency_key is None:
@@ -51,7 +51,7 @@ def submit(request: Request, caller: Writer, body: JobRequest, idempotency_key: 
 
 @router.get("/jobs")
 def list_(
-    request: Request, caller: Reader, state: str | None = None, limit: int = 50, cursor: str | None = None
+    request: Request, caller: JobsReader, state: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> JobPage:
     """The tenant's jobs, newest first."""
     with platform_of(request).database.read() as session:
@@ -60,7 +60,7 @@ def list_(
 
 
 @router.get("/jobs/{job_id}")
-def show(request: Request, job_id: str, caller: Reader) -> Job:
+def show(request: Request, job_id: str, caller: JobsReader) -> Job:
     """One job with its attempts."""
     with platform_of(request).database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
@@ -71,7 +71,7 @@ def show(request: Request, job_id: str, caller: Reader) -> Job:
 def events(
     request: Request,
     job_id: str,
-    caller: Reader,
+    caller: JobsReader,
     after: Annotated[int, Query(ge=0, le=LAST)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     accept: Annotated[str, Header()] = "*/*",
@@ -90,14 +90,14 @@ def events(
         after = max(after, int(last_event_id))
     platform.followers.check(caller.tenant_id)
     return StreamingResponse(
-        stream_events(platform, caller.tenant_id, job.id, after),
+        stream_events(platform, caller, job.id, after),
         media_type=EVENT_STREAM,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 @router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": _TEXT}}})
-def logs(request: Request, job_id: str, caller: Reader, follow: bool = False) -> Response:
+def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False) -> Response:
     """The job's log as text; with ``follow=true`` until it ends."""
     platform = platform_of(request)
     with platform.database.read() as session:
@@ -106,11 +106,11 @@ def logs(request: Request, job_id: str, caller: Reader, follow: bool = False) ->
             rows = service.list_events(session, job.id, kind="log", limit=100_000)
             return PlainTextResponse(b"".join(log_line(row) for row in rows))
     platform.followers.check(caller.tenant_id)
-    return StreamingResponse(stream_logs(platform, caller.tenant_id, job.id), media_type="text/plain")
+    return StreamingResponse(stream_logs(platform, caller, job.id), media_type="text/plain")
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel(request: Request, job_id: str, caller: Writer) -> Job:
+def cancel(request: Request, job_id: str, caller: JobsWriter) -> Job:
     """End a job now, whatever it does."""
     platform = platform_of(request)
     with platform.database.read() as session:  # what is not the caller's to end waits for no writer
@@ -125,7 +125,7 @@ def cancel(request: Request, job_id: str, caller: Writer) -> Job:
 
 @router.post("/pipelines", status_code=status.HTTP_201_CREATED)
 def submit_pipeline(
-    request: Request, caller: Writer, body: PipelineRequest, idempotency_key: IdempotencyKey = None
+    request: Request, caller: JobsWriter, body: PipelineRequest, idempotency_key: IdempotencyKey = None
 ) -> Pipeline:
     """Submit a pipeline: all its jobs, or none."""
     platform = platform_of(request)
@@ -143,7 +143,7 @@ def submit_pipeline(
 
 
 @router.get("/pipelines")
-def list_pipelines(request: Request, caller: Reader, limit: int = 50, cursor: str | None = None) -> PipelinePage:
+def list_pipelines(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> PipelinePage:
     """The tenant's pipelines, newest first, with their jobs."""
     with platform_of(request).database.read() as session:
         rows, following = pipelines.list_pipelines(session, caller.tenant_id, limit, cursor)
@@ -152,7 +152,7 @@ def list_pipelines(request: Request, caller: Reader, limit: int = 50, cursor: st
 
 
 @router.get("/pipelines/{pipeline_id}")
-def show_one_pipeline(request: Request, pipeline_id: str, caller: Reader) -> Pipeline:
+def show_one_pipeline(request: Request, pipeline_id: str, caller: JobsReader) -> Pipeline:
     """One pipeline with its jobs."""
     with platform_of(request).database.read() as session:
         row = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)

@@ -1,7 +1,7 @@
 """Asks the node daemon what there is."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import RdukitError
 from rdukit.snd import SndClient
@@ -13,7 +13,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 MAX_FAULTS: Final = 200
 
 
-def read_nodes(snd_socket: Path) -> list[dict[str, object]]:
+def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
     """The nodes with their tiles, who holds them, and what is broken, for people and the console.
 
     ``state`` says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a daemon that does

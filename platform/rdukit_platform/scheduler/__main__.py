@@ -1,9 +1,12 @@
 """``python -m rdukit_platform.scheduler``: the scheduler process."""
 
+import os
+
 from rdukit.logs import configure_logging
 from rdukit_platform.scheduler.loop import serve
 from rdukit_platform.settings import checked_home
 
 if __name__ == "__main__":
     configure_logging()
+    os.umask(0o077)
     serve(checked_home())

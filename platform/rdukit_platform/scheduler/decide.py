@@ -150,6 +150,8 @@ def _why_not(
     if (never := why_never(job.tiles, snapshot.node)) is not None:
         return never
     if blocker is not None:
+        if blocker.tenant_id != job.tenant_id:
+            return "a job of another tenant has waited longer for tiles"
         return f"job {blocker.job_id} has waited longer for {blocker.tiles} tiles"
     if job.tiles > free_tiles:
         return f"it needs {job.tiles} tiles, {max(free_tiles, 0)} of {snapshot.node.tiles} are free"

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Conflict, InvalidTransition
 from rdukit.settings import resolve
+from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -39,6 +40,8 @@ from rdukit_platform.worker.app import make_app, publish
 logger = logging.getLogger(__name__)
 
 BEAT_S: Final = 2.0
+#: How often old entries of the audit log are deleted.
+PRUNE_S: Final = 3600.0
 
 
 class Scheduler:
@@ -49,7 +52,7 @@ class Scheduler:
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
         self._beat_file = BeatFile(home.run, "scheduler")
         self._stop = threading.Event()
-        self._beaten_at = float("-inf")
+        self._beaten_at = self._pruned_at = float("-inf")
         self._pace = Pace(clock, resolve(WORKER_LEASE_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
@@ -80,6 +83,9 @@ class Scheduler:
             with self._database.write() as session:
                 beat_service(session, self.name, "scheduler", 0, now)
             self._beaten_at = self._clock.monotonic()
+        if self._clock.monotonic() - self._pruned_at > PRUNE_S:
+            self._pruned_at = self._clock.monotonic()
+            prune_by_settings(self._database, now)
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0

@@ -1,27 +1,21 @@
-"""Tenants and their tokens. A token is shown once; only its SHA-256 is kept."""
+"""Tenants, and who a token belongs to. A token is shown once; only its SHA-256 is kept."""
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rdukit.errors import Conflict, InvalidArgument, NotFound, Unauthenticated
-from rdukit.files import write_atomic
-from rdukit_platform.db.engine import Database
+from rdukit.errors import Conflict, NotFenced, Unauthenticated
 from rdukit_platform.db.models import TenantRow, TokenRow
 from rdukit_platform.ids import new_id
-from rdukit_platform.settings import Home
+from rdukit_platform.services import UNFENCED, live_services
+from rdukit_platform.tenants.lifetimes import is_over
 
-READ: Final = "read"
-WRITE: Final = "write"
-ADMIN: Final = "admin"
-SCOPES: Final = (READ, WRITE, ADMIN)
 DEFAULT_TENANT: Final = "default"
-_PREFIX: Final = "rdk_"
+_HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +25,71 @@ class Caller:
     tenant_id: str
     tenant_name: str
     scopes: frozenset[str]
+    #: Id of the token, for the audit log.
+    token_id: str
+    #: When the token ends; ``None``: never.
+    expires_at: float | None = None
 
 
-def authenticate(session: Session, token: str | None) -> Caller:
+class TokenEnded(Exception):
+    """The cause of ``Unauthenticated`` where the token was valid once. ``caller``: whose it was."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(caller.token_id)
+        self.caller = caller
+
+
+def authenticate(session: Session, token: str | None, now: float) -> Caller:
     """The caller that a token belongs to.
 
     Raises:
         Unauthenticated: no token, or one that is not valid.
     """
-    hint = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"
     if not token:
-        raise Unauthenticated(f"no API token was sent; {hint}")
+        raise Unauthenticated(f"no API token was sent; {_HINT}")
+    return authenticate_digest(session, hash_token(token), now)
+
+
+def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
+    """``authenticate`` for who kept the token's hash. Raises as that."""
     found = session.execute(
-        select(TokenRow, TenantRow)
-        .join(TenantRow, TenantRow.id == TokenRow.tenant_id)
-        .where(TokenRow.sha256 == hash_token(token), TokenRow.revoked_at.is_(None))
+        select(TokenRow, TenantRow).join(TenantRow, TenantRow.id == TokenRow.tenant_id).where(TokenRow.sha256 == sha256)
     ).one_or_none()
     if found is None:
-        raise Unauthenticated(f"the API token is not valid; {hint}")
+        raise Unauthenticated(f"the API token is not valid; {_HINT}")
     row, tenant = found
-    return Caller(tenant.id, tenant.name, frozenset(row.scopes))
+    caller = Caller(tenant.id, tenant.name, frozenset(row.scopes), row.id, row.expires_at)
+    if why := is_over(now, row.revoked_at, row.expires_at):
+        raise Unauthenticated(f"the API token {row.id} is not valid: it {why}; {_HINT}") from TokenEnded(caller)
+    return caller
+
+
+def is_token_valid(session: Session, token_id: str, now: float) -> bool:
+    """Whether a token that was valid still is."""
+    row = session.get(TokenRow, token_id)
+    return row is not None and not is_over(now, row.revoked_at, row.expires_at)
 
 
 def hash_token(token: str) -> str:
     """What is kept of a token: it is random enough that a plain hash cannot be reversed."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+def check_may_add(session: Session, now: float) -> None:
+    """Refuse a second tenant where boxes of jobs are not kept apart.
+
+    Raises:
+        NotFenced: the message says on which worker, and why.
+    """
+    if count_tenants(session) == 0:
+        return
+    for worker in live_services(session, now):
+        kind, _, why = worker.walls.partition(": ")
+        if kind == UNFENCED:
+            raise NotFenced(
+                f"there may be one tenant only: boxes of jobs are not fenced on {worker.id}: {why}; run workers as "
+                "root or where user namespaces are allowed, or set worker.box_backend to podman or docker"
+            )
 
 
 def create_tenant(session: Session, name: str, now: float) -> TenantRow:
@@ -72,32 +106,9 @@ def create_tenant(session: Session, name: str, now: float) -> TenantRow:
     return row
 
 
-def create_token(
-    session: Session, tenant_id: str, name: str, scopes: Sequence[str], now: float
-) -> tuple[TokenRow, str]:
-    """Add a token. Returns its row and its text, which is not kept.
-
-    Raises:
-        NotFound: no such tenant.
-        InvalidArgument: unknown scope.
-    """
-    if session.get(TenantRow, tenant_id) is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
-    unknown = sorted(set(scopes) - set(SCOPES))
-    if unknown or not scopes:
-        raise InvalidArgument(f"scopes {unknown or 'are missing'}; legal: {list(SCOPES)}", legal=list(SCOPES))
-    text = _PREFIX + secrets.token_urlsafe(32)
-    row = TokenRow(
-        id=new_id("tok"),
-        tenant_id=tenant_id,
-        sha256=hash_token(text),
-        name=name,
-        scopes=sorted(set(scopes)),
-        created_at=now,
-    )
-    session.add(row)
-    session.flush()
-    return row, text
+def count_tenants(session: Session) -> int:
+    """How many there are."""
+    return session.scalars(select(func.count()).select_from(TenantRow)).one()
 
 
 def list_tenants(session: Session) -> Sequence[TenantRow]:
@@ -110,17 +121,3 @@ def find_tenant(session: Session, name_or_id: str) -> TenantRow | None:
     return session.scalars(
         select(TenantRow).where((TenantRow.id == name_or_id) | (TenantRow.name == name_or_id))
     ).one_or_none()
-
-
-def ensure_first_token(database: Database, home: Home, now: float) -> None:
-    """Make the default tenant, and an admin token for it in ``token`` (0600) unless a valid one is there."""
-    with database.write() as session:
-        tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
-        try:
-            present = home.token_file.read_text().strip()
-            authenticate(session, present)
-            return
-        except (FileNotFoundError, Unauthenticated):
-            _, text = create_token(session, tenant.id, "first", SCOPES, now)
-            # Written before the commit: a token that is not in the database is replaced at the next start.
-            write_atomic(home.token_file, text.encode() + b"\n", mode=0o600)

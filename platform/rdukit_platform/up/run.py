@@ -17,8 +17,9 @@ from typing import Final
 
 from rdukit.errors import Conflict, Unavailable
 from rdukit.files import write_json_atomic
-from rdukit.settings import HOME, LOG_LEVEL
-from rdukit_platform.settings import Home
+from rdukit.settings import HOME, LOG_LEVEL, resolve
+from rdukit.tls import client_context
+from rdukit_platform.settings import GATEWAY_TLS_CERTIFICATE, Home
 from rdukit_platform.up.children import list_children
 from rdukit_platform.up.supervisor import Supervisor
 
@@ -62,7 +63,8 @@ def run_platform(home: Home, host: str, port: int, announce: Callable[[Running],
     try:
         home.broker.mkdir(mode=0o700, exist_ok=True)
         bound = listener.getsockname()[1]
-        url = f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{bound}"
+        scheme = "https" if resolve(GATEWAY_TLS_CERTIFICATE) else "http"
+        url = f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{bound}"
         environment = {**os.environ, HOME.variable: str(home.folder)}
         environment.setdefault(LOG_LEVEL.variable, "INFO")
         supervisor = Supervisor(list_children(home, listener.fileno()), home.logs, environment)
@@ -122,8 +124,9 @@ def _is_ready(url: str) -> bool:
 
 
 def _health(url: str) -> dict[str, object]:
+    context = client_context() if url.startswith("https://") else None
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=1.0) as answer:
+        with urllib.request.urlopen(f"{url}/health", timeout=1.0, context=context) as answer:
             body: dict[str, object] = json.load(answer)
             return body
     except urllib.error.HTTPError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rdukit.home import make_folder
 from rdukit.lifeline import die_with_parent
 from rdukit_platform.up.children import Child
 
@@ -45,7 +46,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Start all of them at once; each waits for what it needs."""
-        self._logs.mkdir(parents=True, exist_ok=True)
+        make_folder(self._logs)
         for running in self._all:
             self._start(running)
 

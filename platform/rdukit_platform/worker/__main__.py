@@ -7,5 +7,6 @@ from rdukit_platform.worker.serve import serve
 
 if __name__ == "__main__":
     configure_logging()
+    # No umask: what it hands to boxes, which may run as another user, lies in folders that only it passes through.
     with exit_on_error():
         serve(checked_home())

@@ -9,7 +9,6 @@ attempts, which every backend has.
 import fcntl
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
 from rdukit.clock import Clock
@@ -26,17 +26,25 @@ from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
     ChildDied,
+    DiskFull,
     InvalidArgument,
     LeaseLost,
     NoResources,
+    NotFenced,
     NotFound,
+    OutputRefused,
     PermissionDenied,
     RdukitError,
     Unavailable,
 )
+from rdukit.fence.outputs import OutputLimits, check_output
+from rdukit.files import remove_tree
+from rdukit.home import make_folder
 from rdukit.pef.read import read_tiles
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store
+from rdukit_platform.audit.acts import WORKER, Act, AuditOutcome, Entry, is_security_code
+from rdukit_platform.audit.service import record
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.catalog.own import check_may_own, find_version
@@ -47,12 +55,14 @@ from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.settings import PROCESS, Home
+from rdukit_platform.settings import BOX_DISK, PROCESS, SND_SOCKET, Home
+from rdukit_platform.tenants.service import count_tenants
 from rdukit_platform.worker.boxes import BoxRules, OwnBox, spec_of
 from rdukit_platform.worker.client import BoxClient
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import reap_earlier
 from rdukit_platform.worker.tiles import leased_tiles
+from rdukit_platform.worker.walls import Kind, TenantFences, check_walls
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +71,9 @@ PROGRESS_S: Final = 0.25
 LOCK_WAIT_S: Final = 3.0
 STOP_S: Final = 8.0
 LOG_TAIL_LINES: Final = 20
+#: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
+MAX_LOG_LINES: Final = 10_000
+MAX_LOG_CHARACTERS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,7 @@ class Surroundings:
     name: str
     backend: BoxBackend
     rules: BoxRules
+    fences: TenantFences
     box_start_s: float
     backoff_s: float
 
@@ -129,7 +143,7 @@ class Attempt:
     def _run_claimed(self, job: JobRow) -> None:
         try:
             self._work(job)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(self._folder)
         except LeaseLost as lost:
             self._leave(lost)
         except Failure as failure:
@@ -148,11 +162,22 @@ class Attempt:
         try:
             with around.database.write() as session:
                 state = execution.fail(session, self._ticket, outcome, error, around.backoff_s, around.clock.now())
+                self._record_refusal(session, error)
             logger.info("attempt ends job=%s outcome=%s state=%s", self._ticket.job_id, outcome, state)
             if state in FINAL:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                remove_tree(self._folder)
         except LeaseLost as lost:
             self._leave(lost)
+
+    def _record_refusal(self, session: Session, error: Mapping[str, object]) -> None:
+        job = session.get(JobRow, self._ticket.job_id)
+        if job is not None and is_security_code(error.get("code")):
+            code, message = str(error["code"]), str(error.get("message"))
+            record(
+                session,
+                Entry(self._around.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
+                      f"{job.id} attempt {job.attempt}", code, message),
+            )  # fmt: skip
 
     def _leave(self, lost: LeaseLost) -> None:
         # Whoever ended the attempt has written why. A job that has ended has no use for its folder.
@@ -160,10 +185,11 @@ class Attempt:
         with self._around.database.read() as session:
             job = session.get(JobRow, self._ticket.job_id)
         if job is not None and JobState(job.state) in FINAL:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(self._folder)
 
     def _work(self, job: JobRow) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_walls()
+        make_folder(self._folder)
         self._owner = Owner(job.id, job.attempt)
         with ExitStack() as stack:
             # A box of an earlier attempt may hold the lock; and what held the lock may have left a box.
@@ -179,6 +205,14 @@ class Attempt:
             stack.callback(self._stop_box)
             operation = self._run_box(job, inputs, environment, lock, own)
             self._keep(job, operation)
+
+    def _check_walls(self) -> None:
+        with self._around.database.read() as session:
+            tenants = count_tenants(session)
+        try:
+            check_walls(self._around.fences.walls, tenants)
+        except NotFenced as refused:
+            raise Failure(Outcome.BOX_FAILED, refused) from refused
 
     def _end_earlier_boxes(self) -> None:
         if self._owner.epoch == 1:
@@ -213,7 +247,7 @@ class Attempt:
 
     def _bring_inputs(self, job: JobRow) -> dict[str, str]:
         incoming = self._folder / "in"
-        shutil.rmtree(incoming, ignore_errors=True)
+        remove_tree(incoming)
         incoming.mkdir()
         paths: dict[str, str] = {}
         with self._around.database.read() as session:
@@ -237,11 +271,11 @@ class Attempt:
         if job.box_version is None:
             return None
         target = self._folder / "box"
-        shutil.rmtree(target, ignore_errors=True)
+        remove_tree(target)
         try:
             with self._around.database.read() as session:
                 # Again: what was allowed at submission may not be any more, and here the code begins to run.
-                check_may_own(session, job.tenant_id)
+                check_may_own(session, job.tenant_id, self._around.fences.walls.kind is Kind.FENCE)
                 row = find_version(session, job.tenant_id, job.box, job.box_version)
             if row is None:
                 raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
@@ -268,14 +302,13 @@ class Attempt:
                 raise Failure(Outcome.BOX_FAILED, refused) from refused
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
-        socket = self._around.home.snd_socket
         try:
-            lease = stack.enter_context(leased_tiles(socket, job))
+            lease, socket = stack.enter_context(leased_tiles(self._around.home.snd_socket, job))
         except (NoResources, Unavailable) as cause:
             raise Failure(Outcome.NO_RESOURCES, cause) from cause
         with self._around.database.write() as session:
             execution.hold_tiles(session, self._ticket, lease["tiles"])
-        return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", "RDUKIT_SND_SOCKET": str(socket)}
+        return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
 
     def _run_box(
         self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, own: OwnBox | None
@@ -283,9 +316,14 @@ class Attempt:
         around = self._around
         output = self._folder / "out"
         output.mkdir(exist_ok=True)
+        try:
+            fence = around.fences.of(job.tenant_id)
+        except NotFenced as refused:
+            raise Failure(Outcome.BOX_FAILED, refused) from refused
         spec = spec_of(
             around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
-            environment, [around.home.snd_socket] if environment else [], [lock], own,
+            environment, [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own,
+            fence,
         )  # fmt: skip
         try:
             box = self._box = around.backend.start(spec, around.box_start_s, self._stop)
@@ -304,8 +342,12 @@ class Attempt:
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
+        except OutputRefused as refused:
+            raise Failure(Outcome.BOX_FAILED, refused) from refused
         except (Cancelled, Unavailable) as error:
             self._record_tail()
+            if (full := self._filled_disk(error)) is not None:
+                raise Failure(Outcome.BOX_FAILED, full) from error
             outcome = Outcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
             raise Failure(outcome, self._with_its_end(error)) from error
 
@@ -314,14 +356,18 @@ class Attempt:
 
     def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
         around = self._around
-        written_at, pending = float("-inf"), None
+        written_at, pending, logged = float("-inf"), None, 0
         for event in client.follow(operation_id, self._stop, box.is_alive):
             kind = event.get("kind")
             if kind == "progress" and event.get("progress"):
                 pending = event["progress"]
-            if kind == "log" and event.get("log") is not None:
+            if kind == "log" and event.get("log") is not None and logged < MAX_LOG_LINES:
+                logged += 1
+                text = (
+                    str(event["log"])[:MAX_LOG_CHARACTERS] if logged < MAX_LOG_LINES else "further lines are not kept"
+                )
                 with around.database.write() as session:
-                    execution.record_logs(session, self._ticket, [str(event["log"])], around.clock.now())
+                    execution.record_logs(session, self._ticket, [text], around.clock.now())
             is_due = around.clock.monotonic() - written_at >= PROGRESS_S
             if pending is not None and (is_due or kind == "result"):
                 with around.database.write() as session:
@@ -358,6 +404,13 @@ class Attempt:
             with self._around.database.write() as session:
                 execution.record_logs(session, self._ticket, lines, self._around.clock.now())
 
+    def _filled_disk(self, error: RdukitError) -> DiskFull | None:
+        ends = [error.detail.get("end")] if self._box is None else [event.end for event in self._box.events()]
+        if BoxEnd.DISK_FULL not in ends:
+            return None
+        limit = self._around.fences.limits.disk_bytes
+        return DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
+
     def _with_its_end(self, error: RdukitError) -> RdukitError:
         ended = list[str]()
         with suppress(Unavailable):
@@ -372,7 +425,11 @@ class Attempt:
         # The box must have ended before its files are read: what is stored does not change under us.
         self._box.stop(STOP_S)
         outputs = []
-        for slot, text in (operation.get("outputs") or {}).items():
+        named = operation.get("outputs") or {}
+        if not isinstance(named, dict):
+            refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
+            raise Failure(Outcome.BOX_FAILED, refused)
+        for slot, text in named.items():
             path = self._output_path(str(slot), str(text))
             content = around.store.add_path(path)
             name = None if content.is_folder else plain_name(path.name)
@@ -382,11 +439,13 @@ class Attempt:
         logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
 
     def _output_path(self, slot: str, text: str) -> Path:
-        path = Path(text.removeprefix("file://"))
-        output = (self._folder / "out").resolve()
-        if not path.resolve().is_relative_to(output) or not path.exists():
-            error = RdukitError(f"the box names {text!r} as its output {slot!r}; legal are paths inside {output}")
-            raise Failure(Outcome.BOX_FAILED, error)
+        path, output = Path(text.removeprefix("file://")), self._folder / "out"
+        limits = self._around.fences.limits
+        try:
+            check_output(output, path, OutputLimits(limits.disk_bytes, limits.disk_files))
+        except OutputRefused as refused:
+            refused.message = f"output {slot!r}: {refused.message}"
+            raise Failure(Outcome.BOX_FAILED, refused) from refused
         return path
 
 

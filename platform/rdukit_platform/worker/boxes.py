@@ -3,13 +3,13 @@
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import BoxBackend, BoxSpec, Limits, Owner, find_backend
+from rdukit.box_backends import BoxBackend, BoxFence, BoxSpec, Limits, Owner, find_backend
 from rdukit.errors import InvalidArgument
-from rdukit.settings import resolve
+from rdukit.settings import resolve, variables_of
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BOX_ENVIRONMENT,
@@ -21,6 +21,8 @@ from rdukit_platform.settings import (
     box_command,
 )
 
+#: Of each engine: the variable that says where it is.
+ENGINES: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: In the setting of the image: the box's name, where each box has an image of its own.
 NAME_MARK: Final = "{box}"
 
@@ -40,10 +42,12 @@ class BoxRules:
     """What holds for the boxes of all jobs of a worker."""
 
     limits: Limits
-    #: Variables beside those of the job. A process has all of its worker's anyway.
+    #: Variables beside those of the job. A process without a fence has all of its worker's anyway.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
     image: str = ""
+    #: Boxes listen in their own folders: other users of the machine reach no port.
+    has_sockets: bool = False
 
 
 def spec_of(
@@ -57,6 +61,7 @@ def spec_of(
     sockets: Sequence[Path] = (),
     descriptors: Sequence[int] = (),
     own: OwnBox | None = None,
+    fence: BoxFence | None = None,
 ) -> BoxSpec:
     """The box of one attempt (pure).
 
@@ -65,6 +70,7 @@ def spec_of(
         owner: the job and the number of the attempt: of one job only the newest attempt may have a box.
         state: the attempt's own folder.
         output: what the box makes; outlives the attempt.
+        fence: of the job's tenant.
     """
     return BoxSpec(
         box=box,
@@ -79,6 +85,8 @@ def spec_of(
         descriptors=descriptors,
         outputs=[output],
         sockets=sockets,
+        has_sockets=rules.has_sockets,
+        fence=fence,
     )
 
 
@@ -94,14 +102,16 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
         Unavailable: its engine does not answer.
     """
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
-    rules = BoxRules(Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None))
+    environment = variables_of(word.strip() for word in resolve(BOX_ENVIRONMENT).split(","))
+    rules = BoxRules(Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None), environment)
     make = find_backend(name)
     if name == PROCESS:
         if image:
             raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")
+        rules = replace(rules, has_sockets=True)
         # By machine: a home folder may be shared, and a process id means something on one machine only.
         return make(records=home.run / "boxes" / socket.gethostname(), command=box_command()), rules
-    names = [word.strip() for word in resolve(BOX_ENVIRONMENT).split(",")]
-    environment = {variable: os.environ[variable] for variable in names if variable in os.environ}
-    rules = BoxRules(rules.limits, environment, image)
+    # An engine elsewhere has the folders, but a socket in them is of one machine.
+    is_here = "://" not in (host := os.environ.get(ENGINES[name], "")) or host.startswith("unix://")
+    rules = replace(rules, image=image, has_sockets=is_here)
     return make(image) if image and NAME_MARK not in image else make(), rules

@@ -24,9 +24,17 @@ class Hearts:
     """One thread for all attempts of a worker process."""
 
     def __init__(
-        self, database: Database, clock: Clock, name: str, slots: int, lease_s: float, beat_file: BeatFile | None = None
+        self,
+        database: Database,
+        clock: Clock,
+        name: str,
+        slots: int,
+        lease_s: float,
+        beat_file: BeatFile | None = None,
+        walls: str = "",
     ) -> None:
-        self._beat_file = beat_file
+        """``walls``: what is round the boxes of the worker's jobs, for others to know."""
+        self._beat_file, self._walls = beat_file, walls
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
@@ -83,5 +91,5 @@ class Hearts:
         with self._database.write() as session:
             now = self._clock.now()
             if is_service_due:
-                beat_service(session, self._name, "worker", self._slots, now)
+                beat_service(session, self._name, "worker", self._slots, now, self._walls)
             return beat(session, tickets, self.lease_s, now)

@@ -5,7 +5,6 @@ that a killed worker left is ended by whichever worker looks next, and the box o
 """
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -17,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rdukit.box_backends import BoxBackend, OwnedBox, Owner
 from rdukit.errors import RdukitError, Unavailable
+from rdukit.files import remove_tree
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs.states import FINAL
@@ -81,7 +81,7 @@ def clear_folders(work: Path, database: Database) -> int:
     with database.read() as session:
         ended = session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))).all()
     for job_id in ended:
-        shutil.rmtree(folders[job_id], ignore_errors=True)
+        remove_tree(folders[job_id])
     return len(ended)
 
 

@@ -29,6 +29,7 @@ from rdukit_platform.worker.boxes import open_backend
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import Sweeper
 from rdukit_platform.worker.request import AttemptRequest
+from rdukit_platform.worker.walls import open_fences, open_walls
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +72,10 @@ def serve(home: Home) -> None:
     slots = resolve(WORKER_SLOTS)
     name = f"worker@{socket.gethostname()}:{os.getpid()}"
     backend, rules = open_backend(home)
+    walls = open_walls()
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
-    hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"))
+    hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"), walls.told)
     sweeper = Sweeper(backend, database, home.work)
     waker = Waker(home.broker_url())
     runner = Runner(
@@ -87,6 +89,7 @@ def serve(home: Home) -> None:
             name=name,
             backend=backend,
             rules=rules,
+            fences=open_fences(home, walls),
             box_start_s=resolve(WORKER_START_S),
             backoff_s=resolve(JOB_BACKOFF_S),
         )
@@ -104,7 +107,7 @@ def serve(home: Home) -> None:
     worker_shutting_down.connect(stop, weak=False)
     hearts.start()
     sweeper.start()
-    logger.info("worker up name=%s slots=%d boxes=%s", name, slots, backend.name)
+    logger.info("worker up name=%s slots=%d boxes=%s walls=%s", name, slots, backend.name, walls.kind)
     try:
         app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
     finally:

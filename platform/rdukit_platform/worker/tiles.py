@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def leased_tiles(socket: Path, job: JobRow) -> Iterator[dict[str, Any]]:
-    """A lease of the job's tiles while the block lasts.
+def leased_tiles(socket: Path, job: JobRow) -> Iterator[tuple[dict[str, Any], Path]]:
+    """A lease of the job's tiles while the block lasts, and the socket for the job's box, which is of that lease only.
 
     Raises:
         NoResources: the tiles are not free.
@@ -29,8 +30,10 @@ def leased_tiles(socket: Path, job: JobRow) -> Iterator[dict[str, Any]]:
         lease = acquire_share(
             snd, f"{job.box}-{job.verb}"[:64], job.tiles, share, tenant=job.tenant_id, job=job.id, launch=job.id
         )
+        # A worker that is root runs its boxes as somebody else.
+        own = snd.own_socket(str(lease["id"]), "666" if os.geteuid() == 0 else "600")
         with HeldLease(snd, lease):
-            yield lease
+            yield lease, own
 
 
 def acquire_share(snd: SndClient, application: str, tiles: int, share: int, **more: object) -> dict[str, Any]:

@@ -10,13 +10,16 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.errors import PefCorrupt, PefMismatch
+from rdukit.errors import PefCorrupt, PefMismatch, PefNotAllowed
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, references
+from rdukit.pef.operators import find_signature, is_foreign
 from rdukit_runtime.engine.device import CPU
 from rdukit_runtime.engine.device_operators import ELSEWHERE
 from rdukit_runtime.engine.grouped_operators import GROUPED_OPERATORS
 from rdukit_runtime.engine.guard_operators import GUARD_OPERATORS
 from rdukit_runtime.engine.lstm_operators import LSTM_OPERATORS
+from rdukit_runtime.engine.norm_operators import NORM_OPERATORS
+from rdukit_runtime.engine.operand_checks import checked
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
 from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
@@ -25,7 +28,8 @@ from rdukit_runtime.settings import DEVICE
 
 #: Our own operators by name, and those of torch that are ours here.
 OPERATORS: Final = {
-    **GROUPED_OPERATORS, **GUARD_OPERATORS, **LSTM_OPERATORS, **OPTIMIZER_OPERATORS, **WEIGHT_OPERATORS,
+    **GROUPED_OPERATORS, **GUARD_OPERATORS, **LSTM_OPERATORS, **NORM_OPERATORS, **OPTIMIZER_OPERATORS,
+    **WEIGHT_OPERATORS,
 }  # fmt: skip
 
 #: Operators that run in another form. A few of torch's operators lay their results out otherwise than its records
@@ -46,16 +50,18 @@ _ADD_UNORDERED: Final = frozenset(
 Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.Tensor]]
 
 
-def build_portable(graph: KernelGraph, device: torch.device = CPU) -> Kernel:
+def build_portable(graph: KernelGraph, device: torch.device = CPU, is_trusted: bool = True) -> Kernel:
     """Generate the function that runs ``graph``; values are freed after their last use.
 
     Args:
         device: where the kernel's inputs are; what it makes itself is made there.
+        is_trusted: whether this installation's compiler made the graph; otherwise operands are checked that torch
+            does not check.
     Raises:
         PefCorrupt: an operator or argument does not exist in this torch. PefMismatch: an operator does not exist on
         ``device``.
     """
-    writer = _Writer(graph, device)
+    writer = _Writer(graph, device, is_trusted)
     return writer.function()
 
 
@@ -67,8 +73,9 @@ def count_operators(graph: KernelGraph) -> int:
 class _Writer:
     """Writes the function's text; whatever text cannot express is bound by name in ``scope``."""
 
-    def __init__(self, graph: KernelGraph, device: torch.device) -> None:
+    def __init__(self, graph: KernelGraph, device: torch.device, is_trusted: bool) -> None:
         self._graph = graph
+        self._is_trusted = is_trusted
         self._device = device
         self._widens = widens(graph)
         self._scope: dict[str, Any] = {}
@@ -104,7 +111,7 @@ class _Writer:
         if node.op == "getitem":
             value, index = node.args
             return f"{self._text(value)}[{self._text(index)}]"
-        called = _callable_of(_FORMS.get(node.op, node.op))
+        called = _callable_of(node.op)
         keywords = dict(node.kwargs)
         if self._device.type != "cpu" and node.op not in OPERATORS:
             if _makes_from_nothing(called) and keywords.get("device") is None:
@@ -114,7 +121,7 @@ class _Writer:
             called = in_one_thread(called)
         elif self._widens:
             called = wide_form(node.op, called)
-        function = self._bind("f", called)
+        function = self._bind("f", called if self._is_trusted else checked(node.op, called))
         arguments = [self._text(a) for a in node.args] + [f"{k}={self._text(v)}" for k, v in keywords.items()]
         return f"{function}({', '.join(arguments)})"
 
@@ -142,19 +149,18 @@ class _Writer:
 
 
 def _callable_of(op: str) -> Callable[..., Any]:
-    """The function that an operator names: ATen's, one of ours, or, in host sections, one that the program registered.
+    """The function that an operator names: one of the list, ours or ATen's, or in host sections a program's own.
 
     Nothing else can be reached from a PEF.
     """
     if op in OPERATORS:
         return OPERATORS[op]  # type: ignore[no-any-return]
-    parts = op.split(".")
-    if len(parts) != 3 or parts[0] == "rdukit" or any(part.startswith("__") for part in parts):
-        raise PefCorrupt(f"the PEF names operator {op!r}, which is neither ATen's nor ours")
+    if find_signature(op) is None and not is_foreign(op):
+        raise PefNotAllowed(f"the PEF names operator {op[:100]!r}, which is not among those that a PEF may name")
     try:
-        found = operator.attrgetter(op)(torch.ops)
+        found = operator.attrgetter(_FORMS.get(op, op))(torch.ops)
     except AttributeError as cause:
-        if parts[0] not in {"aten", "prims"}:
+        if is_foreign(op):
             raise PefCorrupt(
                 f"the PEF runs operator {op!r} on the host, which this process does not have: import the library that "
                 "registers it before the PEF is loaded"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.errors import InvalidArgument, PefCorrupt, RdukitError
 from rdukit.pef.memory_rules import PERSISTENT
-from rdukit.pef.model import Graph, Pef
+from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
 from rdukit_runtime.engine.copies import copy_between, copy_into
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
@@ -65,6 +65,8 @@ class Program(DeviceTensors):
         self._kernels = kernels
         self._plans: dict[tuple[str, tuple[int, ...]], ReadyPlan] = {}
         self._handles = HandleTable(len(self._slots))
+        #: Sections that have not run as generated code yet: what a kernel makes is compared with its symbols once.
+        self._unseen = {section.id for section in pef.sections}
         #: While a program measures: host seconds of each section that ran, in order; None otherwise.
         self.section_seconds: list[tuple[int, float]] | None = None
         #: Symbols that hold a run-time scalar, such as a dropout rate, and the scalars that they hold now.
@@ -274,12 +276,30 @@ class Program(DeviceTensors):
             raise
         except Exception as cause:
             raise section_failed(step.section, cause) from cause
+        if step.section.id in self._unseen:
+            self._check_made(step.section, made)
         if step.written:
             made = self._write_back(step, made)
         for slot, tensor in zip(step.outputs, made, strict=True):
             slots[slot] = tensor
         for slot in step.freed:
             slots[slot] = None
+
+    def _check_made(self, section: Section, made: Sequence[torch.Tensor]) -> None:
+        """Compare what a kernel made with the symbols that its section gives: a PEF may come from anywhere.
+
+        Raises:
+            PefCorrupt: a shape differs, which a copy would spread over the symbol without a word.
+        """
+        for name, tensor in zip(section.outputs, made, strict=True):
+            shape = self.pef.symbols[name].shape
+            if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:
+                found = list(tensor.shape) if isinstance(tensor, torch.Tensor) else "no tensor"
+                raise PefCorrupt(
+                    f"section {section.id} of the PEF makes {name!r} of shape {list(shape)}, its kernel gives {found}; "
+                    "compile again"
+                )
+        self._unseen.discard(section.id)
 
     def _write_back(self, step: Step, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy what belongs into memory of its own there; the other outputs as they are."""

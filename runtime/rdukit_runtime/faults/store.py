@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Conflict, RdukitError
+from rdukit.home import make_folder
 from rdukit_runtime.faults.model import Changes, Snapshot
 from rdukit_runtime.faults.pending import PendingChanges
 from rdukit_runtime.faults.reader import FaultReader
@@ -283,7 +284,7 @@ def _lock(path: Path) -> int:
         Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.
     """
     lock_path = path.with_name(path.name + ".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit.fence import kernel
 from rdukit.settings import home_folder, resolve
-from rdukit_runtime.isolation import kernel
 from rdukit_runtime.isolation.parts import Part, PartState, applied, as_report, cores_of, off, unavailable
 from rdukit_runtime.isolation.settings import CORES, DEBUGGABLE, MODE, WRITABLE
 from rdukit_runtime.paths import node_paths

@@ -16,6 +16,8 @@ from google.protobuf import message_factory
 from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, RdukitError, Unavailable, error_from_body
 from rdukit.proto import snml_pb2 as pb
+from rdukit.settings import TLS_CA, resolve
+from rdukit.tls import client_files
 from rdukit_runtime.paths import NodePaths, node_paths
 from rdukit_runtime.snml.calls import ERROR_METADATA
 from rdukit_runtime.snml.settings import DEFAULT_PORT, server_address
@@ -56,6 +58,13 @@ def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]
     return target, f"SNML socket not found at {paths.snml_socket}, using TCP {target}"
 
 
+def _open_channel(target: str) -> grpc.Channel:
+    """Over TLS where the setting ``tls.ca`` names an authority; the UNIX socket is plain."""
+    if target.startswith("unix:") or not resolve(TLS_CA):
+        return grpc.insecure_channel(target, options=_OPTIONS)
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(*client_files()), options=_OPTIONS)
+
+
 class SnmlClient(Closable):
     """One channel to one node. Safe for several threads."""
 
@@ -74,7 +83,7 @@ class SnmlClient(Closable):
             logger.warning("%s", self.notice)
         self._token = token
         self._timeout_s: Final = timeout_s
-        self._channel = grpc.insecure_channel(self.target, options=_OPTIONS)
+        self._channel = _open_channel(self.target)
 
     def ask(self, method: str, **fields: object) -> Any:
         """Call ``method`` with a request of these fields. Returns the reply, or the list of a stream's replies.

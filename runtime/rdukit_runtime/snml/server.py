@@ -25,12 +25,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
+from rdukit.home import make_folder
 from rdukit.proto import snml_pb2 as pb
 from rdukit.proto import snml_pb2_grpc
+from rdukit.settings import resolve
+from rdukit.tls import find_server_files
 from rdukit_runtime.paths import NodePaths
 from rdukit_runtime.snml.emulated import EmulatedNodeServicer
 from rdukit_runtime.snml.node_calls import NodeCalls
 from rdukit_runtime.snml.servicer import SnmlServicer
+from rdukit_runtime.snml.settings import SNML_TLS_CA, SNML_TLS_CERTIFICATE, SNML_TLS_KEY
 from rdukit_runtime.snml.token import load_or_create_token
 from rdukit_runtime.snml.watch import EventWatch
 
@@ -169,7 +173,7 @@ def _make_room(path: Path) -> None:
     """
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise InvalidArgument(f"the path is longer than {_MAX_SOCKET_PATH} bytes; choose a shorter state folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -188,12 +192,22 @@ def _make_room(path: Path) -> None:
     raise Conflict("another node serves it; give this one a state folder of its own")
 
 
+def _add_port(server: Any, address: str) -> int:
+    tls = find_server_files(resolve(SNML_TLS_CERTIFICATE), resolve(SNML_TLS_KEY), resolve(SNML_TLS_CA), "snml")
+    if tls is None:
+        return int(server.add_insecure_port(address))
+    ca = None if tls.ca is None else tls.ca.read_bytes()
+    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+    credentials = grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+    return int(server.add_secure_port(address, credentials))
+
+
 def _bind_port(server: Any, port: int, notices: list[str]) -> int | None:
     try:
         with socket.socket() as probe:  # gRPC would say it on stderr, in its own words
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))
-        bound: int = server.add_insecure_port(f"{LOOPBACK}:{port}")
+        bound: int = _add_port(server, f"{LOOPBACK}:{port}")
     except (OSError, OverflowError, RuntimeError):
         bound = 0
     if not bound:

@@ -16,7 +16,15 @@ SNML_PORT: Final = Setting(
     int,
 )
 
-SNML_SETTINGS: Final = (SNML_PORT,)
+SNML_TLS_CERTIFICATE: Final = Setting(
+    "snml.tls_certificate", "", "File with the certificate of SNML's TCP port; empty: it speaks plainly.", str
+)
+SNML_TLS_KEY: Final = Setting("snml.tls_key", "", "File with the key of `snml.tls_certificate`.", str)
+SNML_TLS_CA: Final = Setting(
+    "snml.tls_ca", "", "File with the authority whose certificates SNML's TCP callers must have; empty: none.", str
+)
+
+SNML_SETTINGS: Final = (SNML_PORT, SNML_TLS_CERTIFICATE, SNML_TLS_KEY, SNML_TLS_CA)
 
 #: Variable that names the server for clients: ``unix:PATH``, ``HOST:PORT`` or a path.
 SERVER_VARIABLE: Final = "SNML_SERVER"

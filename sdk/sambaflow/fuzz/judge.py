@@ -67,18 +67,25 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returns = func._schema.returns
         if any(result.alias_info is not None and not result.alias_info.is_write for result in returns):
             return made  # a view: what it looks at was moved
+        # Of narrow operands torch may add up in their dtype what it returns in a wider one, as layer norm's gradients.
+        operands = () if func is torch.ops.aten._to_copy.default else args
+        narrow = max((torch.finfo(t.dtype).eps for t in operands if _is_floating(t)), default=0.0)
         if isinstance(made, list | tuple):
-            return type(made)(self._moved(item, is_write=False) for item in made)
-        return self._moved(made, is_write=any(result.alias_info is not None for result in returns))
+            return type(made)(self._moved(item, narrow, is_write=False) for item in made)
+        return self._moved(made, narrow, is_write=any(result.alias_info is not None for result in returns))
 
-    def _moved(self, value: Any, is_write: bool) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value._is_zerotensor():
+    def _moved(self, value: Any, narrow: float, is_write: bool) -> Any:
+        if not _is_floating(value) or value._is_zerotensor():
             return value
-        size = max(self._size, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
+        size = max(self._size, narrow, torch.finfo(value.dtype).eps)  # half a number's last bit is none at all
         factor = torch.rand(value.shape, generator=self._generator).mul_(2 * size).add_(1 - size)
         moved = value.mul(factor)
         moved = (moved.bfloat16() if self._rounds else moved).to(value.dtype)
         return value.copy_(moved) if is_write else moved
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def run_torch(program: Program, move: float | None = None, number: int = 0, rounds: bool = False) -> Results:

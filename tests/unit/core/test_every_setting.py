@@ -23,11 +23,9 @@ _ARGUMENT = "tests give the value as an argument to what the setting is resolved
 #: Settings that no test gives another value, by name, and why.
 WITHOUT_TEST: Final = {
     "arch": _ARGUMENT + "--arch of a compile",
-    "artifacts.timeout_s": _DURATION,
     "box.child_memory_bytes": _ARGUMENT + "the memory that a box's YAML allows",
     "box.drain_s": _DURATION,
     "box.load_timeout_s": _DURATION,
-    "box.max_header_bytes": _ARGUMENT + "requests beyond the default",
     "box.max_rows": _ARGUMENT + "requests beyond the default",
     "box.ready_timeout_s": _DURATION,
     "box.restart_backoff_s": _DURATION,
@@ -36,7 +34,6 @@ WITHOUT_TEST: Final = {
     "box.webhook_attempts": "its effect needs as many attempts with pauses between them",
     "box.webhook_timeout_s": _DURATION,
     "engine.keep_memory": "it changes what glibc asks the system for, and no result",
-    "gateway.host": "tests bind the loopback address only",
     "numerics.trap": _ARGUMENT + "the application's own switch",
     "profile.folder": "tests run snprof, which sets it",
     "scheduler.poll_s": _DURATION,

@@ -1,6 +1,7 @@
 """Atomic writes: the old content or the new one, whatever happens in between."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.files import atomic_target, sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit.files import atomic_target, remove_tree, sha256_of, sha256_of_file, write_atomic, write_json_atomic
 
 #: Overwrites the file for ever, each time with one letter repeated; says so after each write.
 WRITER = """
@@ -87,3 +88,29 @@ def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"abc" * 100_000)
     assert sha256_of_file(tmp_path / "f") == sha256_of(b"abc" * 100_000)
     assert sha256_of(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_a_tree_is_removed_however_deep_closed_or_named_and_what_links_lead_to_stays(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "kept").mkdir(parents=True)
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(other)
+    open(os.fsencode(top) + b"/\xff\n", "w").close()
+    (top / "closed" / "in").mkdir(parents=True)
+    (top / "closed").chmod(0)
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d" * 20, dir_fd=here)
+        inner = os.open("d" * 20, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    remove_tree(top)
+    assert not top.exists() and (other / "kept").is_dir()
+    remove_tree(top)
+    (tmp_path / "file").touch()
+    remove_tree(tmp_path / "file")
+    top.symlink_to(other)
+    remove_tree(top)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

@@ -88,7 +88,7 @@ def test_every_flipped_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> Non
 def test_a_flipped_byte_in_a_kernel_or_library_is_corrupt(tmp_path: Path) -> None:
     path = write_example_pef(tmp_path / "e.pef", natives=True)
     data = path.read_bytes()
-    for needle in (b"aten.linear", b"ELF not really", b"SAFE_GEMM"):
+    for needle in (b"aten.addmm", b"ELF not really", b"SAFE_GEMM"):
         place = data.index(needle)
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
         with pytest.raises(PefCorrupt):

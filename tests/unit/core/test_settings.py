@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import CORE_SETTINGS, HOME, LOG_LEVEL, Setting, home_folder, parse_bool, resolve
+from rdukit.settings import CORE_SETTINGS, HOME, LOG_LEVEL, Setting, home_folder, parse_bool, resolve, variables_of
 
 SIZE = Setting("queue.size", 10, "How many.", int)
 COLOUR = Setting("paint.colour", "red", "Which.", str, legal=("red", "green"))
@@ -95,3 +95,10 @@ def test_core_settings_have_help_and_their_variables() -> None:
     assert HOME.variable == "RDUKIT_HOME"
     assert LOG_LEVEL.variable == "RDUKIT_LOG_LEVEL"
     assert len({setting.name for setting in CORE_SETTINGS}) == len(CORE_SETTINGS)
+
+
+def test_variables_for_another_process_come_from_the_environment_or_the_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("engine: {threads: 3}\nkernels: portable\ntoken: secret\n")
+    environ = {"RDUKIT_HOME": str(tmp_path), "RDUKIT_KERNELS": "native", "OTHER": "x"}
+    names = ["RDUKIT_ENGINE_THREADS", "RDUKIT_KERNELS", "RDUKIT_CHECK"]
+    assert variables_of(names, environ) == {"RDUKIT_ENGINE_THREADS": "3", "RDUKIT_KERNELS": "native"}

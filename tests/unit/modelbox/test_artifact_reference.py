@@ -74,14 +74,15 @@ def test_outputs_go_below_a_prefix() -> None:
     [
         "169.254.169.254", "127.0.0.1", "0.0.0.0", "100.100.100.200", "::1", "::", "fe80::1", "fd00:ec2::254",
         "::ffff:169.254.169.254", "::ffff:127.0.0.1", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "224.0.0.1",
-        "255.255.255.255",
+        "255.255.255.255", "10.1.2.3", "192.168.0.5", "172.16.3.4", "100.64.0.1", "fd12::5", "fec0::1", "::127.0.0.1",
+        "64:ff9b:1::7f00:1", "::ffff:10.0.0.1", "2002:a00:1::", "ff0e::1",
     ],
 )  # fmt: skip
-def test_this_machine_and_metadata_services_are_refused_by_default(address: str) -> None:
+def test_what_is_not_public_is_refused_by_default(address: str) -> None:
     assert find_refusal(ipaddress.ip_address(address), parse_networks(REFUSED_NETWORKS.default)) is not None
 
 
-@pytest.mark.parametrize("address", ["10.1.2.3", "192.168.0.5", "172.16.3.4", "1.1.1.1", "2606:4700::1111", "fd12::5"])
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"])
 def test_other_machines_are_not(address: str) -> None:
     assert find_refusal(ipaddress.ip_address(address), parse_networks(REFUSED_NETWORKS.default)) is None
 

@@ -83,14 +83,22 @@ def test_quantities_are_read(text: str, value: float) -> None:
 
 
 def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
-    options = container_options(replace(SPEC, sockets=[Path("/run/snd.sock")]), "rdukit/modelbox:1")
+    options = container_options(replace(SPEC, sockets=[Path("/run/leases/7/snd.sock")]), "rdukit/modelbox:1")
     assert options["cpuset_cpus"] == "4,5" and options["environment"]["OMP_NUM_THREADS"] == "2"
     assert (options["mem_limit"], options["pids_limit"]) == (1 << 30, 100)
     assert options["read_only"] and options["cap_drop"] == ["ALL"] and options["security_opt"] == ["no-new-privileges"]
     modes = {path: bound["mode"] for path, bound in options["volumes"].items() if bound["bind"] == path}
-    assert modes == {"/data/jobs/7": "rw", "/data/jobs/out": "rw", "/data/cold/mnist": "ro", "/run/snd.sock": "rw"}
+    assert modes == {"/data/jobs/7": "rw", "/data/jobs/out": "rw", "/data/cold/mnist": "ro", "/run/leases/7": "ro"}
     assert {bound[0] for bound in options["ports"].values()} == {"127.0.0.1"}
     assert options["labels"]["dev.rdukit.epoch"] == "3"
+
+
+def test_a_container_with_sockets_has_no_network_and_no_ports() -> None:
+    options = container_options(replace(SPEC, has_sockets=True), "rdukit/modelbox:1")
+    assert options["network_mode"] == "none" and "ports" not in options
+    command = options["command"]
+    assert command[command.index("--socket-folder") + 1] == "/data/jobs/7" and "--host" not in command
+    assert "network_mode" not in container_options(SPEC, "rdukit/modelbox:1")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from rdukit.errors import InvalidArgument
+from rdukit_modelbox.artifacts.addresses import is_public
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.operations import Delivery, Operation
 from rdukit_modelbox.operations.webhooks import (
@@ -16,7 +17,6 @@ from rdukit_modelbox.operations.webhooks import (
     body_of,
     check_webhook,
     headers_of,
-    is_public,
     is_transient,
 )
 from rdukit_modelbox.states import OperationState
@@ -50,6 +50,8 @@ def test_an_event_that_is_no_state_is_refused() -> None:
         ("93.184.216.34", True), ("127.0.0.1", False), ("10.1.2.3", False), ("169.254.169.254", False),
         ("192.168.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False), ("100.64.0.1", False), ("::1", False),
         ("::ffff:127.0.0.1", False), ("64:ff9b::7f00:1", False), ("2002:7f00:1::", False), ("fe80::1%eth0", False),
+        ("fec0::1", False), ("::127.0.0.1", False), ("64:ff9b:1::7f00:1", False),
+        ("198.18.0.1", False), ("ff0e::1", False), ("240.0.0.1", False), ("::ffff:10.0.0.1", False),
         ("fd00::1", False), ("2606:2800:220:1:248:1893:25c8:1946", True), ("::ffff:93.184.216.34", True),
     ],
 )  # fmt: skip

@@ -21,6 +21,7 @@ from rdukit_platform.testing import COUNTER, counter_boxes, fresh_database
 from rdukit_platform.worker.attempt import Attempt, Surroundings
 from rdukit_platform.worker.boxes import BoxRules
 from rdukit_platform.worker.hearts import Hearts
+from rdukit_platform.worker.walls import Kind, TenantFences, Walls
 
 
 class Refusing:
@@ -129,6 +130,7 @@ def attempted(
         home=Home(folder), database=database, store=Store(folder / "artifacts"),
         hearts=Hearts(database, SystemClock(), "w", 1, 5.0), waker=Waker(f"redis+socket://{folder}/none.sock"),
         clock=SystemClock(), name="w", backend=backend, rules=BoxRules(Limits()), box_start_s=1.0,
+        fences=TenantFences(Home(folder), Walls(Kind.CONTAINER), range(0)),
         backoff_s=1.0,
     )  # fmt: skip
     Attempt(around, ticket, threading.Event()).run()

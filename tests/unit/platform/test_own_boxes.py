@@ -70,15 +70,15 @@ def test_a_version_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "is_container", "tenants", "is_refused"),
+    ("setting", "has_walls", "tenants", "is_refused"),
     [
         ("", False, 1, False), ("", False, 2, True), ("", True, 2, False),
         ("*", False, 2, False), ("-", False, 1, True), ("-", True, 1, True),
         ("lab", False, 2, False), ("other, lab", False, 9, False), ("other", False, 1, True), ("labs", True, 1, True),
     ],
 )  # fmt: skip
-def test_who_may_run_boxes_of_its_own(setting: str, is_container: bool, tenants: int, is_refused: bool) -> None:
-    why = own.why_not_own("lab", setting, is_container, tenants)
+def test_who_may_run_boxes_of_its_own(setting: str, has_walls: bool, tenants: int, is_refused: bool) -> None:
+    why = own.why_not_own("lab", setting, has_walls, tenants)
     assert (why is not None) is is_refused
     assert why is None or "catalog.install_tenants" in why
 

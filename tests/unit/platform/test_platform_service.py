@@ -19,7 +19,8 @@ from rdukit_platform.jobs.changes import apply_event
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
 from rdukit_platform.jobs.states import JobEvent, Reason
-from rdukit_platform.tenants.service import create_tenant, create_token, hash_token
+from rdukit_platform.tenants.service import create_tenant, hash_token
+from rdukit_platform.tenants.tokens import create_token
 from rdukit_platform.testing import counter_boxes, fresh_database
 
 BOXES = counter_boxes()

@@ -54,12 +54,19 @@ def test_an_earlier_client_is_answered_as_before(file: Path) -> None:
 
 
 def assert_has(now: Any, before: Any, where: str) -> None:
-    """``now`` has every field that ``before`` had, with its value. A message for people may be worded anew."""
+    """``now`` has every field that ``before`` had, with its value. A message for people may be worded anew.
+
+    The protocol's version and its words for features grow.
+    """
     if isinstance(before, dict):
         assert isinstance(now, dict), where
         for name, value in before.items():
             assert name in now, f"{where}: {name} is missing"
-            if name not in {"message", "reason"}:
+            if name == "minor":
+                assert now[name] >= value, where
+            elif name == "features":
+                assert set(now[name]) >= set(value), where
+            elif name not in {"message", "reason"}:
                 assert_has(now[name], value, f"{where} {name}")
     elif isinstance(before, list):
         assert len(now) == len(before), where

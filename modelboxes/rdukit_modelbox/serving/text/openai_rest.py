@@ -16,7 +16,7 @@ from rdukit_modelbox.serving.access import Access
 from rdukit_modelbox.serving.box_models import BoxModels
 from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.serving.text.callers import unless_gone
-from rdukit_modelbox.serving.text.chat_template import find_chat_template, render_chat
+from rdukit_modelbox.serving.text.chat_template import ChatRenderer, find_chat_template
 from rdukit_modelbox.serving.text.completion import Completion, error_body, server_timing
 from rdukit_modelbox.serving.text.openai_values import ChatBody, CompletionBody, EmbeddingBody, parse_body
 from rdukit_modelbox.serving.text.queue import Embedding
@@ -42,6 +42,7 @@ class _Routes:
         self.router = APIRouter(tags=["text"])
         self._models = models
         self._access = access
+        self._renderer = ChatRenderer()
 
     def add(self, path: str, method: str, body: type[Any] | None, words: str, respond: Respond) -> None:
         extra: dict[str, Any] = {"responses": {"4XX": {"description": "{error: {message, type, param, code}}"}}}
@@ -90,7 +91,7 @@ class _Routes:
         body = parse_body(ChatBody, await request.body())
         version = await _text_model(self._models, body.model)
         template = find_chat_template(version.files.checkpoint)
-        prompt = render_chat(template, [message.plain() for message in body.messages])
+        prompt = await self._renderer.render(template, [message.plain() for message in body.messages])
         answer = Completion(
             self._models.repository.name, version, body.requests(prompt), body.choices, is_chat=True,
             with_logprobs=bool(body.logprobs),

@@ -1,0 +1,102 @@
+"""What the host itself shows: the home folder and what lies in it, the fence, room on the disk."""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from rdukit.doctor.findings import Finding, Level, Topic
+from rdukit.home import Folder, Step, judge_home
+from rdukit.pef.trust import key_path
+from rdukit.settings import HOME, home_folder
+
+#: Files that nobody else may read, below the home folder.
+SECRETS: Final = ("token", "console.key", "db.sqlite", "config.yaml", "run/admin.token")
+MIN_FREE_BYTES: Final = 1 << 30
+_ROOT: Final = 0
+
+
+def check_host() -> Iterator[Finding]:
+    """The home folder, its secrets, what lies above it, the fence and the disk."""
+    home = home_folder()
+    found = _look(home)
+    yield home_finding(home, found, os.geteuid())
+    yield from above_findings([(path, _look(path)) for path in home.parents], os.geteuid())
+    if found is not None:
+        yield from secret_findings([(path, _mode_of(path)) for path in (key_path(), *(home / n for n in SECRETS))])
+        yield disk_finding(home, shutil.disk_usage(home).free)
+    yield _fence()
+
+
+def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
+    """What the home folder's owner and mode mean (pure)."""
+    step = judge_home(found, user)
+    if found is None:
+        return Finding("home.mode", Level.GOOD, f"there is no home folder {home} yet; it will be made private")
+    said = f"home folder {home} is user {found.owner}'s, mode {found.mode:04o}"
+    if step is Step.REFUSE_OWNER:
+        return Finding("home.mode", Level.BAD, said, f"set {HOME.variable} to a folder of your own")
+    if step is Step.TAKE and not found.mode & 0o077:
+        return Finding("home.mode", Level.GOOD, said)
+    return Finding("home.mode", Level.BAD, f"{said}: other users look in", f"chmod 700 {home}")
+
+
+def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
+    """Folders above the home folder that somebody else could rename it in (pure)."""
+    open_ones = [
+        path
+        for path, found in above
+        if found is not None
+        and (found.owner not in (user, _ROOT) or (found.mode & 0o022 and not found.mode & stat.S_ISVTX))
+    ]
+    if not open_ones:
+        yield Finding("home.above", Level.GOOD, "nobody else can put another folder in the home folder's place")
+    for path in open_ones:
+        what = f"other users can rename what lies in {path}, and so put a folder of theirs in the home folder's place"
+        yield Finding("home.above", Level.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}")
+
+
+def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Finding]:
+    """Keys and tokens that others could read, were it not for the home folder's mode (pure)."""
+    loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
+    if not loose:
+        yield Finding("home.secrets", Level.GOOD, "keys, tokens and database are their owner's alone")
+    for path, mode in loose:
+        yield Finding("home.secrets", Level.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
+
+
+def disk_finding(home: Path, free_bytes: int) -> Finding:
+    """Whether there is room (pure)."""
+    is_full = free_bytes < MIN_FREE_BYTES
+    what = f"{free_bytes >> 20} MiB are free for {home}"
+    todo = "make room, or move the home folder" if is_full else ""
+    return Finding("disk.free", Level.WARN if is_full else Level.GOOD, what, todo, Topic.MACHINE)
+
+
+def _fence() -> Finding:
+    from rdukit.fence.probe import what_holds
+
+    fence = what_holds()
+    if fence.way is None:
+        todo = "allow user namespaces to this user, or run jobs' boxes as containers (worker.box_backend)"
+        return Finding("fence", Level.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
+    if fence.missing:
+        return Finding("fence", Level.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
+    return Finding("fence", Level.GOOD, f"programs of tenants are fenced ({fence.way})")
+
+
+def _look(path: Path) -> Folder | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return Folder(found.st_uid, stat.S_IMODE(found.st_mode), frozenset())
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(path.lstat().st_mode)
+    except OSError:
+        return None

@@ -1,0 +1,126 @@
+"""Whether a fence holds on this machine: put one up, and try from inside what must not work."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Final
+
+from rdukit.errors import RdukitError
+from rdukit.fence import kernel
+from rdukit.fence.spec import NEEDED, FenceLimits, FenceSpec, Part, Way, choose_way
+from rdukit.fence.start import program_paths, start_fenced
+
+_TRY_S: Final = 20.0
+#: A user that no program has: what is tried needs some other than root.
+_NOBODY: Final = 65534
+
+#: Runs inside; says of each part why it is missing. It has the standard library only.
+_TRIES: Final = """
+import ctypes, json, os, resource, sys
+libc = ctypes.CDLL(None, use_errno=True)
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+missing = {}
+if len([name for name in os.listdir("/proc") if name.isdigit()]) > 3:
+    missing["namespaces"] = "it sees processes outside"
+if os.path.exists(sys.argv[1]):
+    missing["root"] = "it sees a file that is not its"
+try:
+    os.mkdir("/usr/.rdukit-fence")
+    missing["root"] = "it writes to the system"
+except OSError:
+    pass
+names = [line.split(":")[0].strip() for line in open("/proc/self/net/dev").read().splitlines()[2:]]
+if names != ["lo"]:
+    missing["network"] = "it sees the interfaces " + ", ".join(names)
+if int(status["Uid"].split()[0]) == 0 and sys.argv[2] == "root":
+    missing["user"] = "it is root"
+capabilities = [status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")]
+if any(int(text, 16) for text in capabilities) or status["NoNewPrivs"].strip() != "1":
+    missing["capabilities"] = "it has some, or may gain some"
+if resource.getrlimit(resource.RLIMIT_NPROC)[1] != 64:
+    missing["limits"] = "they are not those of its fence"
+if status["Seccomp"].strip() != "2" or libc.unshare(0x10000000) == 0 or libc.socket(17, 3, 0) >= 0:
+    missing["system-calls"] = "it may open namespaces or sockets of any family"
+print(json.dumps(missing))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What holds here."""
+
+    #: Who can put up a fence; ``None``: nobody.
+    way: Way | None
+    #: Why each part that is missing is.
+    missing: Mapping[Part, str]
+
+    @property
+    def holds(self) -> bool:
+        """A program can be fenced."""
+        return self.way is not None
+
+    @property
+    def why(self) -> str:
+        """What is missing, in words."""
+        return "; ".join(f"{part}: {why}" for part, why in self.missing.items())
+
+
+@lru_cache(maxsize=1)
+def what_holds() -> Fence:
+    """Try it, once for each process. Takes some tenths of a second."""
+    way = choose_way(os.getuid() == 0)
+    missing, has_run = _try(way)
+    return Fence(way if has_run and not NEEDED & missing.keys() else None, MappingProxyType(missing))
+
+
+def _try(way: Way) -> tuple[dict[Part, str], bool]:
+    """What is missing, and whether anything ran in the fence at all."""
+    home = Path.home()
+    with tempfile.TemporaryDirectory(dir=home if os.access(home, os.W_OK) else None) as folder:
+        secret = Path(folder, "secret")
+        secret.touch()
+        command = [sys.executable, "-I", "-S", "-c", _TRIES, str(secret), way]
+        try:
+            spec = FenceSpec(
+                command, {}, "/tmp", program_paths(command[:1]), limits=FenceLimits(processes=64),
+                uid=_NOBODY if way is Way.ROOT else None, parent=os.getpid(), hidden=[folder],
+            )  # fmt: skip
+            with tempfile.TemporaryFile() as output:
+                status = _end_of(start_fenced(spec, way, output))
+                output.seek(0)
+                return {**_landlock(), **_read(status, output)}, status == 0
+        except (OSError, RdukitError) as error:
+            return {Part.ROOT: str(error)}, False
+
+
+def _end_of(process: "subprocess.Popen[bytes]") -> int:
+    try:
+        return process.wait(_TRY_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _read(status: int, output: IO[bytes]) -> dict[Part, str]:
+    text = output.read().decode(errors="replace").strip()
+    if status == 0:
+        return {Part(name): why for name, why in json.loads(text.splitlines()[-1]).items()}
+    last = text.rpartition("\n")[2]
+    name, _, why = last.removeprefix("fence: ").partition(": ")
+    known = last.startswith("fence: ") and name in set(Part)
+    return {Part(name): why} if known else {Part.ROOT: last or f"the attempt ended with status {status}"}
+
+
+def _landlock() -> dict[Part, str]:
+    try:
+        abi = kernel.landlock_abi()
+    except OSError as error:
+        return {Part.LANDLOCK: f"the kernel has none, or it is switched off: {error.strerror}"}
+    return {} if abi >= kernel.ABI_REFER else {Part.LANDLOCK: f"the kernel's is version {abi}; 2 is needed"}

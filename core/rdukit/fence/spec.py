@@ -1,0 +1,122 @@
+"""What a fence is, as values; and how it is decided from what the machine allows. Pure.
+
+A fenced program has a root folder of its own, in which only what is named here exists, at the paths of outside. It runs
+without capabilities and without a way to gain any, as a user of its own where whoever starts it is root.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+#: Readable in every fence, where they exist: programs, libraries, the compiler and its headers, what they look up. Of
+#: ``/etc`` nothing that belongs to this machine or its users.
+SYSTEM: Final = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone", "/etc/mime.types", "/etc/ssl/openssl.cnf",
+    "/sys/devices/system/cpu", "/sys/devices/system/node",
+)  # fmt: skip
+DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+HOST_NAME: Final = "box"
+USER_NAME: Final = "box"
+
+#: Exit statuses of the launcher that are not the program's.
+NOT_FENCED, DISK_LIMIT = 123, 124
+
+
+class Way(StrEnum):
+    """Who puts up the fence."""
+
+    #: Root, with the machine's own namespaces.
+    ROOT = "root"
+    #: Anybody, in a user namespace.
+    USER = "user"
+
+
+class Part(StrEnum):
+    """The parts of a fence, each of which may be missing on a machine."""
+
+    NAMESPACES = "namespaces"
+    ROOT = "root"
+    NETWORK = "network"
+    USER = "user"
+    LIMITS = "limits"
+    CAPABILITIES = "capabilities"
+    LANDLOCK = "landlock"
+    SYSTEM_CALLS = "system-calls"
+
+
+#: Without these a program is not fenced; Landlock is a second lock on the same doors.
+NEEDED: Final = frozenset(Part) - {Part.LANDLOCK}
+
+
+@dataclass(frozen=True, slots=True)
+class FenceLimits:
+    """What a fenced program may use; None: no limit of the fence's."""
+
+    #: Of each process.
+    memory_bytes: int | None = None
+    #: Processes and threads of its user; of the program alone in a user namespace.
+    processes: int | None = 2048
+    #: Of one file.
+    file_bytes: int | None = 64 << 30
+    #: Of each process.
+    open_files: int | None = 4096
+    #: Of all that it keeps in its writable folders, and their files and folders together.
+    disk_bytes: int | None = 256 << 30
+    disk_files: int | None = 1_000_000
+    #: Of ``/tmp`` and ``/dev/shm`` each; they are memory.
+    temporary_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSpec:
+    """A program and its fence."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    #: Where it starts; must exist inside.
+    folder: str
+    #: Files and folders that it reads, and those that it writes: the same paths inside as outside.
+    readable: Sequence[str] = ()
+    writable: Sequence[str] = ()
+    #: Folders whose content does not show, though what is around them does; what is named above shows all the same.
+    hidden: Sequence[str] = ()
+    #: UNIX sockets that it connects to.
+    sockets: Sequence[str] = ()
+    #: Written as the program's user before it starts, mode 0600, in what is writable: bytes in hexadecimal by path.
+    files: Mapping[str, str] = field(default_factory=dict)
+    limits: FenceLimits = FenceLimits()
+    #: Its user and group, if root puts up the fence.
+    uid: int | None = None
+    #: No network but a loopback of its own.
+    has_own_network: bool = True
+    #: Processor cores, by number.
+    cores: Sequence[int] | None = None
+    #: It ends with this process; None: with none.
+    parent: int | None = None
+    #: Descriptors that stay open as long as anything of it runs, and that it does not have itself.
+    held: Sequence[int] = ()
+
+
+def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
+    """What the launcher reads (pure)."""
+    return json.dumps(
+        {
+            **asdict(spec), "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
+            "host_name": HOST_NAME, "user_name": USER_NAME, "not_fenced": NOT_FENCED, "disk_limit": DISK_LIMIT,
+        }
+    )  # fmt: skip
+
+
+def choose_way(is_root: bool) -> Way:
+    """The way to put up a fence (pure). Root has one only: limits do not hold for root in a user namespace."""
+    return Way.ROOT if is_root else Way.USER
+
+
+def outermost(paths: Sequence[str]) -> list[str]:
+    """The paths without those that are in another one of them, each once, in order (pure)."""
+    chosen = list(dict.fromkeys(paths))
+    return [path for path in chosen if not any(other != path and Path(other) in Path(path).parents for other in chosen)]

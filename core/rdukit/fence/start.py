@@ -1,0 +1,93 @@
+"""Start a program in a fence, and what it must be able to read to be a Python of ours. A thin shell."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit.fence.filter import make_filter, pack_filter
+from rdukit.fence.spec import FenceSpec, Way, outermost, to_json
+
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+#: Whatever of these is installed a box may import.
+PACKAGES: Final = (
+    "rdukit", "rdukit_compiler", "rdukit_runtime", "rdukit_modelbox", "rdukit_zoo", "sambaflow"
+)  # fmt: skip
+#: What the launcher itself has of the environment: nothing that it would leave lying about.
+_LAUNCHER_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a program in its fence; the process that is returned ends as the program does, and the program with it.
+
+    ``output`` gets what the program writes to stdout and stderr, and why it could not be fenced. It reads nothing.
+
+    Raises:
+        InvalidArgument: no filter of system calls is known for this processor.
+    """
+    text = to_json(spec, way, pack_filter(make_filter(os.uname().machine)))
+    descriptor = os.memfd_create("fence", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(LAUNCHER), "--spec-fd", str(descriptor)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(_LAUNCHER_ENVIRONMENT),
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(descriptor, *spec.held),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def program_paths(command: Sequence[str], search: str = "") -> list[str]:
+    """What a command must be able to read to run: its interpreter, packages and the files that it names.
+
+    Args:
+        search: the program's ``PYTHONPATH``.
+    Raises:
+        InvalidArgument: there is no such program.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise InvalidArgument(f"there is no program {command[0]!r}")
+    paths = [program, *_environment_of(Path(program))]
+    if Path(program).resolve() == Path(sys.executable).resolve():
+        paths += [sys.prefix, sys.base_prefix, *_packages()]
+    paths += [word for word in command[1:] if word.startswith("/") and Path(word).exists()]
+    paths += [word for word in search.split(os.pathsep) if word.startswith("/") and Path(word).is_dir()]
+    return outermost(paths)
+
+
+def absolute_command(command: Sequence[str]) -> list[str]:
+    """The command with its program's path."""
+    return [shutil.which(command[0]) or command[0], *command[1:]]
+
+
+def _environment_of(program: Path) -> list[str]:
+    """The virtual environment that an interpreter belongs to, and what that is made from."""
+    folder = program.parent.parent
+    try:
+        lines = (folder / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return []
+    settings = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    home = settings.get("home")
+    return [str(folder), *([str(Path(home).parent)] if home else [])]
+
+
+def _packages() -> list[str]:
+    found = [find_spec(name) for name in PACKAGES]
+    ours = [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
+    # Others' packages, also those of a user.
+    installed = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    return [path for path in (*ours, *installed) if Path(path).is_dir()]

@@ -1,0 +1,181 @@
+"""All connections of an HTTP server: who has to go when there are too many, or when half-sent heads take too much.
+
+Nothing here is done for a request: only when connections come and go, and for heads that come in pieces.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final, Generic, Protocol, TypeVar
+
+#: Connections that are looked at for one that idles; those in use go to the end of the line.
+LOOKED_AT: Final = 64
+#: Connections of one address, and of all, that may take the place of idle ones in a second; more are closed at once.
+REPLACED_PER_S: Final = 20.0
+REPLACED_OF_ALL_PER_S: Final = 200.0
+#: An address with fewer connections is always let in: where all places are taken, others took them.
+FEW: Final = 16
+#: Bytes of unfinished heads that all connections together may hold.
+HELD_BYTES: Final = 16 << 20
+
+
+class IdleConnection(Protocol):
+    """A connection as it is chosen by."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it waits for a request's head; None: a request is under way."""
+        ...
+
+
+C = TypeVar("C", bound=IdleConnection)
+
+
+class ConnectionBook(Generic[C]):
+    """The connections of one server, those that came first at the front."""
+
+    def __init__(self, most: int, most_of_one: int, trusted: Iterable[str] = ()) -> None:
+        """
+        Args:
+            most: connections at once. most_of_one: of one address.
+            trusted: addresses and networks of proxies, whose callers are many; ``*``: all are.
+        """
+        self._most, self._most_of_one = most, most_of_one
+        self._trusted = tuple(word.strip() for word in trusted if word.strip())
+        self._all: dict[C, str | None] = {}
+        self._of: dict[str, dict[C, None]] = {}
+        #: Of connections with an unfinished head, its bytes so far; longest held first.
+        self._held: dict[C, int] = {}
+        self._held_bytes = 0
+        self._places = _Places(REPLACED_OF_ALL_PER_S)
+        self._places_of: dict[str, _Places] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def is_full_for(self, address: str | None, now: float) -> bool:
+        """Whether one more connection from ``address`` is closed at once; asked once for each.
+
+        What idles makes room for what is new, but not without end: a flood would keep the server busy with that.
+        """
+        of_one = len(self._of.get(address, ())) if address is not None else 0
+        if address is not None and of_one >= self._most_of_one:
+            places = self._places_of.get(address)
+            if places is None:
+                places = self._places_of[address] = _Places(REPLACED_PER_S)
+            if not places.take(now):
+                return True
+        return len(self._all) >= self._most and of_one >= FEW and not self._places.take(now)
+
+    def enter(self, connection: C, address: str | None) -> C | None:
+        """A connection came. Returns who is to be given up for it, maybe itself.
+
+        Args:
+            address: of the caller; None: it has none, as over a UNIX socket.
+        """
+        counted = None if address is None or self._is_trusted(address) else address
+        self._all[connection] = counted
+        if counted is not None:
+            of_one = self._of.setdefault(counted, {})
+            of_one[connection] = None
+            if len(of_one) > self._most_of_one:
+                return self._choose(of_one, connection)
+        return self._choose(self._all, connection) if len(self._all) > self._most else None
+
+    def leave(self, connection: C) -> None:
+        """It is gone."""
+        address = self._all.pop(connection, None)
+        if address is not None:
+            of_one = self._of[address]
+            del of_one[connection]
+            if not of_one:
+                del self._of[address]
+                self._places_of.pop(address, None)
+        self.release(connection)
+
+    def hold(self, connection: C, head_bytes: int) -> list[C]:
+        """It has so many bytes of a head, whose end has not come. Returns who is to be given up."""
+        self._held_bytes += head_bytes - self._held.get(connection, 0)
+        self._held[connection] = head_bytes
+        chosen: list[C] = []
+        left = self._held_bytes
+        for each, size in self._held.items():
+            if left <= HELD_BYTES:
+                break
+            chosen.append(each)
+            left -= size
+        return chosen
+
+    def release(self, connection: C) -> None:
+        """Its head has ended."""
+        self._held_bytes -= self._held.pop(connection, 0)
+
+    def _choose(self, among: "dict[C, str | None] | dict[C, None]", newest: C) -> C:
+        """Whoever has waited longest of the first that idle; the newest where all are in use."""
+        chosen, since = newest, float("inf")
+        for each in list(_first(among)):
+            idle = each.idle_since
+            if idle is None:
+                among[each] = among.pop(each)  # type: ignore[assignment]
+            elif each is not newest and idle < since:
+                chosen, since = each, idle
+        return chosen
+
+    def _is_trusted(self, address: str) -> bool:
+        if not self._trusted:
+            return False
+        if "*" in self._trusted or address in self._trusted:
+            return True
+        try:
+            found = ipaddress.ip_address(address)
+            return any("/" in word and found in ipaddress.ip_network(word, strict=False) for word in self._trusted)
+        except ValueError:
+            return False
+
+
+class _Places:
+    """So many in a second, and a second's worth at once."""
+
+    __slots__ = ("_left", "_per_s", "_since")
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = self._left = per_s
+        self._since = 0.0
+
+    def take(self, now: float) -> bool:
+        self._left = min(self._per_s, self._left + (now - self._since) * self._per_s)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
+    """Address and port of a connection's caller; None: over a UNIX socket, or it has gone already."""
+    peer = transport.get_extra_info("peername")
+    return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
+
+
+class Doorstep(asyncio.Protocol):
+    """Stands for a connection until it is known whether it is let in: one that is not costs next to nothing."""
+
+    __slots__ = ("_is_full_for", "_make")
+
+    def __init__(self, is_full_for: Callable[[str | None, float], bool], make: Callable[[], asyncio.Protocol]) -> None:
+        self._is_full_for, self._make = is_full_for, make
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody connected."""
+        peer = peer_of(transport)
+        if self._is_full_for(peer[0] if peer else None, asyncio.get_running_loop().time()):
+            transport.abort()
+            return
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+
+def _first(among: "dict[C, str | None] | dict[C, None]") -> Iterator[C]:
+    return islice(among, LOOKED_AT)

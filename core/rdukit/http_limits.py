@@ -1,0 +1,229 @@
+"""What a caller may do to an HTTP connection before its request is served, for gateway and boxes alike. Pure.
+
+The parts' protocols tell a ``ConnectionWatch`` what comes and goes, and do what it decides. Times are the caller's.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from rdukit.errors import HeadersTooLarge, MalformedRequest, PermissionDenied, RdukitError
+
+#: Bytes of chunks' sizes, extensions and trailers for each byte of a body that are taken, beyond a head's worth.
+CHUNK_OVERHEAD: Final = 8
+#: Bytes of a body that are taken and thrown away once it was answered, so that the answer is not lost with them.
+LINGER_BYTES: Final = 256 << 10
+#: Seconds for them.
+LINGER_S: Final = 5.0
+#: Files and sockets that a server needs beside its callers' connections.
+SPARE_FILES: Final = 512
+#: Host names whose check is remembered.
+_MOST_HOSTS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Of one server."""
+
+    #: Longest request line and headers, and the setting that says so.
+    header_bytes: int
+    header_setting: str
+    #: Seconds for a head, between two parts of a body, and without reading an answer.
+    silence_s: float
+    #: Seconds that a connection may idle between two requests.
+    idle_s: float
+
+
+class ConnectionWatch:
+    """One connection: how long it is silent, and how much it sends that is no body."""
+
+    __slots__ = ("_limits", "asked_since", "excess", "head_bytes", "is_in_head", "is_lingering", "unread_since")
+
+    def __init__(self, limits: HttpLimits, now: float) -> None:
+        self._limits = limits
+        #: Since when a head, or the rest of a request, is awaited; of a body each part counts. None: not now.
+        self.asked_since: float | None = now
+        #: Since when the caller has not read what was written. None: it has.
+        self.unread_since: float | None = None
+        self.is_in_head = True
+        #: Bytes since the last request's end, and of a body those that are no body.
+        self.head_bytes = 0
+        self.excess = 0
+        #: The request was answered before all of it had come.
+        self.is_lingering = False
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it waits for a request's head; None: a request is under way."""
+        return self.asked_since if self.is_in_head else None
+
+    def count(self, received: int) -> None:
+        """So many bytes came."""
+        if self.is_in_head:
+            self.head_bytes += received
+        else:
+            self.excess += received
+
+    def begin_body(self, now: float) -> None:
+        """A head has ended."""
+        self.is_in_head, self.is_lingering = False, False
+        self.head_bytes = self.excess = 0
+        self.asked_since = now
+
+    def take_body(self, length: int, now: float) -> None:
+        """Part of a body came; what was answered already has no more time for the rest."""
+        if not self.is_lingering:
+            self.excess -= length * (1 + CHUNK_OVERHEAD)
+            if self.excess < 0:
+                self.excess = 0
+            self.asked_since = now
+
+    def end_request(self, now: float, is_answered: bool) -> None:
+        """All of a request has come."""
+        self.is_in_head, self.is_lingering = True, False
+        self.head_bytes = 0
+        self.asked_since = now if is_answered else None
+
+    def end_answer(self, now: float) -> None:
+        """It is answered, maybe before all of it has come."""
+        self.asked_since = now
+        if not self.is_in_head:
+            self.is_lingering, self.excess = True, 0
+
+    def refusal(self) -> RdukitError | None:
+        """Why no more of what comes is taken, after ``count``."""
+        limit = self._limits.header_bytes
+        if self.is_in_head:
+            return headers_too_large(self._limits) if self.head_bytes > limit else None
+        if self.is_lingering or self.excess <= limit:
+            return None
+        words = "chunk sizes, extensions or trailers"
+        return MalformedRequest(f"the body has more than {limit} bytes of {words}", field="body", limit=limit)
+
+    @property
+    def is_over(self) -> bool:
+        """An answered request goes on for too long."""
+        return self.is_lingering and self.excess > LINGER_BYTES
+
+    def seconds_left(self, now: float) -> float:
+        """Until the connection is to be given up, or looked at again."""
+        limits = self._limits
+        left = min(limits.idle_s, limits.silence_s)
+        if self.asked_since is not None:
+            if self.is_lingering:
+                allowed = LINGER_S
+            elif self.is_in_head and not self.head_bytes:
+                allowed = limits.idle_s
+            else:
+                allowed = limits.silence_s
+            left = min(left, self.asked_since + allowed - now)
+        if self.unread_since is not None:
+            left = min(left, self.unread_since + self._limits.silence_s - now)
+        return left
+
+
+class HostRule:
+    """Which names a server answers to. Without it a page in a browser could have its own name mean this server."""
+
+    def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
+        """
+        Args:
+            bound: the address that it listens at; ``0.0.0.0`` and ``::`` are every address of the machine.
+            names: more names; ``*``: all.
+        """
+        self._names = {"localhost", bound.lower(), *(name.strip().lower() for name in names)} - {""}
+        bound_to = _address_of(bound)
+        self._is_everywhere = bound_to is not None and bound_to.is_unspecified
+        self._known: set[bytes] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """All names are answered to."""
+        return "*" in self._names
+
+    def allows(self, host: bytes) -> bool:
+        """Whether ``host``, as in the header, with or without a port, is one of them."""
+        if host in self._known or self.is_open:
+            return True
+        try:
+            name = urlsplit("//" + host.decode("ascii")).hostname or ""
+        except ValueError:  # no UTF-8, or brackets that do not match
+            return False
+        address = _address_of(name)
+        is_legal = name.rstrip(".") in self._names or (
+            address is not None and (address.is_loopback or self._is_everywhere)
+        )
+        if is_legal and len(self._known) < _MOST_HOSTS:
+            self._known.add(host)
+        return is_legal
+
+    def allows_origin(self, origin: bytes) -> bool:
+        """Whether a page of ``origin`` may call."""
+        scheme, found, host = origin.partition(b"://")
+        return self.is_open or (bool(found) and scheme in (b"http", b"https") and self.allows(host))
+
+
+def check_head(
+    limits: HttpLimits, url_bytes: int, version: str, headers: Sequence[tuple[bytes, bytes]], hosts: HostRule | None
+) -> RdukitError | None:
+    """Why a request is refused by its head alone; names of ``headers`` are in lower case.
+
+    Args:
+        hosts: None: every name is answered to, since callers are known by their tokens.
+    """
+    size, host, number_of_hosts, origin, is_chunked = url_bytes, b"", 0, None, False
+    for name, value in headers:
+        size += len(name) + len(value) + 4
+        if name == b"host":
+            host, number_of_hosts = value, number_of_hosts + 1
+        elif name == b"origin":
+            origin = value
+        elif name == b"transfer-encoding":
+            is_chunked = True
+    if size > limits.header_bytes:
+        return headers_too_large(limits)
+    if number_of_hosts > 1:
+        return MalformedRequest("the request has several Host headers; legal: one", field="host")
+    if version == "1.0":
+        if is_chunked:
+            words = "the request is HTTP/1.0 with Transfer-Encoding; legal: HTTP/1.1, or a Content-Length"
+            return MalformedRequest(words, field="transfer-encoding")
+    elif not number_of_hosts:
+        return MalformedRequest("the request has no Host header, which HTTP/1.1 asks for", field="host")
+    if hosts is None:
+        return None
+    if number_of_hosts and not hosts.allows(host):
+        return _foreign("host", host)
+    if origin is not None and not hosts.allows_origin(origin):
+        return _foreign("origin", origin)
+    return None
+
+
+def headers_too_large(limits: HttpLimits) -> HeadersTooLarge:
+    """The refusal of a head."""
+    limit = limits.header_bytes
+    message = f"the request line and headers have more than {limit} bytes ({limits.header_setting})"
+    return HeadersTooLarge(message, field="headers", limit=limit)
+
+
+def choose_connections(most: int, files: int) -> int:
+    """How many connections are taken at once where a process may have so many open files."""
+    return max(8, min(most, files - SPARE_FILES if files > 2 * SPARE_FILES else files // 2))
+
+
+def _foreign(field: str, value: bytes) -> PermissionDenied:
+    shown = ascii(value[:80].decode("latin-1"))
+    return PermissionDenied(
+        f"{field.capitalize()} {shown} is not a name of this box, which asks for no token; legal: loopback names, the "
+        "address that it listens at, and the names in box.hosts",
+        field=field,
+    )
+
+
+def _address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,136 @@
+"""UNIX sockets as addresses: ``http+unix://…`` URLs, and paths of any length.
+
+The kernel takes 107 bytes of path. A longer one is bound and connected to through an open folder:
+``/proc/self/fd/<folder>/<name>`` is short, wherever the folder is.
+"""
+
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from rdukit.closable import Closable
+from rdukit.errors import InvalidArgument
+
+#: What comes before the percent-encoded path in the address of a REST wire.
+SCHEME: Final = "http+unix://"
+#: Bytes of a path that fit into a socket's address, its end not counted.
+MAX_PATH_BYTES: Final = 107
+#: The wires of a box, in the folder that it was told to listen in.
+REST_SOCKET: Final = "rest.sock"
+GRPC_SOCKET: Final = "grpc.sock"
+#: What stands for the host in requests over a UNIX socket.
+HOST: Final = "localhost"
+
+
+class SocketPath(Closable):
+    """A path that a UNIX socket can be bound or connected by, until ``close``."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: InvalidArgument: its folder cannot be opened, or its name alone is too long."""
+        #: What to give to the kernel.
+        self.text = os.path.abspath(path)
+        self._folder = -1
+        if len(os.fsencode(self.text)) <= MAX_PATH_BYTES:
+            return
+        try:
+            self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as cause:
+            raise InvalidArgument(f"the folder of the socket {path} cannot be opened: {cause.strerror}") from cause
+        self.text = f"/proc/self/fd/{self._folder}/{path.name}"
+        if len(os.fsencode(self.text)) > MAX_PATH_BYTES:
+            self.close()
+            raise InvalidArgument(f"the name of the socket {path} is too long; legal: up to {MAX_PATH_BYTES} bytes")
+
+    def close(self) -> None:
+        """Let go of the folder; what is bound or connected stays."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WireAddress:
+    """Where the REST wire of a box is."""
+
+    #: For requests: ``http://HOST:PORT``, or ``http://localhost`` over a UNIX socket.
+    base_url: str
+    #: The socket; None: over TCP.
+    path: Path | None = None
+
+
+def rest_address(path: Path) -> str:
+    """The address of a REST wire at a UNIX socket (pure)."""
+    return SCHEME + quote(os.path.abspath(path), safe="")
+
+
+def parse_rest_address(url: str) -> WireAddress:
+    """What an address of a REST wire means (pure).
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    url = url.rstrip("/")
+    if url.startswith(("http://", "https://")):
+        return WireAddress(url)
+    path = unquote(url.removeprefix(SCHEME)) if url.startswith(SCHEME) else ""
+    if not path.startswith("/") or "\0" in path:
+        raise InvalidArgument(f"{url!r} is not the address of a box; legal: http://HOST:PORT, {SCHEME}%2FPATH")
+    return WireAddress(f"http://{HOST}", Path(path))
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can look into, or make one so.
+
+    Raises:
+        InvalidArgument: it cannot be made, or belongs to somebody else.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            folder.chmod(0o700)
+    except OSError as cause:
+        raise InvalidArgument(
+            f"the folder {folder} cannot be made private for sockets: {cause.strerror}; pass one of your own"
+        ) from cause
+
+
+def listen_at(path: Path, mode: int = 0o600, backlog: int = 512, *, is_ours: bool = False) -> socket.socket:
+    """Listen at a path; a socket file that a killed process left there is replaced.
+
+    Args:
+        is_ours: nobody else can rightly listen there: whatever socket is there is replaced.
+
+    Raises:
+        InvalidArgument: somebody listens there, or it cannot be bound.
+    """
+    with SocketPath(path) as short:
+        if not is_ours and is_listening(short.text):
+            raise InvalidArgument(f"somebody listens at {path} already; pass another folder")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if path.is_socket():
+                path.unlink()
+            listener.bind(short.text)
+            path.chmod(mode)
+            listener.listen(backlog)
+        except OSError as cause:
+            listener.close()
+            raise InvalidArgument(
+                f"the socket {path} cannot be bound: {cause.strerror}; pass another folder"
+            ) from cause
+    return listener
+
+
+def is_listening(path: str) -> bool:
+    """Whether a connection to the socket at ``path`` is taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,177 @@
+"""A box in a fence: which folders, variables and wires it has, and how it is started and ended.
+
+Of the attempt's folder only ``box`` is the box's to write. Its log, and all that decides where this process writes or
+connects to, lies beside that folder: a box may put a link wherever it writes.
+"""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Final
+
+from rdukit.box_backends import BoxEnd, BoxFence, BoxSpec
+from rdukit.closable import Closable
+from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.fence.spec import FenceLimits, FenceSpec
+from rdukit.fence.start import absolute_command, program_paths, start_fenced
+from rdukit.pef.trust import derive_key, key_path
+from rdukit.settings import HOME, home_folder
+from rdukit.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
+
+#: In the folder of a box's state: what is its own.
+BOX: Final = "box"
+END_S: Final = 5.0
+#: Of each box, before what its spec adds. Nothing else of the environment of whoever starts it.
+ENVIRONMENT: Final[Mapping[str, str]] = {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONUNBUFFERED": "1"}
+#: Numbers of threads, which a box takes over.
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def own_folder(spec: BoxSpec) -> Path:
+    """The folder that a box keeps its operations, wires and announcement in."""
+    return spec.state / BOX if spec.fence is not None else spec.state
+
+
+def start_fenced_box(
+    spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], log: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """Start a box's command in its fence: what runs boxes, and what it is told.
+
+    Raises:
+        InvalidArgument: it has no sockets, and nobody reaches its ports from outside.
+    """
+    if not spec.has_sockets:
+        raise InvalidArgument(f"box {spec.box} is fenced and has no sockets: nobody could call it")
+    spec.state.chmod(0o700)
+    for folder in (own_folder(spec), fence.home, *spec.outputs):
+        give_folder(folder, fence.uid)
+    for folder in spec.mounts:
+        open_to_read(folder)
+    return start_fenced(fence_of(spec, fence, program, arguments, os.environ), fence.way, log)
+
+
+def fence_of(
+    spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
+) -> FenceSpec:
+    """The fence of a box, once its folders are there."""
+    environment = {
+        "PATH": environ.get("PATH", os.defpath),
+        "HOME": str(fence.home),
+        HOME.variable: str(fence.home),
+        **{name: environ[name] for name in _THREADS if name in environ},
+        **ENVIRONMENT,
+        **spec.environment,
+    }
+    return FenceSpec(
+        command=[*absolute_command(program), *arguments],
+        environment=environment,
+        folder=str(own_folder(spec)),
+        readable=[
+            *program_paths(program, environment.get("PYTHONPATH", "")),
+            *map(str, spec.mounts),
+            # The folders: whoever listens there makes the socket anew when it is restarted.
+            *(str(path.parent) for path in spec.sockets),
+        ],
+        writable=[str(path) for path in (own_folder(spec), fence.home, *spec.outputs)],
+        hidden=[str(home_folder())],
+        files={str(key_path(fence.home)): derive_key(fence.owner).hex()},
+        limits=_limits_of(spec, fence),
+        uid=fence.uid,
+        cores=spec.limits.cores,
+        parent=os.getpid() if spec.ends_with_parent else None,
+        held=spec.descriptors,
+    )
+
+
+def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
+    """What comes of each limit that was asked for, and of the fence's own."""
+    limits = _limits_of(spec, fence)
+    told = {"fence": f"applied: {fence.way}" + (f", user {fence.uid}" if fence.uid is not None else "")}
+    if spec.limits.cores is not None:
+        told["cores"] = f"applied: affinity to {', '.join(map(str, spec.limits.cores))}"
+    if limits.memory_bytes is not None:
+        told["memory"] = f"applied: each process may have {limits.memory_bytes} bytes of data (RLIMIT_DATA)"
+    if limits.processes is not None:
+        told["pids"] = f"applied: {limits.processes} processes and threads of its user (RLIMIT_NPROC)"
+    if limits.disk_bytes is not None:
+        told["disk"] = f"applied: {limits.disk_bytes} bytes in its folders, looked at every second or so"
+    return told
+
+
+class FencedWires(Closable):
+    """The sockets of a box, as this process reaches them: always what was there when it was ready."""
+
+    def __init__(self, folder: Path, uid: int | None) -> None:
+        """Raises: Unavailable: what is at the place of the REST wire is no socket of the box."""
+        path = folder / REST_SOCKET
+        self._descriptor = -1
+        try:
+            self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            found = os.fstat(self._descriptor)
+        except OSError as cause:
+            raise Unavailable(
+                f"a box says that it is ready, and there is no socket {path}", end=str(BoxEnd.EXITED)
+            ) from cause
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != (os.getuid() if uid is None else uid):
+            self.close()
+            raise Unavailable(
+                f"a box says that it is ready, and {path} is no socket of its own", end=str(BoxEnd.EXITED)
+            )
+        #: For clients in this process.
+        self.addresses = {
+            "rest": rest_address(Path(f"/proc/self/fd/{self._descriptor}")),
+            "grpc": f"unix:{folder / GRPC_SOCKET}",
+        }
+
+    def close(self) -> None:
+        """Let go of them."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def end_fenced(process: "subprocess.Popen[bytes]") -> None:
+    """End what is in a fence at once. Returns when nothing of it lives, if its launcher still answers."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGQUIT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+
+
+def give_folder(folder: Path, uid: int | None) -> None:
+    """Make a folder, and it and all in it the box's own. Links in it are not followed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if uid is None or folder.stat().st_uid == uid:
+        return
+    for path in _all_of(folder):
+        os.lchown(path, uid, uid)
+
+
+def open_to_read(folder: Path) -> None:
+    """Let other users read what this one made for them; only who reaches the folder profits."""
+    for path in _all_of(folder):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = mode | (0o555 if path.is_dir() else 0o444)
+        if mode != wanted and not path.is_symlink():
+            path.chmod(wanted)
+
+
+def _all_of(folder: Path) -> Iterable[Path]:
+    yield folder
+    if folder.is_dir() and not folder.is_symlink():
+        for parent, folders, files in os.walk(folder):
+            yield from (Path(parent, name) for name in (*folders, *files))
+
+
+def _limits_of(spec: BoxSpec, fence: BoxFence) -> FenceLimits:
+    limits = fence.limits
+    if spec.limits.memory_bytes is not None:
+        limits = replace(limits, memory_bytes=spec.limits.memory_bytes)
+    if spec.limits.pids is not None:
+        limits = replace(limits, processes=spec.limits.pids)
+    return limits

@@ -1,0 +1,32 @@
+"""What ``rdukit doctor`` says of boxes that run by themselves."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rdukit.doctor.findings import Finding, Level
+from rdukit.settings import resolve
+from rdukit_modelbox.serving.settings import TOKENS
+from rdukit_modelbox.settings import HOSTS, WEBHOOK_PRIVATE
+
+
+def check_boxes() -> Iterator[Finding]:
+    """Whether boxes ask their callers for a token, and where their webhooks may go."""
+    tokens, hosts = resolve(TOKENS), resolve(HOSTS)
+    mode = Path(tokens).stat().st_mode & 0o077 if tokens and Path(tokens).exists() else 0
+    yield tokens_finding(tokens, hosts, mode)
+    if resolve(WEBHOOK_PRIVATE):
+        what = "webhooks and fetches of boxes reach private addresses"
+        yield Finding("box.webhooks", Level.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted")
+
+
+def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
+    """What the settings of a box's callers mean (pure). ``others_may``: what others may do with the tokens' file."""
+    if tokens and others_may:
+        return Finding("box.tokens", Level.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
+    if tokens:
+        return Finding("box.tokens", Level.GOOD, f"boxes ask for a token of {tokens}")
+    if hosts:
+        what = f"boxes answer {hosts} without a token"
+        return Finding("box.tokens", Level.BAD, what, f"name a file with tokens in {TOKENS.variable}")
+    what = "a box run by hand asks for no token, and answers to loopback names only: every user of this machine"
+    return Finding("box.tokens", Level.WARN, what, f"name a file with tokens in {TOKENS.variable}")

@@ -1,0 +1,92 @@
+"""A process that renders chat templates, which come with models and may compute for ever: one JSON line in, one out.
+
+``{"template", "messages", "seconds"}`` → ``{"prompt"}`` or ``{"refused"}``. It has limits that it cannot lift, and who
+started it kills it when an answer is late. It ends when its input does.
+"""
+
+import json
+import resource
+import signal
+import sys
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
+
+#: Beyond what it has once it is ready.
+MEMORY_BYTES: Final = 256 << 20
+MAX_PROMPT: Final = 4 << 20
+MAX_TEMPLATE: Final = 1 << 20
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the box
+    environment = _make_environment()
+    _limit()
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        _allow_seconds(float(asked["seconds"]))
+        try:
+            answer = {"prompt": _render(environment, asked["template"], asked["messages"])}
+        except MemoryError:
+            answer = {"refused": f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"}
+        except Exception as error:  # noqa: BLE001 the border of what a stranger wrote
+            kind = "" if type(error).__name__ == "TemplateError" else f"{type(error).__name__}: "
+            answer = {"refused": f"{kind}{error}"[:1000]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def _make_environment() -> Any:
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+
+    def refuse(message: str) -> str:
+        raise TemplateError(message)
+
+    environment.globals["raise_exception"] = refuse
+    for template in ("{% for one in [1] %}{{ one }}{% endfor %}", "{{ 1 // 0 }}", "{% for"):
+        with suppress(ZeroDivisionError, TemplateError):  # what it imports, also for its errors, it has now
+            environment.from_string(template).render()
+    return environment
+
+
+def _render(environment: Any, template: str, messages: list[dict[str, str]]) -> str:
+    if len(template) > MAX_TEMPLATE:
+        raise ValueError(f"the template has {len(template)} characters; legal: up to {MAX_TEMPLATE}")
+    parts, length = [], 0
+    values = {"messages": messages, "add_generation_prompt": True, "bos_token": "", "eos_token": ""}
+    for part in _compiled(environment, template).generate(**values):
+        length += len(part)
+        if length > MAX_PROMPT:
+            raise ValueError(f"it makes more than {MAX_PROMPT} characters")
+        parts.append(part)
+    return "".join(parts)
+
+
+@lru_cache(maxsize=8)
+def _compiled(environment: Any, template: str) -> Any:
+    return environment.from_string(template)
+
+
+def _limit() -> None:
+    """Memory, files, processes and sizes of files: none of them may grow."""
+    with open("/proc/self/statm", "rb") as statm:
+        there = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (there + MEMORY_BYTES, there + MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))  # Python imports some modules when it first needs them
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _allow_seconds(seconds: float) -> None:
+    """Of the processor, from now on: then the kernel ends this process, also if nobody waits for it any more."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, hard))
+
+
+if __name__ == "__main__":
+    main()

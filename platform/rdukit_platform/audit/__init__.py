@@ -1,0 +1,1 @@
+"""Who was let do what, and who was refused: an append-only log."""

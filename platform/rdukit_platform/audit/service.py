@@ -1,0 +1,120 @@
+"""Writing, reading and pruning the audit log. There is no way to change a row."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from rdukit.settings import resolve
+from rdukit_platform.audit.acts import SCHEDULER, Act, Entry, printable
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import AuditRow, TokenRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.paging import read_page
+from rdukit_platform.settings import AUDIT_DAYS, AUDIT_ROWS
+
+#: Rows that one transaction deletes.
+BATCH: Final = 1000
+
+
+def record(session: Session, entry: Entry) -> None:
+    """Add an entry in the caller's transaction: an act that is rolled back leaves none."""
+    session.add(
+        AuditRow(
+            id=new_id("aud"),
+            created_at=entry.at,
+            tenant_id=entry.tenant_id,
+            actor=printable(entry.actor, 160),
+            action=str(entry.action),
+            target=printable(entry.target),
+            outcome=str(entry.outcome),
+            reason=printable(entry.reason, 64),
+            detail=printable(entry.detail, 1000),
+            address=printable(entry.address, 64),
+            count=entry.count,
+        )
+    )
+
+
+def note_uses(session: Session, used: Mapping[str, float]) -> None:
+    """Write when tokens were last used."""
+    for token_id, at in sorted(used.items()):
+        is_later = TokenRow.last_used_at.is_(None) | (TokenRow.last_used_at < at)
+        session.execute(update(TokenRow).where(TokenRow.id == token_id, is_later).values(last_used_at=at))
+
+
+def list_entries(
+    session: Session,
+    tenant_id: str | None,
+    action: str | None = None,
+    outcome: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> tuple[list[AuditRow], str | None]:
+    """Entries of a tenant (``None``: of all), newest first, and the cursor of the next page."""
+    query = select(AuditRow)
+    if tenant_id is not None:
+        query = query.where(AuditRow.tenant_id == tenant_id)
+    if action is not None:
+        query = query.where(AuditRow.action == action)
+    if outcome is not None:
+        query = query.where(AuditRow.outcome == outcome)
+    return read_page(session, query, AuditRow.created_at, AuditRow.id, limit, cursor)
+
+
+Group = tuple[str | None, str]
+
+
+def plan_pruning(counts: Mapping[Group, int], keep: int) -> dict[Group, int]:
+    """How many of the oldest rows of each group (tenant, outcome) go, so that ``keep`` stay (pure).
+
+    The largest groups lose first: who fills the log pushes out its own rows, not what others did.
+    """
+    excess = sum(counts.values()) - keep
+    if excess <= 0:
+        return {}
+    sizes = sorted(counts.values(), reverse=True)
+    # The level to which the largest groups are cut.
+    taken, level = 0, 0
+    for rank, size in enumerate(sizes, 1):
+        following = sizes[rank] if rank < len(sizes) else 0
+        if taken + (size - following) * rank >= excess:
+            level = size - -(-(excess - taken) // rank)
+            break
+        taken += (size - following) * rank
+    return {group: count - level for group, count in counts.items() if count > level}
+
+
+def prune_by_settings(database: Database, now: float) -> None:
+    """The scheduler's housekeeping; that rows went is a row."""
+    gone = prune(database, now, resolve(AUDIT_DAYS) * 86400, resolve(AUDIT_ROWS))
+    if gone:
+        with database.write() as session:
+            record(session, Entry(now, Act.PRUNE, actor=SCHEDULER, detail=f"{gone} old entries"))
+
+
+def prune(database: Database, now: float, keep_s: float, keep_rows: int) -> int:
+    """Delete what is older than ``keep_s``, then what is beyond ``keep_rows``, in batches. Returns how many went."""
+    gone = 0
+    while (batch := _delete_oldest(database, AuditRow.created_at < now - keep_s, BATCH)) > 0:
+        gone += batch
+    with database.read() as session:
+        rows = session.execute(select(AuditRow.tenant_id, AuditRow.outcome, func.count()).group_by(
+            AuditRow.tenant_id, AuditRow.outcome
+        )).all()  # fmt: skip
+    for (tenant_id, outcome), count in plan_pruning({(t, o): n for t, o, n in rows}, keep_rows).items():
+        condition = (AuditRow.tenant_id.is_not_distinct_from(tenant_id)) & (AuditRow.outcome == outcome)
+        left = count
+        while left > 0 and (batch := _delete_oldest(database, condition, min(left, BATCH))) > 0:
+            left -= batch
+            gone += batch
+    return gone
+
+
+def _delete_oldest(database: Database, condition: ColumnElement[bool], most: int) -> int:
+    with database.write() as session:
+        oldest = select(AuditRow.id).where(condition).order_by(AuditRow.created_at, AuditRow.id).limit(most)
+        done = session.execute(delete(AuditRow).where(AuditRow.id.in_(oldest)))
+        assert isinstance(done, CursorResult)
+        return done.rowcount

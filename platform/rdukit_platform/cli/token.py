@@ -1,0 +1,158 @@
+"""``rdukit token``: a tenant's own tokens."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+import click
+
+from rdukit.command_options import JSON_OPTION
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Life(click.ParamType[float]):
+    """A length of time: seconds, or a number with s, m, h or d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value.strip())
+        if found is None:
+            self.fail(
+                f"{value!r} is no length of time; legal: a number of seconds, or such as 15m, 12h, 30d", param, ctx
+            )
+        return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+LIFE_OPTION = click.option(
+    "--expires-in", "life_s", type=Life(), default=None, help="When it ends, such as 12h or 30d."
+)
+
+
+def life_body(life_s: float | None) -> dict[str, object]:
+    """What a request says of a token's life."""
+    return {} if life_s is None else {"expires_in_s": life_s}
+
+
+@click.group()
+def token() -> None:
+    """List, make, rotate and revoke the API tokens of your tenant. Needs a token with the scope tokens, or admin.
+
+    Example: rdukit token create --name ci --scope jobs:write --expires-in 30d
+    """
+
+
+@token.command("list")
+@click.option("--tenant", default=None, help="Of another tenant, id or name; needs the scope admin.")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
+@click.option("--cursor", default=None, help="next_cursor of the page before.")
+@JSON_OPTION
+def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
+    """List tokens, newest first, those that have ended too.
+
+    Example: rdukit token list
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        page = client.get("/v1/tokens", tenant=tenant, limit=limit, cursor=cursor)
+    if as_json:
+        show.print_json(page)
+        return
+    show.print_table(
+        ("ID", "NAME", "SCOPES", "CREATED", "LAST USED", "ENDS", "MADE BY"),
+        [
+            (t["id"], t["name"], " ".join(t["scopes"]), show.clock(t["created_at"]), show.ago(t["last_used_at"]),
+             _end(t), t["made_by"] or "-")
+            for t in page["tokens"]
+        ],
+    )  # fmt: skip
+    if page["next_cursor"]:
+        click.echo(f"more with: --cursor {page['next_cursor']}", err=True)
+
+
+@token.command()
+@click.option("--name", default="token", show_default=True, help="What the token is for.")
+@click.option("--scope", "scopes", multiple=True, default=("read", "write"), show_default=True, help="May repeat.")
+@LIFE_OPTION
+@JSON_OPTION
+def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool) -> None:
+    """Make a token with no more than your own scopes. It is printed this once.
+
+    Example: rdukit token create --name dashboard --scope read --expires-in 90d
+    """
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        made = client.post("/v1/tokens", {"name": name, "scopes": list(scopes)} | life_body(life_s))
+    _print_new(made, as_json)
+
+
+@token.command()
+@click.option("--token", "token_id", default=None, help="Its id; default: the token that this command uses.")
+@click.option("--grace", "grace_s", type=Life(), default=None, help="How long the old one stays valid, such as 1h.")
+@JSON_OPTION
+def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
+    """Replace a token by one with the same name, scopes and length of life. The new one is printed this once.
+
+    The token in the home folder's file is replaced there.
+
+    Example: rdukit token rotate --grace 10m
+    """
+    from rdukit.files import write_atomic
+    from rdukit.settings import resolve
+    from rdukit_platform.cli.client import ApiClient
+    from rdukit_platform.settings import TOKEN, current_home
+
+    with ApiClient.of_home() as client:
+        own = client.get("/v1/me")["token"]
+        body = {} if grace_s is None else {"grace_s": grace_s}
+        made = client.post(f"/v1/tokens/{quote(token_id or own, safe='')}/rotate", body)
+    if (token_id or own) == own and not resolve(TOKEN):
+        write_atomic(current_home().token_file, made["token"].encode() + b"\n", mode=0o600)
+        click.echo(f"written to {current_home().token_file}", err=True)
+    _print_new(made, as_json)
+
+
+@token.command()
+@click.option("--token", "token_id", required=True, help="Its id.")
+@click.option("--with-made", is_flag=True, help="Those that it made too, and those that they made.")
+@JSON_OPTION
+def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
+    """End a token now, with the streams and console sessions that it opened. Prints the ids of those that ended.
+
+    Example: rdukit token revoke --token tok-7k2m9x41abcd --with-made
+    """
+    from rdukit_platform.cli import show
+    from rdukit_platform.cli.client import ApiClient
+
+    with ApiClient.of_home() as client:
+        gone = client.delete(f"/v1/tokens/{quote(token_id, safe='')}{'?with_made=true' if with_made else ''}")
+    if as_json:
+        show.print_json(gone)
+    else:
+        click.echo("\n".join(gone["revoked"]))
+
+
+def _print_new(made: Mapping[str, Any], as_json: bool) -> None:
+    from rdukit_platform.cli import show
+
+    if as_json:
+        show.print_json(made)
+    else:
+        click.echo(made["token"])
+
+
+def _end(token: Mapping[str, Any]) -> str:
+    from rdukit_platform.cli import show
+
+    if token["revoked_at"] is not None:
+        return f"revoked {show.ago(token['revoked_at'])} ago"
+    return "never" if token["expires_at"] is None else show.clock(token["expires_at"])

@@ -1,0 +1,85 @@
+"""The console's pages of tokens and of the audit log."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
+
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit_platform.audit.routes import AuditPage, read_entries
+from rdukit_platform.console.access import Keeper, Visitor
+from rdukit_platform.console.page import PageRoute, page
+from rdukit_platform.gateway.dependencies import check_scope, platform_of
+from rdukit_platform.tenants.routes import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
+from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
+from rdukit_platform.tenants.service import Caller
+
+router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageRoute)
+
+#: Days of life that the form offers.
+LIVES: Final = (1, 7, 30, 90, 365)
+
+
+@router.get("/audit")
+def audit(request: Request, caller: Visitor, outcome: str | None = None, cursor: str | None = None) -> Response:
+    """Who was let do what, and who was refused."""
+    found: AuditPage = read_entries(platform_of(request), caller, outcome=outcome or None, cursor=cursor)
+    return page(
+        request, "audit.html", section="Audit", entries=found.entries, next_cursor=found.next_cursor,
+        outcome=outcome or "", sees_all=ADMIN in caller.scopes,
+    )  # fmt: skip
+
+
+@router.get("/tokens")
+def tokens(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
+    """The tenant's tokens."""
+    return _tokens_page(request, check_scope(caller, TOKENS), cursor)
+
+
+@router.post("/tokens")
+def create(
+    request: Request,
+    caller: Keeper,
+    name: Annotated[str, Form()] = "token",
+    scope: Annotated[list[str] | None, Form()] = None,
+    days: Annotated[int, Form()] = LIVES[2],
+) -> Response:
+    """Make a token; the answer is the one page that shows it."""
+    if days not in LIVES:
+        raise InvalidArgument(f"a token was asked to live {days} days; legal: {', '.join(map(str, LIVES))}")
+    try:
+        body = TokenRequest(name=name.strip()[:64] or "token", scopes=(scope or [])[:32], expires_in_s=days * 86400.0)
+        made = make_token(request, caller, caller.tenant_id, body)
+    except RdukitError as error:
+        return _tokens_page(request, caller, error=error.message, status=error.http_status)
+    return _tokens_page(request, caller, made=made)
+
+
+@router.post("/tokens/{token_id}/rotate")
+def rotate(request: Request, token_id: str, caller: Keeper) -> Response:
+    """Replace a token; the answer is the one page that shows the new one."""
+    return _tokens_page(request, caller, made=replace_token(request, caller, token_id))
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke(request: Request, token_id: str, caller: Keeper) -> Response:
+    """End a token."""
+    end_token(request, caller, token_id)
+    return RedirectResponse("/console/tokens", 303)
+
+
+def _tokens_page(
+    request: Request,
+    caller: Caller,
+    cursor: str | None = None,
+    made: Token | None = None,
+    error: str = "",
+    status: int = 200,
+) -> Response:
+    platform = platform_of(request)
+    found = read_tokens(platform, caller, cursor=cursor)
+    legal = [(scope, said) for scope, said in MEANINGS.items() if may_give(caller.scopes, [scope])]
+    return page(
+        request, "tokens.html", status, section="Tokens", tokens=found.tokens, next_cursor=found.next_cursor,
+        made=made, error=error, scopes=legal, lives=LIVES, own=caller.token_id, time=platform.clock.now(),
+    )  # fmt: skip

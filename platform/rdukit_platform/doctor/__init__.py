@@ -1,0 +1,1 @@
+"""Checks of ``rdukit doctor`` about the platform."""

@@ -1,0 +1,236 @@
+"""Tokens: made, listed, rotated, revoked. What a caller may do here follows from its own token.
+
+Every change looks again, in its own transaction, whether the caller's token is still valid: one that is being revoked
+makes nothing that outlives it.
+"""
+
+import getpass
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
+from rdukit.files import write_atomic
+from rdukit.settings import resolve
+from rdukit_platform.audit.acts import Act, Entry
+from rdukit_platform.audit.service import record
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.ids import new_id
+from rdukit_platform.paging import read_page
+from rdukit_platform.settings import TOKEN_MAX_DAYS, Home
+from rdukit_platform.tenants.lifetimes import DAY_S, choose_end, choose_next_end, end_of_old, is_over
+from rdukit_platform.tenants.scopes import ADMIN, READ, SCOPES, WRITE, all_of, may_give
+from rdukit_platform.tenants.service import (
+    DEFAULT_TENANT,
+    Caller,
+    authenticate,
+    create_tenant,
+    find_tenant,
+    hash_token,
+)
+
+#: Who made a token where no token did: a user of the host.
+HOST: Final = "host"
+#: The same, of a break-glass token.
+GLASS: Final = "break-glass"
+#: Scopes of the first token; as administrator's it includes the others.
+FIRST_SCOPES: Final = (READ, WRITE, ADMIN)
+#: Valid tokens that a tenant may have at once.
+MOST_TOKENS: Final = 1000
+#: Life of a break-glass token, and the longest.
+BREAK_GLASS_S: Final = 900.0
+BREAK_GLASS_MOST_S: Final = 3600.0
+_PREFIX: Final = "rdk_"
+
+
+def create_token(
+    session: Session,
+    tenant_id: str,
+    name: str,
+    scopes: Sequence[str],
+    now: float,
+    expires_at: float | None = None,
+    made_by: str = HOST,
+) -> tuple[TokenRow, str]:
+    """Add a token. Returns its row and its text, which is not kept.
+
+    Raises:
+        NotFound: no such tenant.
+        InvalidArgument: unknown scope.
+        Conflict: the tenant has as many tokens as it may.
+    """
+    if session.get(TenantRow, tenant_id) is None:
+        raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
+    unknown = sorted(set(scopes) - set(SCOPES))
+    if unknown or not scopes:
+        raise InvalidArgument(f"scopes {unknown or 'are missing'}; legal: {list(SCOPES)}", legal=list(SCOPES))
+    valid = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now))
+    count = session.scalar(select(func.count()).select_from(TokenRow).where(TokenRow.tenant_id == tenant_id, valid))
+    if (count or 0) >= MOST_TOKENS:
+        raise Conflict(
+            f"the tenant has {MOST_TOKENS} valid tokens, and may have no more; revoke some: rdukit token list"
+        )
+    text = _PREFIX + secrets.token_urlsafe(32)
+    row = TokenRow(
+        id=new_id("tok"), tenant_id=tenant_id, sha256=hash_token(text), name=name, scopes=sorted(set(scopes)),
+        created_at=now, expires_at=expires_at, made_by=made_by,
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    return row, text
+
+
+def give_token(
+    session: Session, caller: Caller, tenant_id: str, name: str, scopes: Sequence[str], now: float, life_s: float | None
+) -> tuple[TokenRow, str]:
+    """``create_token`` as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
+
+    An administrator may for all tenants, and beyond its own end. Raises as ``create_token``, and:
+        PermissionDenied: it is more than the caller has.
+    """
+    _check_still_valid(session, caller, now)
+    if not _is_admin(caller) and caller.tenant_id != tenant_id:
+        raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
+    if not set(scopes) <= set(SCOPES) or may_give(caller.scopes, scopes):
+        makers_end = None if _is_admin(caller) else caller.expires_at
+        ends = choose_end(now, life_s, makers_end, resolve(TOKEN_MAX_DAYS) * DAY_S)
+        return create_token(session, tenant_id, name, scopes, now, ends, caller.token_id)
+    beyond = sorted(all_of(scopes) - all_of(caller.scopes))
+    raise PermissionDenied(
+        f"nobody gives more than they have: this token lacks {beyond}; it has {sorted(caller.scopes)}"
+    )
+
+
+def list_tokens(
+    session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
+) -> tuple[list[TokenRow], str | None]:
+    """The tenant's tokens, newest first, those that have ended too, and the cursor of the next page."""
+    query = select(TokenRow).where(TokenRow.tenant_id == tenant_id)
+    return read_page(session, query, TokenRow.created_at, TokenRow.id, limit, cursor)
+
+
+def own_tokens(session: Session, tenant_id: str) -> frozenset[str]:
+    """Ids of all tokens that a tenant has or had."""
+    return frozenset(session.scalars(select(TokenRow.id).where(TokenRow.tenant_id == tenant_id)))
+
+
+def rotate_token(
+    session: Session, caller: Caller, token_id: str, now: float, grace_s: float
+) -> tuple[TokenRow, TokenRow, str]:
+    """Replace a token by one with the same name, scopes and length of life; the old one ends after ``grace_s``.
+
+    Returns the old row, the new row and the new text.
+
+    Raises:
+        NotFound: the caller's tenant has no such token.
+        PermissionDenied: it has scopes that the caller lacks, or was made to end soon.
+        Conflict: it has ended, or was replaced already.
+    """
+    _check_still_valid(session, caller, now)
+    old = _get_own(session, caller, token_id)
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+        raise Conflict(f"token {old.id} has ended; make another: rdukit token create")
+    if old.replaced_by is not None:
+        raise Conflict(f"token {old.id} was replaced by {old.replaced_by} already; rotate that one")
+    if old.made_by == GLASS:
+        raise PermissionDenied(f"token {old.id} was made on the host for a short while; it is not made to last longer")
+    ends = choose_next_end(now, old.created_at, old.expires_at, resolve(TOKEN_MAX_DAYS) * DAY_S)
+    new, text = create_token(session, old.tenant_id, old.name, old.scopes, now, ends, caller.token_id)
+    old.expires_at, old.replaced_by = end_of_old(now, old.expires_at, grace_s), new.id
+    return old, new, text
+
+
+def revoke_tokens(
+    session: Session, caller: Caller, token_id: str, now: float, *, with_made: bool = False
+) -> list[TokenRow]:
+    """End a token now, and ``with_made`` those that it made, and those that they made. Returns those that ended.
+
+    Raises:
+        NotFound: the caller's tenant has no such token.
+        PermissionDenied: one of them has scopes that the caller lacks; none is revoked then.
+    """
+    _check_still_valid(session, caller, now)
+    pending, found = [_get_own(session, caller, token_id)], dict[str, TokenRow]()
+    while pending:
+        row = pending.pop()
+        if row.id not in found:
+            found[row.id] = row
+            if with_made:
+                made = session.scalars(select(TokenRow).where(TokenRow.made_by == row.id)).all()
+                pending += [_checked(caller, child) for child in made]
+    ended = [row for row in found.values() if row.revoked_at is None]
+    for row in ended:
+        row.revoked_at = now
+    return ended
+
+
+def ensure_first_token(database: Database, home: Home, now: float) -> None:
+    """Make the default tenant, and an admin token for it in ``token`` (0600) unless a valid one is there."""
+    with database.write() as session:
+        tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
+        try:
+            authenticate(session, home.token_file.read_text().strip(), now)
+            return
+        except (FileNotFoundError, Unauthenticated):
+            row, text = create_token(session, tenant.id, "first", FIRST_SCOPES, now)
+            detail = f"the first token, in {home.token_file.name} of the home folder"
+            record(session, Entry(now, Act.CREATE_TOKEN, tenant_id=tenant.id, target=row.id, detail=detail))
+            # Written before the commit: a token that is not in the database is replaced at the next start.
+            write_atomic(home.token_file, text.encode() + b"\n", mode=0o600)
+
+
+def break_glass(database: Database, now: float, life_s: float, reason: str) -> tuple[TokenRow, str]:
+    """An administrator's token for whoever can write the database, for a short while, when no other is at hand.
+
+    Raises:
+        InvalidArgument: it was asked to live too long, or no reason was given.
+    """
+    if not 0 < life_s <= BREAK_GLASS_MOST_S:
+        raise InvalidArgument(
+            f"a break-glass token was asked to live {life_s:g} s; legal: up to {BREAK_GLASS_MOST_S:g}"
+        )
+    if not reason.strip():
+        raise InvalidArgument("no reason was given; it goes into the audit log")
+    with database.write() as session:
+        tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
+        row, text = create_token(session, tenant.id, "break-glass", [ADMIN], now, now + life_s, GLASS)
+        detail = f"user {_user()} of the host, for {life_s:.0f} s: {reason.strip()}"
+        record(session, Entry(now, Act.BREAK_GLASS, actor=HOST, tenant_id=tenant.id, target=row.id, detail=detail))
+    return row, text
+
+
+def _user() -> str:
+    try:
+        return f"{getpass.getuser()} ({os.getuid()})"
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _is_admin(caller: Caller) -> bool:
+    return ADMIN in caller.scopes
+
+
+def _check_still_valid(session: Session, caller: Caller, now: float) -> None:
+    # Locked: what is made in this transaction is there before the token can be revoked, or is not made.
+    row = session.get(TokenRow, caller.token_id, with_for_update=True)
+    if row is None or is_over(now, row.revoked_at, row.expires_at):
+        raise Unauthenticated("the API token ended while this was asked for")
+
+
+def _get_own(session: Session, caller: Caller, token_id: str) -> TokenRow:
+    row = session.get(TokenRow, token_id, with_for_update=True)
+    if row is None or not (_is_admin(caller) or row.tenant_id == caller.tenant_id):
+        raise NotFound(f"there is no token {token_id!r}; list yours with: rdukit token list")
+    return _checked(caller, row)
+
+
+def _checked(caller: Caller, row: TokenRow) -> TokenRow:
+    if not may_give(caller.scopes, row.scopes):
+        beyond = sorted(all_of(row.scopes) - all_of(caller.scopes))
+        raise PermissionDenied(f"token {row.id} has {beyond}, which this token lacks; it has {sorted(caller.scopes)}")
+    return row

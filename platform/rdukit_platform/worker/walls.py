@@ -1,0 +1,166 @@
+"""What keeps the boxes of a worker's jobs from the machine and from one another, and when that is not enough."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from rdukit.box_backends import BoxFence
+from rdukit.errors import InvalidArgument, NotFenced
+from rdukit.fence.probe import Fence, what_holds
+from rdukit.fence.spec import FenceLimits, Way
+from rdukit.settings import resolve
+from rdukit_platform.services import UNFENCED
+from rdukit_platform.settings import BOX_BACKEND, BOX_DISK, FENCE, FENCE_UIDS, PROCESS, Home
+
+logger = logging.getLogger(__name__)
+
+#: In the folder of the tenants: links whose names are users, and what they point to the tenants that have them.
+USERS: Final = "users"
+REMEDY: Final = (
+    f"run the worker as root or where user namespaces are allowed, or set {BOX_BACKEND.name} to podman or "
+    "docker; rdukit doctor --security says more"
+)
+
+
+class Kind(StrEnum):
+    """What is round a job's box."""
+
+    CONTAINER = "container"
+    FENCE = "fence"
+    NOTHING = UNFENCED
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What is round the boxes of a worker."""
+
+    kind: Kind
+    #: Of a fence.
+    way: Way | None = None
+    #: Of nothing: why.
+    why: str = ""
+
+    @property
+    def told(self) -> str:
+        """For others: the kind, and of nothing why."""
+        return f"{self.kind}: {self.why}" if self.why else str(self.kind)
+
+
+def choose_walls(mode: str, is_process: bool, fence: Fence | None) -> Walls:
+    """What this worker's boxes get (pure).
+
+    Args:
+        mode: the setting ``worker.fence``.
+        fence: what holds on this machine; ``None``: that was not asked.
+    Raises:
+        NotFenced: a fence is required and does not hold.
+    """
+    if not is_process:
+        return Walls(Kind.CONTAINER)
+    if mode == "off" or fence is None:
+        return Walls(Kind.NOTHING, why=f"{FENCE.name} is off")
+    if fence.way is not None:
+        return Walls(Kind.FENCE, fence.way)
+    if mode == "required":
+        raise NotFenced(f"{FENCE.name} is required, and no fence holds here: {fence.why}; {REMEDY}")
+    return Walls(Kind.NOTHING, why=f"no fence holds here: {fence.why}")
+
+
+def check_walls(walls: Walls, tenants: int) -> None:
+    """Refuse to run the box of any of several tenants without walls (pure).
+
+    Raises:
+        NotFenced: the message says why there are none, and what to do.
+    """
+    if walls.kind is Kind.NOTHING and tenants > 1:
+        raise NotFenced(
+            f"there are {tenants} tenants, and the boxes of their jobs are not fenced on this worker: {walls.why}; "
+            f"{REMEDY}"
+        )
+
+
+def open_walls() -> Walls:
+    """What the settings and the machine say; the log has it.
+
+    Raises:
+        NotFenced: a fence is required and does not hold.
+    """
+    mode, is_process = resolve(FENCE), resolve(BOX_BACKEND) == PROCESS
+    walls = choose_walls(mode, is_process, what_holds() if is_process and mode != "off" else None)
+    if walls.kind is Kind.NOTHING:
+        logger.warning("jobs are not fenced, so there may be one tenant only why=%s", walls.why)
+    return walls
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFences:
+    """The fence of each tenant's boxes: its home folder, and its user where the worker is root."""
+
+    home: Home
+    walls: Walls
+    uids: range
+    limits: FenceLimits = field(default_factory=FenceLimits)
+
+    def of(self, tenant_id: str) -> BoxFence | None:
+        """The fence of a tenant's box; ``None``: its boxes have none.
+
+        Raises:
+            NotFenced: there are no users left for it.
+        """
+        if self.walls.way is None:
+            return None
+        folder = self.home.tenants
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        uid = find_uid(folder / USERS, tenant_id, self.uids) if self.walls.way is Way.ROOT else None
+        return BoxFence(self.walls.way, f"tenant:{tenant_id}", folder / tenant_id, uid, self.limits)
+
+
+def open_fences(home: Home, walls: Walls) -> TenantFences:
+    """By the settings.
+
+    Raises:
+        InvalidArgument: the users are none.
+    """
+    disk = resolve(BOX_DISK) or None
+    return TenantFences(home, walls, read_uids(resolve(FENCE_UIDS)), FenceLimits(disk_bytes=disk))
+
+
+def read_uids(text: str) -> range:
+    """``first-last`` as numbers of users (pure).
+
+    Raises:
+        InvalidArgument: it is none, or has users that programs of the system may have.
+    """
+    first, _, last = text.partition("-")
+    if not (first.strip().isdecimal() and last.strip().isdecimal()):
+        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; legal is FIRST-LAST, such as {FENCE_UIDS.default}")
+    uids = range(int(first), int(last) + 1)
+    if not uids or uids.start < 1000 or uids.stop > 1 << 31:
+        raise InvalidArgument(f"{FENCE_UIDS.name} is {text!r}; legal are users from 1000 to {(1 << 31) - 1}")
+    return uids
+
+
+def find_uid(users: Path, tenant_id: str, uids: range) -> int:
+    """The tenant's user: the one that it always had here, or the first that nobody has.
+
+    Any number of workers may ask at once: a link is made whole or not at all, and of two the lower one counts.
+
+    Raises:
+        NotFenced: all are taken.
+    """
+    users.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        taken = {int(path.name): os.readlink(path) for path in users.iterdir()}
+        own = [uid for uid, owner in taken.items() if owner == tenant_id and uid in uids]
+        if own:
+            return min(own)
+        free = next((uid for uid in uids if uid not in taken), None)
+        if free is None:
+            raise NotFenced(f"all {len(uids)} users of {FENCE_UIDS.name} are other tenants'; give it more")
+        try:
+            (users / str(free)).symlink_to(tenant_id)
+        except FileExistsError:
+            continue

@@ -1,0 +1,125 @@
+"""Whoever is refused is in the audit log, nobody reads another tenant's part of it, and nobody changes it."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from rdukit_platform.audit.flood import ROWS_OF_ONE
+from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
+from rdukit_platform.testing import short_folder
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with short_folder() as folder:
+        monkeypatch.setenv("RDUKIT_HOME", str(folder))
+        yield
+
+
+@pytest.fixture
+def gateway(home: None) -> Iterator[GatewayUnderTest]:
+    with gateway_under_test() as running:
+        yield running
+
+
+def test_a_stranger_who_knocks_is_recorded(gateway: GatewayUnderTest) -> None:
+    assert gateway.ask("GET", "/v1/jobs", None).status_code == 401
+    assert gateway.ask("POST", "/v1/jobs", "rdk_guess", json={}).status_code == 401
+    found = gateway.entries(gateway.admin, "?outcome=refused")
+    assert [(e["actor"], e["action"], e["target"], e["reason"]) for e in found] == [
+        ("nobody", "request", "POST /v1/jobs", "unauthenticated"),
+        ("nobody", "request", "GET /v1/jobs", "unauthenticated"),
+    ]
+    assert {e["address"] for e in found} == {"127.0.0.1"}
+    assert "rdk_guess" not in str(found)
+
+
+def test_a_tenant_who_reaches_beyond_its_scopes_is_recorded_with_its_token(gateway: GatewayUnderTest) -> None:
+    reader = gateway.token("lab", "read")
+    assert gateway.ask("GET", "/v1/tenants", reader).status_code == 403
+    assert gateway.ask("POST", "/v1/jobs", reader, json={"box": "x", "verb": "train"}).status_code == 403
+    found = gateway.entries(reader, "?outcome=refused")
+    assert [(e["target"], e["reason"]) for e in found] == [
+        ("POST /v1/jobs", "permission-denied"), ("GET /v1/tenants", "permission-denied"),
+    ]  # fmt: skip
+    assert all(e["actor"].startswith("tok-") and e["tenant"] for e in found)
+
+
+def test_a_body_that_is_too_long_is_recorded(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_MAX_BODY_BYTES", "1000")
+    with gateway_under_test() as gateway:
+        assert gateway.ask("POST", "/v1/jobs", None, content=b" " * 1001).status_code == 413
+        assert gateway.entries(gateway.admin, "?outcome=refused")[0]["reason"] == "request-too-large"
+
+
+def test_a_flood_of_one_address_does_not_fill_the_log(gateway: GatewayUnderTest) -> None:
+    with httpx.Client(base_url=gateway.url) as client:
+        for _ in range(200):
+            assert client.get("/v1/jobs").status_code == 401
+    assert len(gateway.entries(gateway.admin, "?outcome=refused")) == ROWS_OF_ONE
+
+
+def test_a_forged_forwarding_header_makes_nobody_another_address(gateway: GatewayUnderTest) -> None:
+    for k in range(20):
+        gateway.ask("GET", "/v1/jobs", None, headers={"X-Forwarded-For": f"192.0.2.{k}"})
+    found = gateway.entries(gateway.admin, "?outcome=refused")
+    assert {e["address"] for e in found} == {"127.0.0.1"}
+    assert len(found) == ROWS_OF_ONE
+
+
+def test_a_proxy_that_the_operator_named_is_believed(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_PROXIES", "127.0.0.1")
+    with gateway_under_test() as gateway:
+        gateway.ask("GET", "/v1/jobs", None, headers={"X-Forwarded-For": "192.0.2.7"})
+        assert gateway.entries(gateway.admin, "?outcome=refused")[0]["address"] == "192.0.2.7"
+
+
+def test_a_tenant_sees_nothing_of_another_or_of_strangers(gateway: GatewayUnderTest) -> None:
+    one, other = gateway.token("one", "read"), gateway.token("other", "read")
+    gateway.ask("GET", "/v1/tenants", other)
+    gateway.ask("GET", "/v1/tenants", None)
+    assert gateway.entries(one) == []
+    assert len(gateway.entries(other)) == 1
+
+
+def test_a_tenant_does_not_see_which_administrator_made_its_token(gateway: GatewayUnderTest) -> None:
+    admin = gateway.admin
+    lab = gateway.ask("POST", "/v1/tenants", admin, json={"name": "lab"}).json()["id"]
+    made = gateway.ask("POST", f"/v1/tenants/{lab}/tokens", admin, json={}).json()
+    (token, tenant) = gateway.entries(made["token"])
+    assert (token["action"], token["target"], token["actor"]) == ("token.create", made["id"], "administrator")
+    assert (tenant["action"], tenant["address"]) == ("tenant.create", "")
+    assert [e["actor"][:4] for e in gateway.entries(admin, "?action=tenant.create")] == ["tok-"]
+
+
+def test_the_log_has_no_route_that_changes_it(gateway: GatewayUnderTest) -> None:
+    admin = gateway.admin
+    found = gateway.entries(admin)[0]
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert gateway.ask(method, "/v1/audit", admin).status_code == 405
+        assert gateway.ask(method, f"/v1/audit/{found['id']}", admin).status_code == 404
+
+
+def test_control_characters_of_a_path_do_not_reach_whoever_reads_the_log(gateway: GatewayUnderTest) -> None:
+    gateway.ask("GET", "/v1/jobs/%1b%5b2J%0aok", None)
+    target = gateway.entries(gateway.admin, "?outcome=refused")[0]["target"]
+    assert target.isprintable()
+
+
+def test_a_wrong_token_at_the_consoles_login_is_recorded_and_a_right_one_too(gateway: GatewayUnderTest) -> None:
+    assert httpx.post(f"{gateway.url}/console/login", data={"token": "rdk_guess"}).status_code == 401
+    assert httpx.post(f"{gateway.url}/console/login", data={"token": gateway.admin}).status_code == 303
+    login, refused = gateway.entries(gateway.admin)[:2]
+    assert (login["action"], login["outcome"], login["actor"]) == ("console.login", "done", login["target"])
+    assert (refused["target"], refused["reason"]) == ("POST /console/login", "unauthenticated")
+
+
+def test_the_consoles_page_shows_a_tenant_its_own_entries(gateway: GatewayUnderTest) -> None:
+    lab = gateway.token("lab", "read")
+    gateway.ask("GET", "/v1/jobs", None)
+    with httpx.Client(base_url=gateway.url) as browser:
+        browser.post("/console/login", data={"token": lab})
+        shown = browser.get("/console/audit").text
+    assert "console.login" in shown
+    assert "unauthenticated" not in shown

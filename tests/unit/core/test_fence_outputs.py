@@ -1,0 +1,87 @@
+"""Outputs of boxes: files and folders, no more than they may be, and nothing else."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rdukit.errors import OutputRefused
+from rdukit.fence.outputs import MAX_DEPTH, OutputLimits, check_output
+
+LIMITS = OutputLimits(1000, 5)
+
+
+def test_files_and_folders_are_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "f").write_bytes(bytes(900))
+    (folder / "g").write_bytes(b"")
+    check_output(tmp_path, folder, LIMITS)
+    check_output(tmp_path, folder / "a" / "f", LIMITS)
+
+
+def make_socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = os.open(folder, os.O_PATH)
+        one.bind(f"/proc/self/fd/{here}/s")
+        os.close(here)
+
+
+def make_deep(folder: Path) -> None:
+    for _ in range(MAX_DEPTH + 1):
+        folder /= "d"
+    folder.mkdir(parents=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda f: (f / "l").symlink_to("/etc/passwd"), "a symbolic link"),
+        (lambda f: (f / "l").symlink_to(f), "a symbolic link"),
+        (lambda f: ((f / "a").touch(), (f / "b").hardlink_to(f / "a")), "a hard link"),
+        (lambda f: os.mkfifo(f / "p"), "a pipe"),
+        (make_socket, "a socket"),
+        (lambda f: (f / "a").write_bytes(bytes(1001)), "more than 1000 bytes"),
+        (lambda f: [(f / str(n)).touch() for n in range(6)], "more than 5 files and folders"),
+        (lambda f: (f / "a").open("w").close() or os.truncate(f / "a", 1 << 40), "bytes"),
+        (lambda f: open(os.fsencode(f) + b"/\xff", "w").close(), "no name in UTF-8"),
+        (make_deep, "folders in folders"),
+    ],
+)
+def test_anything_else_is_refused_with_its_reason(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    make(folder)
+    limits = OutputLimits(1000, 5 if "files and folders" in why else 1000)
+    with pytest.raises(OutputRefused, match=why):
+        check_output(tmp_path, folder, limits)
+
+
+def test_holes_are_refused_though_they_are_within_the_limit(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as stream:
+        stream.truncate(2 << 30)
+    with pytest.raises(OutputRefused, match="has holes: 2147483648 bytes, of which 0 are there"):
+        check_output(tmp_path, tmp_path / "sparse", OutputLimits(None, None))
+
+
+@pytest.mark.parametrize("name", ["../x", "out/../../x", "", "a/../../out", "no\0name", "missing"])
+def test_an_output_is_in_the_folder_of_outputs(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    (out / "out").mkdir(parents=True)
+    (tmp_path / "x").touch()
+    with pytest.raises(OutputRefused, match=r"legal are paths inside|there is nothing"):
+        check_output(out, Path(f"{out}/{name}") if name else out, LIMITS)
+
+
+def test_a_link_on_the_way_to_an_output_is_not_followed(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out.mkdir()
+    (elsewhere / "secret").mkdir(parents=True)
+    (out / "way").symlink_to(elsewhere)
+    with pytest.raises(OutputRefused, match="a symbolic link"):
+        check_output(out, out / "way" / "secret", LIMITS)
+    (out / "file").touch()
+    with pytest.raises(OutputRefused, match=r"nothing at|is no folder"):
+        check_output(out, out / "file" / "x", LIMITS)

@@ -1,0 +1,163 @@
+"""What an HTTP connection may do: heads, names, silence, and who has to go."""
+
+from typing import Any
+
+import pytest
+
+from rdukit.http_connections import HELD_BYTES, ConnectionBook
+from rdukit.http_limits import (
+    LINGER_BYTES,
+    LINGER_S,
+    ConnectionWatch,
+    HostRule,
+    HttpLimits,
+    check_head,
+)
+
+LIMITS = HttpLimits(1000, "box.max_header_bytes", silence_s=60, idle_s=5)
+
+
+def code(version: str = "1.1", *headers: tuple[bytes, bytes], hosts: HostRule | None = None) -> str:
+    error = check_head(LIMITS, 10, version, headers, hosts)
+    return "" if error is None else f"{error.code}:{error.detail.get('field')}"
+
+
+def test_a_head_is_refused_for_its_host_its_version_and_its_length() -> None:
+    host = (b"host", b"box")
+    assert code("1.1", host) == "" and code("1.0") == "" and code("1.0", host) == ""
+    assert code("1.1") == "malformed-request:host"
+    assert code("1.1", host, host) == "malformed-request:host"
+    assert code("1.0", host, (b"transfer-encoding", b"chunked")) == "malformed-request:transfer-encoding"
+    assert code("1.1", host, (b"transfer-encoding", b"chunked")) == ""
+    assert code("1.1", host, (b"x", b"y" * 1000)) == "headers-too-large:headers"
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "is_legal"),
+    [
+        ("127.0.0.1", b"127.0.0.1:9000", True), ("127.0.0.1", b"localhost", True), ("127.0.0.1", b"[::1]:9000", True),
+        ("127.0.0.1", b"LOCALHOST:9000", True), ("127.0.0.1", b"localhost.", True), ("127.0.0.1", b"box.example", True),
+        ("127.0.0.1", b"evil.example", False), ("127.0.0.1", b"localhost.evil.example", False),
+        ("127.0.0.1", b"10.0.0.1", False), ("10.0.0.1", b"10.0.0.1:9000", True), ("10.0.0.1", b"10.0.0.2", False),
+        ("0.0.0.0", b"10.0.0.1:9000", True), ("0.0.0.0", b"evil.example:9000", False), ("::", b"[fd00::1]", True),
+        ("127.0.0.1", b"", False), ("127.0.0.1", b"[", False), ("127.0.0.1", b"\xff", False),
+        ("127.0.0.1", b"evil@localhost", True), ("127.0.0.1", b"localhost@evil.example", False),
+        ("127.0.0.1", b"127.0.0.1.evil.example", False), ("127.0.0.1", b"2130706433", False),
+    ],
+)  # fmt: skip
+def test_a_box_answers_to_loopback_names_its_address_and_what_is_set(bound: str, host: bytes, is_legal: bool) -> None:
+    rule = HostRule(bound, ["box.example", " "])
+    for _ in range(2):  # the second time it is known
+        assert rule.allows(host) is is_legal
+    assert (code("1.1", (b"host", host), hosts=rule) == "") is is_legal
+    assert HostRule(bound, ["*"]).allows(host)
+
+
+def test_pages_of_other_places_may_not_call() -> None:
+    rule, host = HostRule("127.0.0.1"), (b"host", b"127.0.0.1:9000")
+    for legal in (b"http://127.0.0.1:9000", b"http://localhost:3000", b"https://localhost"):
+        assert code("1.1", host, (b"origin", legal), hosts=rule) == ""
+    for foreign in (b"http://evil.example", b"null", b"", b"file://localhost", b"localhost"):
+        assert code("1.1", host, (b"origin", foreign), hosts=rule) == "permission-denied:origin"
+
+
+def test_silence_ends_a_connection_and_each_part_of_a_body_begins_it_anew() -> None:
+    watch = ConnectionWatch(LIMITS, 0)
+    assert watch.idle_since == 0 and watch.seconds_left(4) == 1
+    watch.count(10)
+    assert watch.seconds_left(4) == 5 and watch.seconds_left(59) == 1 and watch.seconds_left(61) < 0
+    watch.begin_body(50)
+    assert watch.idle_since is None
+    watch.take_body(1, 100)
+    assert watch.seconds_left(159) == 1
+    watch.end_request(160, is_answered=False)
+    assert watch.seconds_left(10_000) > 0, "it is being worked on"
+    watch.end_answer(10_000)
+    assert watch.seconds_left(10_004) == 1
+    watch.unread_since = 10_000
+    assert watch.seconds_left(10_061) < 0
+
+
+def test_what_is_no_body_has_an_end_and_a_body_in_small_chunks_has_none() -> None:
+    watch = ConnectionWatch(LIMITS, 0)
+    watch.begin_body(0)
+    for _ in range(10_000):
+        watch.count(6)
+        watch.take_body(1, 0)
+        assert watch.refusal() is None
+    watch.count(900)
+    assert watch.refusal() is None
+    watch.count(200)
+    error = watch.refusal()
+    assert error is not None and "trailers" in error.message
+
+
+def test_the_rest_of_an_answered_request_is_taken_for_a_while() -> None:
+    watch = ConnectionWatch(LIMITS, 0)
+    watch.begin_body(0)
+    watch.end_answer(1)
+    watch.take_body(5000, 100)
+    assert watch.is_lingering and watch.seconds_left(1 + LINGER_S) == 0
+    watch.count(LINGER_BYTES)
+    assert not watch.is_over and watch.refusal() is None
+    watch.count(1)
+    assert watch.is_over
+
+
+class Connection:
+    def __init__(self, idle_since: float | None) -> None:
+        self.idle_since = idle_since
+
+
+def test_beyond_the_most_of_an_address_its_own_longest_idle_one_goes() -> None:
+    book: ConnectionBook[Any] = ConnectionBook(100, 2)
+    other, busy, idle, newest = Connection(0), Connection(None), Connection(1), Connection(2)
+    assert [book.enter(each, of) for each, of in ((other, "b"), (busy, "a"), (idle, "a"))] == [None] * 3
+    assert book.enter(newest, "a") is idle
+    book.leave(idle)
+    book.leave(idle)
+    one, two = Connection(None), Connection(3)
+    assert book.enter(one, "a") is newest
+    book.leave(newest)
+    assert book.enter(two, "a") is two, "all others are in use"
+    for each in (other, busy, one, two):
+        book.leave(each)
+    assert len(book) == 0
+
+
+def test_proxies_and_unix_sockets_have_no_limit_of_one_address() -> None:
+    book: ConnectionBook[Any] = ConnectionBook(100, 1, ["10.0.0.1", "10.1.0.0/16", ""])
+    for address in ("10.0.0.1", "10.1.2.3", None):
+        assert [book.enter(Connection(0), address) for _ in range(5)] == [None] * 5
+    assert book.enter(Connection(0), "10.0.0.2") is None and book.enter(Connection(0), "10.0.0.2") is not None
+
+
+def test_beyond_the_most_of_all_the_longest_idle_one_goes() -> None:
+    book: ConnectionBook[Any] = ConnectionBook(3, 3)
+    all_of_them = [Connection(None), Connection(5), Connection(4)]
+    for number, each in enumerate(all_of_them):
+        assert book.enter(each, str(number)) is None
+    assert book.enter(Connection(9), "x") is all_of_them[2]
+
+
+def test_a_flood_takes_the_places_of_idle_ones_at_a_bounded_rate() -> None:
+    book: ConnectionBook[Any] = ConnectionBook(40, 20)
+    for _ in range(20):
+        assert not book.is_full_for("a", 0) and book.enter(Connection(0), "a") is None
+    assert [book.is_full_for("a", 100.0) for _ in range(22)] == [False] * 20 + [True] * 2
+    assert not book.is_full_for("a", 100.06), "a twentieth of a second later there is one more"
+    assert book.is_full_for("a", 100.06)
+    for number in range(20):
+        book.enter(Connection(0), "b" if number < 18 else "c")
+    assert not any(book.is_full_for("c", 200.0) for _ in range(1000)), "who has few is always let in"
+    assert not any(book.is_full_for("b", 200.0) for _ in range(200))
+    assert book.is_full_for("b", 200.0)
+
+
+def test_unfinished_heads_have_a_budget_together() -> None:
+    book: ConnectionBook[Any] = ConnectionBook(10_000, 10_000)
+    first, second = Connection(0), Connection(0)
+    assert book.hold(first, HELD_BYTES // 2) == [] and book.hold(second, HELD_BYTES // 2) == []
+    assert book.hold(third := Connection(0), 1) == [first]
+    book.release(first)
+    assert book.hold(third, 1000) == []

@@ -1,0 +1,113 @@
+"""What ``rdukit doctor`` concludes from the platform's settings and tokens."""
+
+import pytest
+
+from rdukit.doctor.findings import Level
+from rdukit_platform.doctor.checks import (
+    DAY_S,
+    TokenFacts,
+    boxes_finding,
+    broker_finding,
+    compose_findings,
+    database_finding,
+    gateway_finding,
+    key_findings,
+    token_findings,
+)
+
+NOW = 1000 * DAY_S
+
+
+def token(name: str, *scopes: str, ends: float | None = None, used: float | None = NOW, by: str = "host") -> TokenFacts:
+    return TokenFacts(name, "lab", frozenset(scopes), NOW - 200 * DAY_S, ends, used, by)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "checks"),
+    [
+        ([token("first", "admin")], {"tokens"}),
+        ([token("first", "admin"), token("second", "admin")], {"tokens.admin"}),
+        ([token("ci", "read")], {"tokens.endless"}),
+        ([token("ci", "read", ends=NOW + 1)], {"tokens"}),
+        ([token("ci", "read", ends=NOW + 1, used=NOW - 91 * DAY_S)], {"tokens.idle"}),
+        ([token("ci", "read", ends=NOW + 1, used=None)], {"tokens.idle"}),
+        ([token("glass", "admin", ends=NOW + 1, by="break-glass")], {"tokens.break-glass"}),
+    ],
+)
+def test_tokens_that_are_worth_a_look_are_named(tokens: list[TokenFacts], checks: set[str]) -> None:
+    findings = list(token_findings(tokens, NOW))
+    assert {each.check for each in findings} == checks
+    assert all((each.level is Level.GOOD) == (each.check == "tokens") for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("url", "level"),
+    [
+        ("redis+socket:///home/run/valkey.sock", Level.GOOD),
+        ("redis://broker:6379/0", Level.BAD),
+        ("redis://127.0.0.1:6379/0", Level.BAD),
+        ("redis://:changeme@broker:6379/0", Level.BAD),
+        ("redis://:f00f00f00f00@broker:6379/0", Level.WARN),
+        ("redis://:f00f00f00f00@127.0.0.1:6379/0", Level.GOOD),
+        ("rediss://:f00f00f00f00@broker:6379/0", Level.GOOD),
+    ],
+)
+def test_a_broker_is_asked_for_a_password(url: str, level: Level) -> None:
+    assert broker_finding(url).level is level
+
+
+@pytest.mark.parametrize(
+    ("url", "level"),
+    [
+        ("sqlite:////home/db.sqlite", Level.GOOD),
+        ("postgresql+psycopg://rdukit:rdukit@database/rdukit", Level.WARN),
+        ("postgresql+psycopg://rdukit@database/rdukit", Level.WARN),
+        ("postgresql+psycopg://rdukit:f00f00@database/rdukit", Level.WARN),
+        ("postgresql+psycopg://rdukit:f00f00@database/rdukit?sslmode=verify-full", Level.GOOD),
+        ("postgresql+psycopg://rdukit:f00f00@localhost/rdukit", Level.GOOD),
+    ],
+)
+def test_a_database_is_asked_for_a_password(url: str, level: Level) -> None:
+    finding = database_finding(url)
+    assert finding.level is level
+    assert "f00f00" not in finding.what, "a finding has no secret"
+
+
+@pytest.mark.parametrize(
+    ("host", "has_tls", "proxies", "level"),
+    [
+        ("127.0.0.1", False, "", Level.GOOD),
+        ("::1", False, "", Level.GOOD),
+        ("0.0.0.0", False, "", Level.BAD),
+        ("10.0.0.7", True, "", Level.GOOD),
+        ("0.0.0.0", False, "10.0.0.1", Level.WARN),
+    ],
+)
+def test_tokens_do_not_cross_a_network_in_clear(host: str, has_tls: bool, proxies: str, level: Level) -> None:
+    assert gateway_finding(host, has_tls, proxies).level is level
+
+
+def test_a_key_that_others_may_read_is_named() -> None:
+    assert [each.todo for each in key_findings([("/etc/a.key", 0o640), ("/etc/b.key", 0o644)])] == [
+        "chmod 600 /etc/b.key"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_fenced", "tenants", "install", "level"),
+    [
+        ("podman", False, 5, "*", Level.GOOD),
+        ("process", True, 5, "*", Level.GOOD),
+        ("process", False, 1, "", Level.WARN),
+        ("process", False, 2, "", Level.BAD),
+        ("process", False, 1, "*", Level.BAD),
+    ],
+)
+def test_tenants_are_kept_apart(backend: str, is_fenced: bool, tenants: int, install: str, level: Level) -> None:
+    assert boxes_finding(backend, is_fenced, tenants, install).level is level
+
+
+def test_the_compose_files_password_is_chosen() -> None:
+    assert list(compose_findings({})) == []
+    assert [each.level for each in compose_findings({"RDUKIT_DATABASE_PASSWORD": ""})] == [Level.BAD]
+    assert list(compose_findings({"RDUKIT_DATABASE_PASSWORD": "a" * 64})) == []

@@ -1,0 +1,91 @@
+"""What is round jobs' boxes, when that is not enough, and which user each tenant's have."""
+
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from rdukit.errors import InvalidArgument, NotFenced
+from rdukit.fence.probe import Fence
+from rdukit.fence.spec import Part, Way
+from rdukit_platform.services import beat_service
+from rdukit_platform.settings import Home
+from rdukit_platform.tenants.service import check_may_add, create_tenant
+from rdukit_platform.testing import fresh_database
+from rdukit_platform.worker.walls import Kind, TenantFences, Walls, check_walls, choose_walls, find_uid, read_uids
+
+HOLDS = Fence(Way.USER, MappingProxyType({}))
+BROKEN = Fence(None, MappingProxyType({Part.NAMESPACES: "the kernel refuses them to user 7"}))
+
+
+def test_a_process_is_fenced_where_that_holds_and_a_container_is_one() -> None:
+    assert choose_walls("auto", True, HOLDS) == Walls(Kind.FENCE, Way.USER)
+    assert choose_walls("required", True, HOLDS).kind is Kind.FENCE
+    for mode in ("auto", "required", "off"):
+        assert choose_walls(mode, False, None) == Walls(Kind.CONTAINER)
+
+
+def test_without_a_fence_the_worker_says_why_or_does_not_start() -> None:
+    bare = choose_walls("auto", True, BROKEN)
+    assert bare.kind is Kind.NOTHING and "namespaces: the kernel refuses them to user 7" in bare.why
+    assert choose_walls("off", True, None).why == "worker.fence is off"
+    with pytest.raises(NotFenced, match=r"worker.fence is required.*user 7.*run the worker as root"):
+        choose_walls("required", True, BROKEN)
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_one_tenant_may_go_on_without_a_fence_and_two_may_not(mode: str) -> None:
+    bare = choose_walls(mode, True, None if mode == "off" else BROKEN)
+    check_walls(bare, 1)
+    with pytest.raises(NotFenced, match=r"there are 2 tenants.*not fenced.*worker.box_backend to podman"):
+        check_walls(bare, 2)
+    for walls in (Walls(Kind.FENCE, Way.ROOT), Walls(Kind.CONTAINER)):
+        check_walls(walls, 9)
+
+
+def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path) -> None:
+    bare = Walls(Kind.NOTHING, why="worker.fence is off").told
+    with fresh_database(tmp_path) as database, database.write() as session:
+        beat_service(session, "worker@a", "worker", 1, 100.0, bare)
+        check_may_add(session, 100.0)
+        create_tenant(session, "first", 100.0)
+        with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run workers as root"):
+            check_may_add(session, 100.0)
+        check_may_add(session, 500.0)  # the worker has gone
+        beat_service(session, "worker@b", "worker", 1, 500.0, Walls(Kind.FENCE, Way.ROOT).told)
+        beat_service(session, "worker@c", "worker", 1, 500.0, Walls(Kind.CONTAINER).told)
+        beat_service(session, "scheduler@c", "scheduler", 1, 500.0)
+        check_may_add(session, 500.0)
+
+
+def test_a_tenant_keeps_its_user_and_nobody_else_has_it(tmp_path: Path) -> None:
+    users, uids = tmp_path / "users", range(5000, 5003)
+    assert [find_uid(users, tenant, uids) for tenant in ("a", "b", "a", "c")] == [5000, 5001, 5000, 5002]
+    with pytest.raises(NotFenced, match=r"all 3 users of worker\.fence_uids"):
+        find_uid(users, "d", uids)
+    assert find_uid(users, "d", range(5000, 5004)) == 5003
+
+
+def test_of_two_users_that_two_workers_chose_at_once_the_lower_one_counts(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.mkdir()
+    (users / "5001").symlink_to("a")
+    (users / "5000").symlink_to("a")
+    assert find_uid(users, "a", range(5000, 5009)) == 5000
+
+
+def test_users_are_read_as_a_range_of_nobodys() -> None:
+    assert read_uids("70000-70001") == range(70000, 70002)
+    for text in ("", "7", "0-100", "9-8", "70001-70000", "a-b", f"1000-{1 << 31}"):
+        with pytest.raises(InvalidArgument, match=r"worker\.fence_uids"):
+            read_uids(text)
+
+
+def test_a_tenants_fence_has_its_home_and_the_owner_of_its_key(tmp_path: Path) -> None:
+    fences = TenantFences(Home(tmp_path), Walls(Kind.FENCE, Way.ROOT), range(6000, 6001))
+    fence = fences.of("ten_a")
+    assert fence is not None
+    assert (fence.owner, fence.home, fence.uid) == ("tenant:ten_a", tmp_path / "tenants" / "ten_a", 6000)
+    user = TenantFences(Home(tmp_path), Walls(Kind.FENCE, Way.USER), range(0)).of("ten_a")
+    assert user is not None and user.uid is None
+    assert TenantFences(Home(tmp_path), Walls(Kind.CONTAINER), range(0)).of("ten_a") is None
