@@ -196,6 +196,13 @@ def test_a_grace_does_not_lengthen_a_tokens_life(gateway: GatewayUnderTest, cloc
     assert status(gateway, text) == 401
 
 
+@pytest.mark.parametrize("grace", [False, True, "60", "NaN"])
+def test_a_grace_that_is_no_number_is_refused_and_nothing_is_rotated(gateway: GatewayUnderTest, grace: object) -> None:
+    old, text = gateway.id_and_token("lab", "read", "tokens")
+    assert gateway.refused("POST", f"/v1/tokens/{old}/rotate", text, json={"grace_s": grace})[0] == 400
+    assert [each["id"] for each in gateway.ask("GET", "/v1/tokens", text).json()["tokens"]] == [old]
+
+
 def test_what_a_stolen_token_made_can_be_ended_with_it(gateway: GatewayUnderTest) -> None:
     stolen, text = gateway.id_and_token("lab", "read", "tokens")
     child = make(gateway, text, "read", "tokens")

@@ -10,9 +10,9 @@ Key = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class Request(BaseModel):
-    """Base of request bodies: a key that is not listed is an error."""
+    """Base of request bodies: a key that is not listed is an error, and so is a number as text or a boolean."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class JobRequest(Request):

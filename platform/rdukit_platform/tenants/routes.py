@@ -51,14 +51,14 @@ class TenantList(BaseModel):
 class TenantRequest(BaseModel):
     """Body of ``POST /v1/tenants``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 
 
 class TokenRequest(BaseModel):
     """Body of ``POST /v1/tokens`` and ``POST /v1/tenants/{id}/tokens``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(min_length=1, max_length=64)] = "token"
     scopes: Annotated[list[str], Field(max_length=32)] = [READ, WRITE]
     #: Seconds that it lives; without it as long as who makes it, or ``token.max_days``.
@@ -68,7 +68,7 @@ class TokenRequest(BaseModel):
 class RotateRequest(BaseModel):
     """Body of ``POST /v1/tokens/{id}/rotate``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
     #: Seconds that the old token stays valid; without it ``token.grace_s``.
     grace_s: Annotated[float | None, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = None
 
