@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 
 from rdukit.http_limits import SPARE_FILES, choose_connections
 from rdukit.testing import wait_until
+from rdukit.testing.raw_http import RawCaller, answer_of
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
@@ -53,54 +53,22 @@ def attacker(platform: PlatformUnderTest) -> Iterator["Attacker"]:
         assert " ERROR " not in log, log[-4000:]
 
 
-class Attacker:
-    """Connections on which anything may be sent."""
+class Attacker(RawCaller):
+    """A caller with a token."""
 
     def __init__(self, platform: PlatformUnderTest) -> None:
-        host, _, port = platform.running["url"].removeprefix("http://").partition(":")
-        self._address = host, int(port)
+        super().__init__(platform.running["url"])
         token = (platform.home / "token").read_text().strip()
         self.authorization = f"Authorization: Bearer {token}\r\n".encode()
-        self.open: list[socket.socket] = []
-
-    def close(self) -> None:
-        for connection in self.open:
-            connection.close()
-
-    def connect(self, data: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self._address, 60.0)
-        self.open.append(connection)
-        connection.sendall(data)
-        return connection
 
     def head(self, method: str, path: str, *headers: str, is_known: bool = True) -> bytes:
         lines = "".join(f"{header}\r\n" for header in headers).encode()
         known = self.authorization if is_known else b""
         return f"{method} {path} HTTP/1.1\r\nHost: gateway\r\n".encode("latin-1") + known + lines
 
-    def send(self, data: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer to raw bytes; 0: the connection was closed without one."""
-        connection = self.connect()
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(data)
-        return answer_of(connection)
-
     def post(self, path: str, body: bytes, kind: str = "application/json") -> tuple[int, bytes]:
         head = self.head("POST", path, f"Content-Type: {kind}", f"Content-Length: {len(body)}")
         return self.send(head + b"\r\n" + body)
-
-
-def answer_of(connection: socket.socket) -> tuple[int, bytes]:
-    """What comes on a connection, to the end of one answer or of the connection."""
-    got = b""
-    with contextlib.suppress(ConnectionResetError):
-        while block := connection.recv(65536):
-            got += block
-            head, end, body = got.partition(b"\r\n\r\n")
-            found = re.search(rb"content-length: (\d+)", head.lower())
-            if end and (found is None or len(body) >= int(found[1])):
-                break
-    return (int(got.split()[1]) if got.startswith(b"HTTP/1.1 ") else 0), got.partition(b"\r\n\r\n")[2]
 
 
 def nested(depth: int) -> bytes:

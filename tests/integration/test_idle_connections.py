@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
+from rdukit.http_connections import HELD_BYTES
 from rdukit_modelbox.rest.http_protocol import make_protocol
 from rdukit_modelbox.serving.infer_lane import InferLane
 
@@ -24,11 +25,11 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
-    """Of a server that closes what idles for a second."""
+@contextlib.asynccontextmanager
+async def server_port(idle_s: float) -> AsyncIterator[int]:
+    """Of a server that closes what idles for so long."""
     lane = InferLane(cast(Any, None), cast(Any, None))
-    protocol = make_protocol(lane, idle_s=1)
+    protocol = make_protocol(lane, idle_s=idle_s)
     config = uvicorn.Config(
         application, host="127.0.0.1", port=0, http=protocol, ws="none", lifespan="off", log_config=None,
         timeout_keep_alive=1,
@@ -48,15 +49,32 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
     assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
 
 
-async def test_a_connection_is_kept_while_it_is_used_and_closed_when_it_idles(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for _ in range(3):
+async def test_a_connection_is_kept_while_it_is_used_and_closed_when_it_idles() -> None:
+    async with server_port(idle_s=1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            await ask(reader, writer)
+            await asyncio.sleep(0.6)
+        # Working is not idling.
+        await ask(reader, writer, SLOW)
         await ask(reader, writer)
-        await asyncio.sleep(0.6)
-    # Working is not idling.
-    await ask(reader, writer, SLOW)
-    await ask(reader, writer)
-    began = time.monotonic()
-    assert await asyncio.wait_for(reader.read(), 60) == b""
-    assert time.monotonic() - began > 0.8
-    writer.close()
+        began = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert time.monotonic() - began > 0.8
+        writer.close()
+
+
+async def test_a_head_that_came_in_pieces_is_held_no_longer_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_BOX_MAX_HEADER_BYTES", str(HELD_BYTES))
+    half = REQUEST[:-2] + b"x: " + b"y" * (HELD_BYTES // 2)
+    async with server_port(idle_s=600) as port, contextlib.AsyncExitStack() as closing:
+        connections = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            closing.callback(writer.close)
+            connections.append((reader, writer))
+            writer.write(half)
+            await writer.drain()
+            await ask(reader, writer, b"\r\n\r\n")
+        for reader, writer in connections:
+            await ask(reader, writer)

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from rdukit.box_backends import BoxSpec
 from rdukit.testing import wait_until
+from rdukit.testing.raw_http import RawCaller, answer_of
 from rdukit_modelbox.backends.process import ProcessBackend
 from rdukit_platform.testing import platform_under_test, short_folder
 
@@ -29,26 +28,12 @@ LIVE = "/health/live"
 POSTED = {"gateway": "/v1/jobs", "box": "/v1/train", "box with tokens": "/v1/train"}
 
 
-class Door:
-    """Connections to a server on which anything may be sent, from an address of the caller's choice."""
+class Door(RawCaller):
+    """A caller of gateway or box."""
 
     def __init__(self, name: str, url: str) -> None:
-        host, _, port = url.removeprefix("http://").partition(":")
-        self.name, self.address = name, (host, int(port))
-        self.open: list[socket.socket] = []
-
-    def connect(self, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-        connection = socket.create_connection(self.address, 60.0, (source, 0))
-        self.open.append(connection)
-        connection.sendall(data)
-        return connection
-
-    def send(self, data: bytes, source: str = "127.0.0.1") -> tuple[int, bytes]:
-        """Status and body of the answer to raw bytes; 0: the connection was closed without one."""
-        connection = self.connect(source=source)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.sendall(data)
-        return answer_of(connection)
+        super().__init__(url)
+        self.name = name
 
     def is_well(self) -> bool:
         """Another address is served."""
@@ -58,22 +43,6 @@ class Door:
         status, body = self.send(data)
         error = json.loads(body)["error"] if body else ""
         return status, (error if isinstance(error, str) else error["code"])
-
-    def close(self) -> None:
-        for connection in self.open:
-            connection.close()
-
-
-def answer_of(connection: socket.socket) -> tuple[int, bytes]:
-    got = b""
-    with contextlib.suppress(ConnectionResetError):
-        while block := connection.recv(65536):
-            got += block
-            head, end, body = got.partition(b"\r\n\r\n")
-            found = re.search(rb"content-length: (\d+)", head.lower())
-            if end and (found is None or len(body) >= int(found[1])):
-                break
-    return (int(got.split()[1]) if got.startswith(b"HTTP/1.1 ") else 0), got.partition(b"\r\n\r\n")[2]
 
 
 @pytest.fixture(scope="module", params=list(POSTED))

@@ -50,6 +50,8 @@ class InferCycle:
         "_header_length", "_lane", "_loading", "_name", "_protocol", "_queued", "_version", "body", "disconnected",
         "keep_alive", "more_body", "response_complete",
     )  # fmt: skip
+    #: An answer is written at once, or has not begun.
+    response_started: Final = False
 
     def __init__(self, lane: InferLane, protocol: Any, name: str, version: str, keep_alive: bool) -> None:
         self._lane, self._protocol = lane, protocol

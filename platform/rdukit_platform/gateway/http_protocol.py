@@ -1,21 +1,13 @@
-"""The HTTP side of the gateway's connections: who says nothing for long, or reads nothing, does not keep one.
-
-Uvicorn waits for ever for the rest of a request and for a reader, and takes headers of any length. What is too much is
-decided in ``rdukit.http_limits`` and ``rdukit.http_connections``, for boxes too.
-"""
+"""The HTTP side of the gateway's connections: who says nothing for long, or reads nothing, does not keep one."""
 
 import asyncio
 import resource
-from functools import partial
-from typing import Any, Final, cast
 
-import orjson
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
-from rdukit.http_connections import ConnectionBook, Doorstep, peer_of
-from rdukit.http_limits import ConnectionWatch, HttpLimits, check_head, choose_connections
+from rdukit.http_limits import HttpLimits
+from rdukit.http_protocol import GuardedHttp, open_door
 from rdukit.settings import resolve
 from rdukit_platform.settings import (
     ADDRESS_CONNECTIONS,
@@ -25,167 +17,25 @@ from rdukit_platform.settings import (
     SILENCE_S,
 )
 
-_REASONS: Final = {
-    403: "Forbidden", 408: "Request Timeout", 422: "Unprocessable Content", 431: "Request Header Fields Too Large",
-}  # fmt: skip
-
 
 def make_protocol() -> type[asyncio.Protocol]:
     """What uvicorn makes for each connection of one server, by the settings."""
     silence_s = resolve(SILENCE_S)
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, silence_s, silence_s)
-    most = choose_connections(resolve(MAX_CONNECTIONS), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    book = ConnectionBook[GatewayHttpProtocol](most, resolve(ADDRESS_CONNECTIONS), resolve(GATEWAY_PROXIES).split(","))
-    make = partial(GatewayHttpProtocol, limits=limits, book=book)
-
-    def at_the_door(**named: Any) -> asyncio.Protocol:
-        return Doorstep(book.is_full_for, partial(make, **named))
-
-    return cast(type[asyncio.Protocol], at_the_door)
+    most, most_of_one = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
+    return open_door(GatewayHttpProtocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","))
 
 
-class _Refused(Exception):
-    """In the parser's callbacks: the request is not taken."""
+class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
+    """Uvicorn's, guarded."""
 
-
-class GatewayHttpProtocol(HttpToolsProtocol):
-    """Uvicorn's, with bounds on headers, on silence and on the number of connections."""
-
-    def __init__(
-        self, *arguments: Any, limits: HttpLimits, book: "ConnectionBook[GatewayHttpProtocol]", **named: Any
-    ) -> None:
-        super().__init__(*arguments, **named)
-        self._limits = limits
-        self._book = book
-        #: Where this server is, as applications are told; every request of ours names its host itself.
-        self._server = ("localhost", None)
-        self._watch = ConnectionWatch(limits, self.loop.time())
-        self._timer: asyncio.TimerHandle | None = None
-        #: Why the parser was stopped.
-        self._refusal: RdukitError | None = None
-
-    @property
-    def idle_since(self) -> float | None:
-        """Since when it waits for a request's head; None: a request is under way."""
-        return self._watch.idle_since
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody connected. Beyond the most connections whoever has kept one waiting longest loses it."""
-        # As uvicorn does, which makes a socket object to ask the system for both ends: most of a connection's cost.
-        self.connections.add(self)
-        self.transport, self.flow = transport, FlowControl(transport)
-        self.client, self.server = peer_of(transport), self._server
-        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._look_in(self._limits.silence_s)
-        chosen = self._book.enter(self, self.client[0] if self.client else None)
-        if chosen is not None:
-            chosen.give_up()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
-        super().connection_lost(exc)
-        self._book.leave(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        watch = self._watch
-        watch.count(len(data))
-        super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if watch.is_over:
-            self.transport.abort()
-        elif (refusal := watch.refusal()) is not None:
-            self._refuse(refusal)
-        elif watch.is_in_head and watch.head_bytes:
-            for each in self._book.hold(self, watch.head_bytes):
-                each.give_up()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header came; those behind a body are dropped."""
-        if self._watch.is_in_head:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """A request's head has ended; its body begins."""
-        self._book.release(self)
-        version = self.parser.get_http_version()
-        self._refusal = check_head(self._limits, len(self.url), version, self.headers, None)
-        if self._refusal is not None:
-            raise _Refused
-        self._watch.begin_body(self.loop.time())
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """A part of its body came."""
-        self._watch.take_body(len(body), self.loop.time())
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """It has all come. The next one may, once it is answered."""
-        super().on_message_complete()
-        self._watch.end_request(self.loop.time(), self.cycle.response_complete)
+    flow_control = FlowControl
 
     def on_response_complete(self) -> None:
         """It is answered."""
         super().on_response_complete()
         if not self.pipeline:
             self._watch.end_answer(self.loop.time())
-
-    def pause_writing(self) -> None:
-        """The caller does not read as fast as is written."""
-        super().pause_writing()
-        self._watch.unread_since = self.loop.time()
-
-    def resume_writing(self) -> None:
-        """It has read."""
-        super().resume_writing()
-        self._watch.unread_since = None
-
-    def _look_in(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._look)
-
-    def _look(self) -> None:
-        left = self._watch.seconds_left(self.loop.time())
-        if left > 0:
-            self._look_in(left)
-        else:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """End a connection that nobody uses; who sent half of a request is told."""
-        watch = self._watch
-        self._book.leave(self)
-        if watch.unread_since is not None or watch.is_lingering:
-            self.transport.abort()
-        elif watch.is_in_head and not watch.head_bytes:
-            self.transport.close()
-        elif not watch.is_in_head and self.cycle.response_started:
-            self.transport.abort()
-        else:
-            seconds = self._limits.silence_s
-            self._refuse(RequestTimeout(f"the rest of the request did not come within {seconds:g} s", field="request"))
-
-    def send_400_response(self, msg: str) -> None:
-        """The bytes are no HTTP request, or one that is not taken."""
-        refusal, self._refusal = self._refusal, None
-        if refusal is None:
-            words = f"{msg.rstrip('.')}: the bytes are not an HTTP/1.1 request"
-            refusal = MalformedRequest(words, field="request")
-        self._refuse(refusal, 400 if isinstance(refusal, MalformedRequest) else 0)
-
-    def _refuse(self, error: RdukitError, status: int = 0) -> None:
-        status = status or error.http_status
-        body = orjson.dumps(error.body())
-        head = (
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Bad Request')}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
 
 
 def allow_files() -> None:

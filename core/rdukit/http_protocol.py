@@ -1,0 +1,210 @@
+"""The HTTP side of a server's connections: what is too much of anything ends them, and what is no HTTP gets the one
+error body. Gateway and boxes put ``GuardedHttp`` before uvicorn's protocol, which core does not import.
+
+Uvicorn waits for ever for the rest of a request and for a reader, and takes headers of any length. What is too much is
+decided in ``rdukit.http_limits`` and ``rdukit.http_connections``.
+"""
+
+import asyncio
+import json
+import resource
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
+from rdukit.http_connections import ConnectionBook, Doorstep, peer_of
+from rdukit.http_limits import ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.flow_control import FlowControl
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornHttp
+else:
+    UvicornHttp = object
+
+_REASONS: Final = {
+    400: "Bad Request", 403: "Forbidden", 408: "Request Timeout", 422: "Unprocessable Content",
+    431: "Request Header Fields Too Large",
+}  # fmt: skip
+
+
+def open_door(
+    protocol: "Callable[..., GuardedHttp]", limits: HttpLimits, most: int, most_of_one: int, trusted: Iterable[str] = ()
+) -> type[asyncio.Protocol]:
+    """What uvicorn makes for each connection of one server.
+
+    Args:
+        protocol: made for a connection that is let in.
+        most: connections at once, where this process may have so many files. most_of_one: of one address.
+        trusted: proxies, as ``ConnectionBook`` has them.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    book = ConnectionBook[GuardedHttp](choose_connections(most, files), most_of_one, trusted)
+    make = partial(protocol, limits=limits, book=book)
+
+    def at_the_door(**named: Any) -> asyncio.Protocol:
+        return Doorstep(book.is_full_for, partial(make, **named))
+
+    return cast(type[asyncio.Protocol], at_the_door)
+
+
+class _Refused(Exception):
+    """In the parser's callbacks: the request is not taken."""
+
+
+class GuardedHttp(UvicornHttp):
+    """Bounds on headers, on silence and on the number of connections, watched by one timer."""
+
+    #: Uvicorn's.
+    flow_control: "ClassVar[type[FlowControl]]"
+
+    def __init__(
+        self,
+        *arguments: Any,
+        limits: HttpLimits,
+        book: "ConnectionBook[GuardedHttp]",
+        hosts: HostRule | None = None,
+        **named: Any,
+    ) -> None:
+        """
+        Args:
+            hosts: names that the server answers to; None: all.
+        """
+        super().__init__(*arguments, **named)
+        self._limits = limits
+        self._book = book
+        self._hosts = hosts
+        #: Where this server is, as applications are told; every request of ours names its host itself.
+        self._server = ("localhost", None)
+        self._watch = ConnectionWatch(limits, self.loop.time())
+        self._timer: asyncio.TimerHandle | None = None
+        #: Why the parser was stopped.
+        self._refusal: RdukitError | None = None
+        self.url = b""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it waits for a request's head; None: a request is under way."""
+        return self._watch.idle_since
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody connected. Beyond the most connections whoever has kept one waiting longest loses it."""
+        # As uvicorn does, which makes a socket object to ask the system for both ends: most of a connection's cost.
+        self.connections.add(self)
+        self.transport, self.flow = transport, self.flow_control(transport)
+        self.client, self.server = peer_of(transport), self._server
+        self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        self._look_in(self._watch.seconds_left(self.loop.time()))
+        chosen = self._book.enter(self, self.client[0] if self.client else None)
+        if chosen is not None:
+            chosen.give_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        self._book.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        watch = self._watch
+        watch.count(len(data))
+        super().data_received(data)
+        if watch.is_in_head and not watch.head_bytes:  # whole requests came
+            return
+        if self.transport.is_closing():
+            return
+        if watch.is_over:
+            self.transport.abort()
+        elif (refusal := watch.refusal()) is not None:
+            self._refuse(refusal)
+        elif watch.is_in_head:
+            for each in self._book.hold(self, watch.head_bytes):
+                each.give_up()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came; those behind a body are dropped."""
+        if self._watch.is_in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """A request's head has ended; its body begins."""
+        self._book.release(self)
+        version = self.parser.get_http_version()
+        self._refusal = check_head(self._limits, len(self.url), version, self.headers, self._hosts)
+        if self._refusal is not None:
+            raise _Refused
+        self._watch.begin_body(self.loop.time())
+        self.begin_request()
+
+    def begin_request(self) -> None:
+        """A request whose head is taken."""
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body came."""
+        self._watch.take_body(len(body), self.loop.time())
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """It has all come. The next one may, once it is answered."""
+        super().on_message_complete()
+        self._watch.end_request(self.loop.time(), self.cycle.response_complete)
+
+    def pause_writing(self) -> None:
+        """The caller does not read as fast as is written."""
+        super().pause_writing()
+        self._watch.unread_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._watch.unread_since = None
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        left = self._watch.seconds_left(self.loop.time())
+        if left > 0:
+            self._look_in(left)
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """End a connection that nobody uses; who sent half of a request is told."""
+        watch = self._watch
+        self._book.leave(self)
+        if watch.unread_since is not None or watch.is_lingering:
+            self.transport.abort()
+        elif watch.is_in_head and not watch.head_bytes:
+            self.transport.close()
+        elif not watch.is_in_head and self.cycle.response_started:
+            self.transport.abort()
+        else:
+            seconds = self._limits.silence_s
+            self._refuse(RequestTimeout(f"the rest of the request did not come within {seconds:g} s", field="request"))
+
+    def send_400_response(self, msg: str) -> None:
+        """The bytes are no HTTP request, or one that is not taken."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is None:
+            words = f"{msg.rstrip('.')}: the bytes are not an HTTP/1.1 request"
+            refusal = MalformedRequest(words, field="request")
+        self._refuse(refusal, 400 if isinstance(refusal, MalformedRequest) else 0)
+
+    def error_body(self, error: RdukitError) -> object:
+        """What is answered to a request that is refused, as JSON has it."""
+        return error.body()
+
+    def _refuse(self, error: RdukitError, status: int = 0) -> None:
+        status = status or error.http_status
+        body = json.dumps(self.error_body(error)).encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

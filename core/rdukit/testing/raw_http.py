@@ -1,0 +1,50 @@
+"""Connections to a server on which anything may be sent, as hostile callers do."""
+
+import contextlib
+import re
+import socket
+
+
+class RawCaller:
+    """Opens connections, from an address of the caller's choice, and closes them all at its end."""
+
+    def __init__(self, url: str) -> None:
+        """
+        Args:
+            url: ``http://HOST:PORT``, or with https: what is sent is not encrypted all the same.
+        """
+        host, _, port = url.partition("://")[2].partition(":")
+        self.address = (host, int(port))
+        self.open: list[socket.socket] = []
+
+    def connect(self, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+        """A new connection on which ``data`` was sent."""
+        connection = socket.create_connection(self.address, 60.0, (source, 0))
+        self.open.append(connection)
+        connection.sendall(data)
+        return connection
+
+    def send(self, data: bytes, source: str = "127.0.0.1") -> tuple[int, bytes]:
+        """Status and body of the answer to raw bytes; 0: the connection was closed without one."""
+        connection = self.connect(source=source)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(data)
+        return answer_of(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self.open:
+            connection.close()
+
+
+def answer_of(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of what comes on a connection, to the end of one answer or of the connection; 0: nothing came."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while block := connection.recv(65536):
+            got += block
+            head, end, body = got.partition(b"\r\n\r\n")
+            found = re.search(rb"content-length: (\d+)", head.lower())
+            if end and (found is None or len(body) >= int(found[1])):
+                break
+    return (int(got.split()[1]) if got.startswith(b"HTTP/1.1 ") else 0), got.partition(b"\r\n\r\n")[2]
