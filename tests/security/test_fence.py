@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rdukit.fence.probe import what_holds
-from rdukit.fence.spec import DISK_LIMIT, NOT_FENCED, FenceLimits, FenceSpec, Way
+from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT, NOT_FENCED, FenceLimits, FenceSpec, Way
 from rdukit.fence.start import program_paths, start_fenced
 
 pytestmark = pytest.mark.skipif(not what_holds().holds, reason=f"no fence holds here: {what_holds().why}")
@@ -389,6 +389,32 @@ def test_filling_the_disk_ends_the_program_with_the_reason(run: Run, code: str, 
     fenced = run(code, limits=FenceLimits(processes=64, disk_bytes=32 << 20, disk_files=2000))
     assert fenced.status == DISK_LIMIT
     assert "fence: disk: " in fenced.text and why in fenced.text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _ in range(3):\n    if os.fork() == 0: held = bytes(os.urandom(1 << 20)) * 48; time.sleep(600)",
+        "import mmap\nheld = mmap.mmap(-1, 128 << 20); m = b'a' * (1 << 20)\nfor _ in range(128): held.write(m)",
+        "held = os.memfd_create('a'); m = b'a' * (1 << 20)\nfor _ in range(128): os.write(held, m)",
+        "held = open('/dev/shm/much', 'wb'); m = b'a' * (1 << 20)\nfor _ in range(128): held.write(m)",
+    ],
+    ids=["processes", "shared", "memory file", "temporary file"],
+)
+def test_memory_of_all_its_processes_together_meets_its_limit(run: Run, code: str) -> None:
+    fenced = run(code + "\ntime.sleep(600)", limits=FenceLimits(memory_bytes=96 << 20, processes=64))
+    assert fenced.status == MEMORY_LIMIT, fenced.text
+    assert "fence: memory: more than 100663296 bytes of all its processes" in fenced.text
+
+
+def test_what_its_processes_share_counts_once(run: Run) -> None:
+    code = """
+held = bytes(os.urandom(1 << 20)) * 48
+children = [os.fork() for _ in range(3)]
+time.sleep(3)
+if all(children): print(json.dumps([os.wait()[1] for _ in children]))
+"""
+    assert run(code, limits=FenceLimits(memory_bytes=96 << 20, processes=64)).said == [0, 0, 0]
 
 
 def test_it_ends_as_the_program_did(run: Run) -> None:

@@ -23,12 +23,11 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from rdukit.fence import kernel  # noqa: E402 it is found on the path from here on
+from rdukit.fence import kernel, watch  # noqa: E402 it is found on the path from here on
 
 #: Where the new root is made: what lies there outside is still reached, through the old root.
 _BASE = "/tmp"
@@ -37,6 +36,7 @@ _MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 #: From -1000, never, to 1000, always first.
 _OUT_OF_MEMORY_FIRST = 500
 _WATCH_S = 1.0
+_NOTHING = ("", "")
 #: Of the time, at most this part goes into looking at the disk, but it is looked at as often as that.
 _WATCH_SHARE = 0.05
 _WATCH_AT_LEAST_S = 30.0
@@ -109,17 +109,17 @@ def _launch(spec: dict[str, Any]) -> int:
         _be_first(spec, relay, tell)
     os.close(tell)
     relay.begin(first)
-    words, is_over_limit = _watch(spec, first, told, parent)
+    words, (kind, excess) = _watch(spec, first, told, parent)
     _, status = os.waitpid(first, 0)
-    if is_over_limit:
-        print(f"fence: disk: {is_over_limit}; the program was ended", file=sys.stderr, flush=True)
-        return int(spec["disk_limit"])
-    kind, _, rest = words.partition(" ")
-    if kind == "missing":
+    if excess:
+        print(f"fence: {kind}: {excess}; the program was ended", file=sys.stderr, flush=True)
+        return int(spec[f"{kind}_limit"])
+    word, _, rest = words.partition(" ")
+    if word == "missing":
         part, _, why = rest.partition(": ")
         raise NotFenced(part, why)
     # Without a word the first process was killed, and so was the program.
-    return _end_as(int(rest) if kind == "status" else signal.SIGKILL if os.WIFSIGNALED(status) else status)
+    return _end_as(int(rest) if word == "status" else signal.SIGKILL if os.WIFSIGNALED(status) else status)
 
 
 def _open_parent(parent: int | None) -> int | None:
@@ -151,82 +151,33 @@ def _leave_namespaces(spec: dict[str, Any]) -> None:
         raise NotFenced("namespaces", f"the kernel refuses them to user {uid}: {error.strerror}") from error
 
 
-def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> tuple[str, str]:
-    """Wait for the program's end. Returns what its first process said last, and which limit it was over, if any."""
+def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> tuple[str, tuple[str, str]]:
+    """Wait for the program's end. Returns what its first process said last, and of what it used too much, and how."""
     poll = select.poll()
     poll.register(told, select.POLLIN)
     if parent is not None:
         poll.register(parent, select.POLLIN)
-    words, pause = b"", _WATCH_S
+    limits, words, next_disk_s = spec["limits"], b"", time.monotonic() + _WATCH_S
     while True:
-        ready = [number for number, _ in poll.poll(pause * 1000)]
+        ready = [number for number, _ in poll.poll(_WATCH_S * 1000)]
         if parent in ready:
             os.kill(first, signal.SIGKILL)
-            return "", ""
+            return "", _NOTHING
         if told in ready:
             block = os.read(told, 4096)
             words += block
             if not block:
-                return words.decode(errors="replace").rpartition("\n")[2], ""
-        if not ready:
-            began = time.monotonic()
-            if over := _over_limit(spec):
-                os.kill(first, signal.SIGKILL)
-                return "", over
-            pause = min(max(_WATCH_S, (time.monotonic() - began) / _WATCH_SHARE), _WATCH_AT_LEAST_S)
-
-
-def _over_limit(spec: dict[str, Any]) -> str:
-    """Which limit of the disk the program is over; empty if none. Counts what is deleted but still open, too."""
-    limits = spec["limits"]
-    most_bytes, most_files = limits["disk_bytes"], limits["disk_files"]
-    if most_bytes is None and most_files is None:
-        return ""
-    used, files = os.fstat(1).st_blocks * 512, 0  # what it says is kept, too
-    seen: set[tuple[int, int]] = set()
-    try:
-        for found in _kept(spec["writable"]):
-            if found.st_nlink > 1 and (found.st_dev, found.st_ino) in seen:
-                continue
-            seen.add((found.st_dev, found.st_ino))
-            used += found.st_blocks * 512
-            files += 1
-            if most_bytes is not None and used > most_bytes:
-                return f"more than {most_bytes} bytes in its folders"
-            if most_files is not None and files > most_files:
-                return f"more than {most_files} files and folders"
-    except OSError as error:
-        if error.errno == 36:  # ENAMETOOLONG: nested so deep that nobody could remove it any more
-            return "folders in folders, longer than a path may be"
-    return ""
-
-
-def _kept(folders: list[str]) -> Iterator[os.stat_result]:
-    waiting = list(folders)
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    yield entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # it changes while it is read
-    for process in os.listdir("/proc"):
-        if not process.isdigit():
+                return words.decode(errors="replace").rpartition("\n")[2], _NOTHING
+        if ready:
             continue
-        try:
-            descriptors = os.listdir(f"/proc/{process}/fd")
-        except OSError:
-            continue
-        for number in descriptors:
-            try:
-                found = os.stat(f"/proc/{process}/fd/{number}")
-            except OSError:
-                continue
-            if found.st_nlink == 0 and found.st_mode & 0o170000 == 0o100000:
-                yield found
+        kind, excess = "memory", watch.over_memory(limits["memory_bytes"])
+        if not excess and (began := time.monotonic()) >= next_disk_s:
+            kind, excess = "disk", watch.over_disk(limits["disk_bytes"], limits["disk_files"], spec["writable"])
+            took = time.monotonic() - began
+            next_disk_s = began + min(took / _WATCH_SHARE, _WATCH_AT_LEAST_S)
+        if excess:
+            os.kill(first, signal.SIGKILL)
+            return "", (kind, excess)
 
 
 def _end_as(status: int) -> int:

@@ -23,7 +23,7 @@ HOST_NAME: Final = "box"
 USER_NAME: Final = "box"
 
 #: Exit statuses of the launcher that are not the program's.
-NOT_FENCED, DISK_LIMIT = 123, 124
+NOT_FENCED, DISK_LIMIT, MEMORY_LIMIT = 123, 124, 125
 
 
 class Way(StrEnum):
@@ -56,7 +56,7 @@ NEEDED: Final = frozenset(Part) - {Part.LANDLOCK}
 class FenceLimits:
     """What a fenced program may use; None: no limit of the fence's."""
 
-    #: Of each process.
+    #: Of all processes together, looked at about once a second; a process alone gets no more than that at all.
     memory_bytes: int | None = None
     #: Processes and threads of its user; of the program alone in a user namespace.
     processes: int | None = 2048
@@ -107,6 +107,7 @@ def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
         {
             **asdict(spec), "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
             "host_name": HOST_NAME, "user_name": USER_NAME, "not_fenced": NOT_FENCED, "disk_limit": DISK_LIMIT,
+            "memory_limit": MEMORY_LIMIT,
         }
     )  # fmt: skip
 

@@ -95,7 +95,9 @@ def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
     if spec.limits.cores is not None:
         told["cores"] = f"applied: affinity to {', '.join(map(str, spec.limits.cores))}"
     if limits.memory_bytes is not None:
-        told["memory"] = f"applied: each process may have {limits.memory_bytes} bytes of data (RLIMIT_DATA)"
+        told["memory"] = (
+            f"applied: {limits.memory_bytes} bytes of all processes, looked at every second or so, and of each"
+        )
     if limits.processes is not None:
         told["pids"] = f"applied: {limits.processes} processes and threads of its user (RLIMIT_NPROC)"
     if limits.disk_bytes is not None:

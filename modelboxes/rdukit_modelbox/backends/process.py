@@ -26,7 +26,7 @@ from rdukit.box_backends import (
 )
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
-from rdukit.fence.spec import DISK_LIMIT
+from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT
 from rdukit.files import write_json_atomic
 from rdukit.home import make_folder
 from rdukit.settings import home_folder
@@ -379,6 +379,8 @@ def describe_status(status: int) -> str:
     """``ended with status 3`` or ``was killed by SIGKILL``."""
     if status == DISK_LIMIT:
         return "was ended: it filled more of the disk than it may"
+    if status == MEMORY_LIMIT:
+        return "was ended: it used more memory than it may"
     if status >= 0:
         return f"ended with status {status}"
     return f"was killed by {signal.Signals(-status).name}"

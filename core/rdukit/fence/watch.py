@@ -1,0 +1,124 @@
+"""Watch what a fenced program uses: its folders on the disk, and the memory of all its processes together.
+
+Part of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
+root folder of the fence, not its process table: ``/proc`` has the program's processes and nobody else's.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_TEMPORARY = ("/tmp", "/dev/shm")
+_OWN = re.compile(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
+_ANONYMOUS = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
+_SHARED = re.compile(r"^Pss_Shmem:\s+(\d+) kB$", re.MULTILINE)
+
+
+def over_memory(most: int | None) -> str:
+    """How the program is over its limit of memory; empty if it is not."""
+    return f"more than {most} bytes of all its processes" if most is not None and _memory(most) > most else ""
+
+
+def over_disk(most_bytes: int | None, most_files: int | None, writable: Sequence[str]) -> str:
+    """Which limit of the disk it is over; empty if none. Counts what is deleted but still open, too."""
+    if most_bytes is None and most_files is None:
+        return ""
+    used, files = os.fstat(1).st_blocks * 512, 0  # what it says is kept, too
+    seen: set[tuple[int, int]] = set()
+    try:
+        for found in itertools.chain(_kept(writable), _deleted()):
+            if found.st_nlink != 1 and (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            used += found.st_blocks * 512
+            files += 1
+            if most_bytes is not None and used > most_bytes:
+                return f"more than {most_bytes} bytes in its folders"
+            if most_files is not None and files > most_files:
+                return f"more than {most_files} files and folders"
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # nested so deep that nobody could remove it any more
+            return "folders in folders, longer than a path may be"
+    return ""
+
+
+def _memory(enough: int) -> int:
+    """Bytes of all its processes together, at least: what they share counts once.
+
+    The quick sum counts it for each; only where that is more than ``enough`` is the exact one worth its time. What is
+    in files and what is mapped overlap by an unknown part, so the larger of the two counts.
+    """
+    processes = list(_processes())
+    if not processes:
+        return 0
+    files = sum(_filled(place) for place in _TEMPORARY)
+    files += sum({found.st_ino: found.st_blocks * 512 for found in _deleted("/memfd:")}.values())
+    if files + sum(sum(_kilobytes(_OWN, f"{process}/status")) << 10 for process in processes) <= enough:
+        return 0
+    anonymous = shared = 0
+    for process in processes:
+        anonymous += sum(_kilobytes(_ANONYMOUS, f"{process}/smaps_rollup")) << 10
+        shared += sum(_kilobytes(_SHARED, f"{process}/smaps_rollup")) << 10
+    return anonymous + max(shared, files)
+
+
+def _kilobytes(what: re.Pattern[str], path: str) -> list[int]:
+    try:
+        with open(path) as file:
+            return [int(number) for number in what.findall(file.read())]
+    except OSError:  # it has ended
+        return []
+
+
+def _filled(place: str) -> int:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return 0
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def _processes() -> Iterator[str]:
+    """The folder in ``/proc`` of each of its processes; none as long as the fence is being put up."""
+    if not os.path.exists("/proc/self"):
+        yield from (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit())
+
+
+def _kept(folders: Sequence[str]) -> Iterator[os.stat_result]:
+    waiting = list(folders)
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    yield entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # it changes while it is read
+
+
+def _deleted(name: str = "") -> Iterator[os.stat_result]:
+    """Files without a place that its processes have open, of a ``name`` that begins so."""
+    for process in _processes():
+        try:
+            descriptors = os.listdir(f"{process}/fd")
+        except OSError:
+            continue
+        for number in descriptors:
+            try:
+                if name and not os.readlink(f"{process}/fd/{number}").startswith(name):
+                    continue
+                found = os.stat(f"{process}/fd/{number}")
+            except OSError:
+                continue
+            if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
+                yield found
