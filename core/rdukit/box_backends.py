@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.fence.spec import FenceLimits, Way
@@ -60,6 +60,14 @@ class BoxFence:
     uid: int | None = None
     #: Beside those of the spec.
     limits: FenceLimits = field(default_factory=FenceLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedFolder:
+    """A folder whose content lies in a persistent volume claim of Kubernetes."""
+
+    root: Path
+    claim: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +260,30 @@ class BoxBackend(Protocol):
 
     def close(self) -> None:
         """Let go of the backend; boxes go on."""
+        ...
+
+
+@runtime_checkable
+class TriedBackend(Protocol):
+    """A backend that asks others to keep its boxes from every network, and can only try whether they do."""
+
+    def check_rights(self) -> None:
+        """See that it answers and may do all that is asked of it.
+
+        Raises:
+            PermissionDenied: it may not; the message says what.
+            Unavailable: it does not answer, or does not say.
+        """
+        ...
+
+    def try_network(self, timeout_s: float = 90.0) -> str:
+        """Try what a box with sockets reaches. Returns why that is too much, nothing where it reaches no network.
+
+        After that every box tries it again before it begins, and does not begin where it fails.
+
+        Raises:
+            Unavailable: it cannot be tried.
+        """
         ...
 
 

@@ -86,14 +86,24 @@ BOX_COMMAND: Final = Setting(
     "worker.box_command", "", "Command that runs and describes ModelBoxes; default: this Python's rdukit_modelbox.", str
 )
 BOX_BACKEND: Final = Setting(
-    "worker.box_backend", "process", "What runs the ModelBoxes of jobs.", str, ("process", "docker", "podman")
-)
+    "worker.box_backend", "process", "What runs the ModelBoxes of jobs.", str,
+    ("process", "docker", "podman", "kubernetes"),
+)  # fmt: skip
 BOX_IMAGE: Final = Setting(
     "worker.box_image",
     "",
     "Image of ModelBoxes that run as containers, {box} in it is the box's name; default: rdukit/modelbox:latest.",
     str,
 )
+BOX_CLAIM: Final = Setting(
+    "worker.box_claim", "",
+    "With kubernetes: the claim that the home folder lies in, and where it is mounted, as NAME:PATH.", str,
+)  # fmt: skip
+BOX_POD: Final = Setting(
+    "worker.box_pod", "",
+    "With kubernetes: a JSON file with what Pods of jobs have beside (labels, annotations, spec, resources, "
+    "imagePullPolicy, tmpSize).", str,
+)  # fmt: skip
 BOX_MEMORY: Final = Setting("worker.box_memory", 0, "Bytes that a job's ModelBox may use; 0: no limit.", int)
 BOX_PIDS: Final = Setting(
     "worker.box_pids", 0, "Processes and threads of a job's ModelBox that is a container; 0: no limit.", int
@@ -107,8 +117,9 @@ BOX_ENVIRONMENT: Final = Setting(
 )
 FENCE: Final = Setting(
     "worker.fence", "auto",
-    "Whether jobs' ModelBoxes that are processes are fenced: auto (where it can be had; without it there is one tenant "
-    "at most), required (the worker does not start without), off (one tenant at most).",
+    "Whether jobs' ModelBoxes that are processes are fenced, and the network of those that are Pods is tried: auto "
+    "(where it can be had; without it there is one tenant at most), required (the worker does not start without), off "
+    "(one tenant at most).",
     str, ("auto", "required", "off"),
 )  # fmt: skip
 FENCE_UIDS: Final = Setting(
@@ -129,6 +140,7 @@ INSTALL_TENANTS: Final = Setting(
 )
 #: The backend whose boxes are processes of the worker's user.
 PROCESS: Final = "process"
+KUBERNETES: Final = "kubernetes"
 WORKER_SLOTS: Final = Setting("worker.slots", 4, "Jobs that one worker runs at once.", int)
 WORKER_LEASE_S: Final = Setting(
     "worker.lease_s", 8.0, "Seconds without a heartbeat after which an attempt is lost.", float
@@ -181,6 +193,8 @@ PLATFORM_SETTINGS: Final = (
     BOX_COMMAND,
     BOX_BACKEND,
     BOX_IMAGE,
+    BOX_CLAIM,
+    BOX_POD,
     BOX_MEMORY,
     BOX_PIDS,
     BOX_ENVIRONMENT,

@@ -17,6 +17,7 @@ EVERYTHING: dict[str, Any] = {
         "ingress": {"enabled": True, "host": "rdukit.example.org", "className": "nginx", "tlsSecret": "certificate"},
     },
     "worker": {"autoscaling": {"enabled": True}, "settings": {"RDUKIT_JOB_MAX_ATTEMPTS": 7}},
+    "jobs": {"userNamespaces": True, "runtimeClassName": "own-kernel", "priorityClassName": "low"},
     "database": {"kind": "bundled"},
     "secrets": {"existing": "passwords"},
     "networkPolicy": {"from": [{"namespaceSelector": {"matchLabels": {"may-call": "boxes"}}}]},
@@ -42,8 +43,9 @@ CASES: dict[str, dict[str, Any]] = {
         "broker": {"bundled": False, "external": {"secret": "urls", "key": "broker"}},
         "database": {"kind": "external", "external": {"secret": "urls", "key": "database"}},
         "home": {"existingClaim": "shared"}, "networkPolicy": {"enabled": False},
-        "serviceAccount": {"create": False, "name": "mine"},
+        "serviceAccount": {"create": False, "name": "mine", "worker": "mine-worker"},
     },
+    "jobs in the worker": {"secrets": {"existing": "passwords"}, "jobs": {"boxes": "worker"}},
 }  # fmt: skip
 
 

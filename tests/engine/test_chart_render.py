@@ -16,6 +16,12 @@ import pytest
 import yaml
 from chart_values import CASES, CHART, EVERYTHING
 
+from rdukit.box_backends import BoxSpec, ClaimedFolder
+from rdukit_modelbox.backends.kubernetes import RIGHTS
+from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod
+from rdukit_modelbox.backends.pod_template import read_template
+from rdukit_platform.worker.boxes import read_claim
+
 TREE = Path(__file__).parents[2]
 #: Oldest that the chart admits, and newest that schemas can be had of.
 VERSIONS = ("1.27", "1.37")
@@ -140,6 +146,8 @@ def test_selectors_find_their_pods_and_only_those(objects: list[dict[str, Any]])
             assert (spec["scaleTargetRef"]["kind"], spec["scaleTargetRef"]["name"]) in {
                 (o["kind"], o["metadata"]["name"]) for o in objects
             }
+        elif kind == "NetworkPolicy" and name.endswith("-jobs"):
+            assert found(spec["podSelector"]["matchLabels"]) == set(), "pods of jobs are the worker's to start"
         elif kind == "NetworkPolicy" and not name.endswith(("-box", "-database", "-broker")):
             assert found(spec["podSelector"]["matchLabels"]) == {name}
 
@@ -167,8 +175,9 @@ def test_services_and_probes_use_ports_and_paths_that_the_containers_have(object
 
 
 def test_every_pod_is_hardened_and_limited(objects: list[dict[str, Any]]) -> None:
+    has_pods = any(item["kind"] == "Role" for item in objects)
     for name, meta, spec in pods_of(objects):
-        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["automountServiceAccountToken"] is (has_pods and name.endswith("-worker")), name
         assert spec["enableServiceLinks"] is False, "Kubernetes would set RDUKIT_GATEWAY_PORT=tcp://…"
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         assert spec["securityContext"]["runAsNonRoot"] is True
@@ -273,7 +282,8 @@ def test_passwords_are_generated_into_a_secret_and_nowhere_else(by_sdk: Render) 
 def test_policies_let_only_those_in_that_have_business(by_sdk: Render) -> None:
     policies = {o["metadata"]["name"]: o["spec"] for o in by_sdk(EVERYTHING) if o["kind"] == "NetworkPolicy"}
     assert set(policies) == {
-        f"demo-rdukit-{part}" for part in ("box", "broker", "database", "gateway", "node", "scheduler", "worker")
+        f"demo-rdukit-{part}"
+        for part in ("box", "broker", "database", "gateway", "jobs", "node", "scheduler", "worker")
     }
     assert policies["demo-rdukit-node"]["ingress"] == policies["demo-rdukit-node"]["egress"] == []
     (rule,) = policies["demo-rdukit-broker"]["ingress"]
@@ -281,6 +291,78 @@ def test_policies_let_only_those_in_that_have_business(by_sdk: Render) -> None:
     assert callers == {"gateway", "scheduler", "worker"}
     (rule,) = policies["demo-rdukit-box"]["ingress"]
     assert [port["port"] for port in rule["ports"]] == [9000, 9001] and len(rule["from"]) == 2
+
+
+def test_only_the_worker_may_start_pods_and_nothing_more(by_sdk: Render) -> None:
+    found = {(item["kind"], item["metadata"]["name"]): item for item in by_sdk(EVERYTHING)}
+    rules = found["Role", "demo-rdukit-jobs"]["rules"]
+    assert [(rule["apiGroups"], rule["resources"], rule["verbs"]) for rule in rules] == [
+        ([""], ["pods"], ["create", "get", "list", "delete"]), ([""], ["pods/log"], ["get"]),
+    ]  # fmt: skip
+    allowed = {(verb, sub) for rule in rules for verb in rule["verbs"] for sub in [rule["resources"][0][5:]]}
+    assert allowed == set(RIGHTS), "what the backend looks for when it starts"
+    binding = found["RoleBinding", "demo-rdukit-jobs"]
+    (subject,) = binding["subjects"]
+    assert (binding["roleRef"]["name"], subject["name"], subject["namespace"]) == (
+        "demo-rdukit-jobs", "demo-rdukit-worker", "default",
+    )  # fmt: skip
+    users = [name for name, _, spec in pods_of(list(found.values())) if spec["serviceAccountName"] == subject["name"]]
+    assert users == ["demo-rdukit-worker"]
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {kind for kind, _ in found}
+    for account in ("demo-rdukit", "demo-rdukit-worker"):
+        assert found["ServiceAccount", account]["automountServiceAccountToken"] is False
+
+
+def test_pods_of_jobs_are_beside_the_node_and_reach_no_network(by_sdk: Render, tmp_path: Path) -> None:
+    for values in (EVERYTHING, CASES["external"]):
+        objects = by_sdk(values)
+        found = {(item["kind"], item["metadata"]["name"]): item for item in objects}
+        file = tmp_path / "pod.json"
+        file.write_text(found["ConfigMap", "demo-rdukit-jobs"]["data"]["pod.json"])
+        rules = PodRules("default", "image", [ClaimedFolder(Path("/var/lib/rdukit"), "home")], read_template(file))
+        job = Path("/var/lib/rdukit/home/work/job-1")
+        spec = BoxSpec("logreg", job / "attempt-1", [job / "in"], outputs=[job / "out"], has_sockets=True)
+        policy = found["NetworkPolicy", "demo-rdukit-jobs"]["spec"]
+        assert (policy["ingress"], policy["egress"], policy["policyTypes"]) == ([], [], ["Ingress", "Egress"])
+        others = [o["spec"]["podSelector"]["matchLabels"] for o in objects if o["kind"] == "NetworkPolicy"]
+        others.remove(policy["podSelector"]["matchLabels"])
+        (worker,) = [inner for name, _, inner in pods_of(objects) if name == "demo-rdukit-worker"]
+        for pod in (make_pod(spec, "rdukit-1", rules), make_trying_pod("rdukit-try-1", rules)):
+            labels = pod["metadata"]["labels"].items()
+            assert policy["podSelector"]["matchLabels"].items() <= labels
+            assert not [selector for selector in others if selector.items() <= labels], "allowing adds up"
+            assert pod["spec"]["affinity"] == worker["affinity"]
+            assert pod["spec"].get("tolerations") == worker.get("tolerations")
+            assert pod["spec"].get("imagePullSecrets") == worker.get("imagePullSecrets")
+            assert pod["spec"]["serviceAccountName"] != worker["serviceAccountName"]
+    assert pod["spec"].get("hostUsers") is None
+    everything = json.loads({o["kind"]: o for o in by_sdk(EVERYTHING)}["ConfigMap"]["data"]["pod.json"])["spec"]
+    assert (everything["hostUsers"], everything["runtimeClassName"], everything["priorityClassName"]) == (
+        False, "own-kernel", "low",
+    )  # fmt: skip
+
+
+def test_the_worker_is_told_how_to_start_pods(by_sdk: Render) -> None:
+    for case, claim in (("everything", "demo-rdukit-home"), ("external", "shared")):
+        (worker,) = [spec for name, _, spec in pods_of(by_sdk(CASES[case])) if name == "demo-rdukit-worker"]
+        (container,) = worker["containers"]
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        assert told["RDUKIT_WORKER_BOX_BACKEND"] == "kubernetes"
+        assert told["RDUKIT_WORKER_BOX_IMAGE"] == container["image"]
+        assert told["RDUKIT_WORKER_BOX_CLAIM"] == f"{claim}:/var/lib/rdukit"
+        assert read_claim(told["RDUKIT_WORKER_BOX_CLAIM"], Path(told["RDUKIT_HOME"])).claim == claim
+        folder, _, name = told["RDUKIT_WORKER_BOX_POD"].rpartition("/")
+        (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == folder]
+        (volume,) = [volume for volume in worker["volumes"] if volume["name"] == mount["name"]]
+        assert (name, volume["configMap"]["name"], mount["readOnly"]) == ("pod.json", "demo-rdukit-jobs", True)
+
+
+def test_jobs_in_the_worker_need_no_rights(by_sdk: Render) -> None:
+    objects = by_sdk(CASES["jobs in the worker"])
+    assert not {"Role", "RoleBinding", "ConfigMap"} & {item["kind"] for item in objects}
+    assert {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"} == {"demo-rdukit"}
+    (worker,) = [spec for name, _, spec in pods_of(objects) if name == "demo-rdukit-worker"]
+    assert "RDUKIT_WORKER_BOX_BACKEND" not in {each["name"] for each in worker["containers"][0]["env"]}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +376,8 @@ def test_policies_let_only_those_in_that_have_business(by_sdk: Render) -> None:
         ({"boxes": [{"name": "a", "replicas": 2, "state": {"existingClaim": "x"}}]}, ["legal: one replica"]),
         ({"broker": {"bundled": False}}, ["name the secret that holds the broker's URL"]),
         ({"gateway": {"ingress": {"enabled": True}}}, ["gateway.ingress.host"]),
+        ({"jobs": {"boxes": "processes"}}, ["jobs", "boxes", "pods"]),
+        ({"serviceAccount": {"create": False, "name": "mine"}}, ["serviceAccount.worker", "jobs.boxes: worker"]),
     ],
 )
 def test_wrong_values_are_refused_by_both_in_clear_words(
@@ -305,4 +389,4 @@ def test_wrong_values_are_refused_by_both_in_clear_words(
         said = str(refused.value)
         missing = [word for word in words if word not in said]
         # The two libraries of JSON schema have words of their own.
-        assert not missing or missing in (["sqlite"], ["pattern"]), said
+        assert not missing or missing in (["sqlite"], ["pattern"], ["pods"]), said

@@ -113,6 +113,9 @@ def played(podman: Podman, ports: dict[str, int], tmp_path_factory: pytest.TempP
         {
             "images": {**dict.fromkeys(("platform", "snd", "modelbox"), image), "pullPolicy": "Never"},
             "boxes": [{"name": "digits", "box": "logreg", "threads": 1}],
+            # There is no API to ask for pods.
+            "jobs": {"boxes": "worker"},
+            "worker": {"resources": {"limits": {"cpu": "4", "memory": "8Gi"}}},
             "logLevel": "INFO",
         },
     )

@@ -14,10 +14,9 @@ import httpx
 import pytest
 from chart_values import CASES, render_chart
 
-from rdukit.box_backends import BoxBackend, RunningBox
+from rdukit.box_backends import BoxBackend, ClaimedFolder, RunningBox
 from rdukit.errors import Unavailable
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
-from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder
 from rdukit_modelbox.backends.testing import BackendContract, contract_box
 
 ADDRESS = os.environ.get("RDUKIT_TEST_KUBERNETES", "")

@@ -40,6 +40,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- .Values.serviceAccount.name | default (include "rdukit.fullname" .) -}}
 {{- end -}}
 
+{{/* Of the worker, where it starts pods. */}}
+{{- define "rdukit.workerAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.worker | default (printf "%s-worker" (include "rdukit.fullname" .)) -}}
+{{- else -}}
+{{- required "serviceAccount.worker: name an account of the worker's own, which may start pods, or set jobs.boxes: worker" .Values.serviceAccount.worker -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "rdukit.homeClaim" -}}
 {{- .Values.home.existingClaim | default (printf "%s-home" (include "rdukit.fullname" .)) -}}
 {{- end -}}

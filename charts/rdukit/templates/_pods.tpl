@@ -1,7 +1,8 @@
 {{/* What every pod and every container has. */}}
 {{- define "rdukit.pod" -}}
-serviceAccountName: {{ include "rdukit.serviceAccount" .root }}
-automountServiceAccountToken: false
+{{- /* Only the account of who calls the cluster's API has a token in its pod. */ -}}
+serviceAccountName: {{ .account | default (include "rdukit.serviceAccount" .root) }}
+automountServiceAccountToken: {{ not (empty .account) }}
 # Otherwise the address of a service named …-gateway would become RDUKIT_GATEWAY_PORT.
 enableServiceLinks: false
 securityContext:

@@ -257,7 +257,7 @@ class EngineBackend:
             Unavailable: the engine refuses, or the box ended or was not ready in time; nothing is left of it.
             Cancelled: ``stop`` was set meanwhile.
         """
-        _prepare_folders(spec)
+        prepare_folders(spec)
         started = self._clock.now()
         with _answering(f"{self.name} does not start box {spec.box}"):
             container = self._client.containers.create(**container_options(spec, self._image))
@@ -414,7 +414,8 @@ def uid_of_box() -> int:
     return os.getuid() or USER_ID
 
 
-def _prepare_folders(spec: BoxSpec) -> None:
+def prepare_folders(spec: BoxSpec) -> None:
+    """Make the folders that the box writes, its own where this process is root."""
     for folder in (spec.state, *spec.outputs):
         folder.mkdir(parents=True, exist_ok=True)
         if os.getuid() == 0:

@@ -1,14 +1,17 @@
 """Run boxes as Pods, by the Kubernetes API over HTTPS.
 
-Tried against a cluster of one node (Kubernetes 1.36; ``tests/engine/test_kubernetes.py`` repeats it on another), and
-always against a server that only imitates the API.
+A box with sockets shares its claim's folders, and so the machine, with the process that starts it: that is how jobs'
+boxes run. One without is reached at its Pod's address.
 """
 
+import json
+import os
 import secrets
-import ssl
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +22,7 @@ from rdukit.box_backends import (
     BoxEnd,
     BoxEvent,
     BoxSpec,
+    ClaimedFolder,
     EventKind,
     OwnedBox,
     Owner,
@@ -28,32 +32,48 @@ from rdukit.box_backends import (
     last_lines,
 )
 from rdukit.clock import Clock, SystemClock
-from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, Unavailable
-from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, PermissionDenied, Unavailable
+from rdukit.unix_sockets import REST_SOCKET
+from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL, prepare_folders, uid_of_box
+from rdukit_modelbox.backends.fenced import FencedWires
+from rdukit_modelbox.backends.in_cluster import in_cluster_client, own_namespace
+from rdukit_modelbox.backends.in_pod import OPEN
 from rdukit_modelbox.backends.kubernetes_manifests import (
-    ClaimedFolder,
+    VARIABLES,
+    PodRules,
     make_pod,
+    make_trying_pod,
     owner_of,
     told_limits,
 )
+from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity, read_template
+from rdukit_modelbox.backends.process import answers_ready
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
+from rdukit_modelbox.image.engines import DEFAULT_BASE
 
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-IN_CLUSTER_URL: Final = "https://kubernetes.default.svc"
 POLL_S: Final = 0.25
-_UNITS: Final = {
-    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
-}  # fmt: skip
+REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+#: What is asked of the API, on ``pods`` of the namespace: verb and sub-resource.
+RIGHTS: Final = (("create", ""), ("get", ""), ("list", ""), ("delete", ""), ("get", "log"))
 
 
 class PodBox:
-    """A box in a Pod; reached at the Pod's address, which is its own as long as it lives."""
+    """A box in a Pod; reached at its sockets, or at the Pod's address, which is its own as long as it lives."""
 
-    def __init__(self, backend: "KubernetesBackend", name: str, limits: Mapping[str, str], started: float) -> None:
+    def __init__(
+        self,
+        backend: "KubernetesBackend",
+        name: str,
+        limits: Mapping[str, str],
+        started: float,
+        sockets: Path | None = None,
+    ) -> None:
+        """``sockets``: the folder that its wires are in, if they are no ports."""
         self._backend = backend
         self._name = name
         self._host = ""
+        self._sockets = sockets
+        self._wires: FencedWires | None = None
         self._limits = limits
         self._events = [BoxEvent(EventKind.STARTED, started)]
         #: Its log, kept since it goes with the Pod.
@@ -68,12 +88,12 @@ class PodBox:
     @property
     def rest_url(self) -> str:
         """Base address of the REST wire."""
-        return f"http://{self._host}:{REST_PORT}"
+        return self._open_wires(self._sockets)["rest"] if self._sockets else f"http://{self._host}:{REST_PORT}"
 
     @property
     def grpc_address(self) -> str:
-        """``host:port`` of the gRPC wire."""
-        return f"{self._host}:{GRPC_PORT}"
+        """``unix:path`` or ``host:port`` of the gRPC wire."""
+        return self._open_wires(self._sockets)["grpc"] if self._sockets else f"{self._host}:{GRPC_PORT}"
 
     @property
     def limits(self) -> Mapping[str, str]:
@@ -85,8 +105,12 @@ class PodBox:
         return self._status().get("phase") in {"Pending", "Running"}
 
     def is_ready(self) -> bool:
-        """The kubelet's check of readiness passes."""
-        conditions = self._status().get("conditions") or []
+        """The kubelet's check of readiness passes; of one with sockets, it answers ours."""
+        status = self._status()
+        if self._sockets is not None:
+            is_there = status.get("phase") == "Running" and os.path.lexists(self._sockets / REST_SOCKET)
+            return is_there and answers_ready(self.rest_url)
+        conditions = status.get("conditions") or []
         return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
     def logs(self, tail: int | None = None) -> str:
@@ -130,6 +154,8 @@ class PodBox:
         self._keep_words()
         self._backend.delete(self._name, grace_s, self._keep_words)
         self._is_removed = True
+        if self._wires is not None:
+            self._wires.close()
         if self._events[-1].kind is not EventKind.ENDED:
             self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted", BoxEnd.KILLED))
 
@@ -138,16 +164,51 @@ class PodBox:
         with suppress(Unavailable):  # a node that is down has no log to give; its Pod is deleted all the same
             self._last_words = self.logs()
 
+    def exit_code(self) -> int | None:
+        """The exit status of its container; ``None``: it has not ended by itself."""
+        codes = [
+            state["terminated"].get("exitCode")
+            for each in self._status().get("containerStatuses") or []
+            if (state := each.get("state") or {}).get("terminated")
+        ]
+        return int(codes[0]) if codes and codes[0] is not None else None
+
     def waits_for(self) -> str:
         """What keeps it from starting, as words to be appended; nothing if it has started."""
         reasons = pending_reasons(self._status())
         return f" ({'; '.join(reasons)})" if reasons else ""
 
-    def became_ready(self) -> None:
-        """Note the time, and the Pod's address."""
+    def wait_ready(self, box: str, timeout_s: float, stop: threading.Event | None = None) -> None:
+        """Wait until it is ready; note the time, and the Pod's address.
+
+        Raises:
+            Unavailable: it ended, or was not ready in time; it is removed.
+            Cancelled: ``stop`` was set meanwhile; it is removed.
+        """
+        clock = self._backend.clock
+        deadline = clock.monotonic() + timeout_s
+        while True:
+            if stop is not None and stop.is_set():
+                self.stop(0)
+                raise Cancelled(f"box {box} was stopped before it was ready")
+            if self.is_ready():
+                break
+            is_late = clock.monotonic() > deadline
+            if is_late or not self.is_alive():
+                waits = self.waits_for()
+                self.stop(0)
+                what = f"was not ready in {timeout_s:g} s{waits}" if is_late else self.events()[-1].detail
+                end = BoxEnd.LATE if is_late else self.events()[-1].end or BoxEnd.EXITED
+                raise Unavailable(f"pod {self._name} {what}: {self.logs().strip()[-500:]}", end=str(end))
+            clock.sleep(POLL_S)
         self._events.append(BoxEvent(EventKind.READY, self._backend.clock.now()))
         address = str(self._status().get("podIP", ""))
         self._host = f"[{address}]" if ":" in address else address
+
+    def _open_wires(self, folder: Path) -> Mapping[str, str]:
+        if self._wires is None:
+            self._wires = FencedWires(folder, self._backend.rules.user)
+        return self._wires.addresses
 
     def _status(self) -> dict[str, Any]:
         if self._is_removed:
@@ -164,17 +225,84 @@ class KubernetesBackend:
 
     def __init__(
         self,
-        image: str,
-        namespace: str,
-        folders: Sequence[ClaimedFolder],
+        image: str = DEFAULT_BASE,
+        namespace: str = "",
+        folders: Sequence[ClaimedFolder] = (),
         client: httpx.Client | None = None,
         clock: Clock | None = None,
+        template: Path | PodTemplate | None = None,
     ) -> None:
-        self.namespace = namespace
+        """Defaults are those of the Pod that this process runs in.
+
+        Args:
+            folders: where claims are mounted here; all that a box uses lies in one of them.
+            template: what Pods have beside, or a JSON file that says it.
+        Raises:
+            InvalidArgument: the template is not legal.
+            Unavailable: a default is taken, and this process runs in no cluster.
+        """
         self.clock = clock or SystemClock()
-        self._image = image
-        self._folders = folders
+        found = read_template(template) if isinstance(template, Path) else template or PodTemplate()
+        self.namespace = namespace or own_namespace()
+        #: What holds for all Pods; ``check_rights`` and ``try_network`` add to it.
+        self.rules = PodRules(self.namespace, image, folders, found, uid_of_box())
         self._client = client or in_cluster_client()
+
+    def check_rights(self) -> None:
+        """See that the API answers and allows what this class asks of it; Pods go with this process's own from then on.
+
+        Raises:
+            PermissionDenied: it does not allow all; the message says what.
+            Unavailable: it refuses to say.
+            BackendUnavailable: it does not answer.
+        """
+        missing = [f"{verb} pods{sub and '/' + sub}" for verb, sub in RIGHTS if not self._may(verb, sub)]
+        if missing:
+            raise PermissionDenied(
+                f"the account of this pod may not {', '.join(missing)} in namespace {self.namespace}; bind it to a "
+                "role that allows that, as the chart does (jobs.boxes: pods)"
+            )
+        # A Pod's name is its host's; elsewhere there is none of that name.
+        name = socket.gethostname()
+        metadata = json.loads(self.call("GET", self.pod_path(name), missing="{}").text).get("metadata") or {}
+        if "uid" in metadata:
+            self.rules = replace(self.rules, parent={"name": name, "uid": str(metadata["uid"])})
+
+    def try_network(self, timeout_s: float = 90.0) -> str:
+        """By a Pod that does nothing else. From then on boxes with sockets try it too.
+
+        Raises:
+            Unavailable: that Pod did not run, or could not try it.
+        """
+        name = f"rdukit-try-{secrets.token_hex(6)}"
+        self.call("POST", self._pods_path, make_trying_pod(name, self.rules))
+        box = PodBox(self, name, {}, self.clock.now())
+        deadline = self.clock.monotonic() + timeout_s
+        try:
+            while box.is_alive():
+                if self.clock.monotonic() > deadline:
+                    raise Unavailable(
+                        f"whether boxes reach a network was not tried: pod {name} did not end in "
+                        f"{timeout_s:g} s{box.waits_for()}"
+                    )
+                self.clock.sleep(POLL_S)
+            code, words = box.exit_code(), box.logs().strip()[-300:]
+        finally:
+            box.stop(1)
+        if code == OPEN:
+            return f"{words}; the cluster does not enforce network policies, or has none for pods of jobs"
+        if code != 0:
+            raise Unavailable(
+                f"whether boxes reach a network was not tried: pod {name} {box.events()[-1].detail}: {words}"
+            )
+        self.rules = replace(self.rules, is_shut=True)
+        return ""
+
+    def _may(self, verb: str, sub: str) -> bool:
+        asked = {"namespace": self.namespace, "verb": verb, "group": "", "resource": "pods", "subresource": sub}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                  "spec": {"resourceAttributes": asked}}  # fmt: skip
+        return bool((self.call("POST", REVIEWS, review).json().get("status") or {}).get("allowed"))
 
     def close(self) -> None:
         """Close connections; boxes go on."""
@@ -189,30 +317,26 @@ class KubernetesBackend:
             Cancelled: ``stop`` was set meanwhile.
         """
         name = f"rdukit-{secrets.token_hex(6)}"
-        pod = make_pod(spec, name, self.namespace, self._image, self._folders)
+        pod = make_pod(spec, name, self.rules)
+        if spec.has_sockets:
+            # Folders that are missing would be made by the kubelet, and be root's.
+            prepare_folders(spec)
+            write_variables(spec)
         started = self.clock.now()
-        self.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod)
-        box = PodBox(self, name, told_limits(spec), started)
-        deadline = self.clock.monotonic() + timeout_s
-        while True:
-            if stop is not None and stop.is_set():
-                box.stop(0)
-                raise Cancelled(f"box {spec.box} was stopped before it was ready")
-            if box.is_ready():
-                break
-            is_late = self.clock.monotonic() > deadline
-            if is_late or not box.is_alive():
-                waits = box.waits_for()
-                box.stop(0)
-                what = f"was not ready in {timeout_s:g} s{waits}" if is_late else box.events()[-1].detail
-                end = BoxEnd.LATE if is_late else box.events()[-1].end or BoxEnd.EXITED
-                raise Unavailable(f"pod {name} {what}: {box.logs().strip()[-500:]}", end=str(end))
-            self.clock.sleep(POLL_S)
-        box.became_ready()
+        self.call("POST", self._pods_path, pod)
+        limits = told_limits(spec, self.rules.template)
+        box = PodBox(self, name, limits, started, spec.state if spec.has_sockets else None)
+        try:
+            box.wait_ready(spec.box, timeout_s, stop)
+        except BackendUnavailable:
+            raise
+        except BaseException:
+            box.stop(0)
+            raise
         return box
 
     def read_image(self, image: str, folder: Path) -> str:
-        """Refused: images are the nodes' business, and no job's box is a Pod.
+        """Refused: images are the nodes' business, and the API shows nothing of what is in them.
 
         Raises:
             InvalidArgument: always.
@@ -228,8 +352,7 @@ class KubernetesBackend:
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
     def _labelled(self, selector: str) -> Sequence[OwnedBox]:
-        path = f"/api/v1/namespaces/{self.namespace}/pods"
-        listed = self.call("GET", path, query={"labelSelector": selector}).json()["items"]
+        listed = self.call("GET", self._pods_path, query={"labelSelector": selector}).json()["items"]
         found = [(pod["metadata"]["name"], pod["metadata"].get("labels") or {}) for pod in listed]
         return tuple(OwnedBox(name, labels.get(BOX_LABEL, ""), owner_of(labels)) for name, labels in sorted(found))
 
@@ -239,7 +362,8 @@ class KubernetesBackend:
 
     def delete(self, name: str, grace_s: float, look: Callable[[], None] = lambda: None) -> None:
         """Delete a Pod, and wait until it has gone; meanwhile ``look`` at it."""
-        options = {"gracePeriodSeconds": int(grace_s), "propagationPolicy": "Background"}
+        # Without grace the API forgets a Pod at once, whether or not its box still writes.
+        options = {"gracePeriodSeconds": max(int(grace_s), 1), "propagationPolicy": "Background"}
         self.call("DELETE", self.pod_path(name), options, missing="{}")
         deadline = self.clock.monotonic() + grace_s + 30
         while self.call("GET", self.pod_path(name), missing="").text:
@@ -267,7 +391,11 @@ class KubernetesBackend:
 
     def pod_path(self, name: str, rest: str = "") -> str:
         """Where a Pod is in the API."""
-        return f"/api/v1/namespaces/{self.namespace}/pods/{name}{rest}"
+        return f"{self._pods_path}/{name}{rest}"
+
+    @property
+    def _pods_path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def call(
         self,
@@ -299,20 +427,15 @@ class KubernetesBackend:
         return response
 
 
-def in_cluster_client() -> httpx.Client:
-    """A client with the service account of the Pod that this process runs in.
-
-    Raises:
-        Unavailable: it runs in none.
-    Source: Kubernetes documentation, "Accessing the Kubernetes API from a Pod".
-    """
-    try:
-        token = (ACCOUNT / "token").read_text().strip()
-        trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    except OSError as cause:
-        raise Unavailable(f"not in a Kubernetes cluster: {cause}") from cause
-    headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=IN_CLUSTER_URL, verify=trusted, headers=headers, timeout=30.0)
+def write_variables(spec: BoxSpec) -> None:
+    """Put a box's variables where its Pod takes them from: whoever may look at Pods would see them there."""
+    file = spec.state / VARIABLES
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w") as writer:
+        json.dump(dict(spec.environment), writer)
+        if os.getuid() == 0:
+            os.fchown(descriptor, uid_of_box(), uid_of_box())
 
 
 def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
@@ -345,15 +468,6 @@ def pending_reasons(status: Mapping[str, Any]) -> list[str]:
     states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
     told = [*unscheduled, *(state["waiting"] for state in states if state.get("waiting"))]
     return [": ".join(filter(None, (each.get("reason"), each.get("message")))) for each in told]
-
-
-def parse_quantity(text: str) -> float:
-    """A number with Kubernetes' unit: ``250m`` is 0.25, ``64Mi`` 67108864.
-
-    Source: Kubernetes API reference, "Quantity".
-    """
-    number = text.rstrip("numkMGTiK")
-    return float(number) * _UNITS[text[len(number) :]]
 
 
 def _message(response: httpx.Response) -> str:

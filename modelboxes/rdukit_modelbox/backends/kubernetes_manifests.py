@@ -5,79 +5,142 @@ Every folder that a box needs lies in a persistent volume claim; nothing of a no
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.box_backends import BoxSpec, Owner
+from rdukit.box_backends import BoxSpec, ClaimedFolder, Owner
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.backends.engine import BOX_LABEL, EPOCH_LABEL, OWNER_LABEL, box_command
+from rdukit_modelbox.backends.in_pod import in_pod_command
+from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
 from rdukit_modelbox.image.media import USER_ID
 
+#: In the folder of a box's state: its variables, until it has taken them.
+VARIABLES: Final = "pod-variables.json"
+#: How long a Pod's network may take to be shut, and how often the one that only tries it looks.
+SHUT_WITHIN_S: Final = 10.0
+LOOKS: Final = 3
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _GRACE_S: Final = 10
+_HARDENED: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_LITTLE: Final[Mapping[str, Any]] = {
+    "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "16Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "64Mi"},
+}
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedFolder:
-    """A folder whose content lies in a persistent volume claim."""
+class PodRules:
+    """What holds for all Pods of a backend."""
 
-    root: Path
-    claim: str
+    namespace: str
+    image: str
+    folders: Sequence[ClaimedFolder] = ()
+    template: PodTemplate = field(default_factory=PodTemplate)
+    #: User and group of boxes that share folders with the process that starts them.
+    user: int = USER_ID
+    #: The Pod that starts them: what is left of them goes with it.
+    parent: Mapping[str, str] | None = None
+    #: Boxes with sockets try first whether they reach a network, and do not begin where they do.
+    is_shut: bool = False
 
 
-def make_pod(spec: BoxSpec, name: str, namespace: str, image: str, folders: Sequence[ClaimedFolder]) -> dict[str, Any]:
+def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
     """The Pod that runs ``spec``: not root, a read-only system, no capabilities, no token of the API.
 
+    With sockets, no port is open and its variables are in a file of its own folder, not in the Pod.
+
     Raises:
-        InvalidArgument: a name is not legal in Kubernetes, a path lies in none of ``folders``, sockets are asked for.
+        InvalidArgument: a name is not legal in Kubernetes, or a path lies in none of the rules' folders.
     """
-    _check_name(name)
-    if spec.sockets:
-        raise InvalidArgument("a pod cannot reach UNIX sockets of the machine that starts it")
-    written = [_mount(path, folders, is_read_only=False) for path in (spec.state, *spec.outputs)]
-    mounts = [*written, *(_mount(path, folders, is_read_only=True) for path in spec.mounts)]
-    claims = sorted({mount["name"]: mount for mount in mounts})
-    environment = {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **_threads(spec), **spec.environment}
-    container = {
+    sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
+    mounts = [
+        *(_mount(path, rules.folders, is_read_only=False) for path in (spec.state, *spec.outputs)),
+        *(_mount(path, rules.folders, is_read_only=True) for path in (*spec.mounts, *sockets)),
+    ]
+    resources = _resources(spec, rules.template)
+    environment = {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **_threads(resources)}
+    container: dict[str, Any] = {
         "name": "box",
-        "image": spec.image or image,
+        "image": spec.image or rules.image,
         "args": box_command(spec),
-        "env": [{"name": key, "value": value} for key, value in environment.items()],
-        "ports": [{"name": "rest", "containerPort": REST_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}],
-        "resources": _resources(spec),
-        "readinessProbe": _probe("/health/ready", 2, 3),
-        "livenessProbe": _probe("/health/live", 10, 3),
-        "startupProbe": _probe("/health/live", 2, 30),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "resources": resources,
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
     }
+    if spec.has_sockets:
+        within_s = SHUT_WITHIN_S if rules.is_shut else None
+        container["args"] = in_pod_command(spec.state / VARIABLES, within_s, 1, box_command(spec))
+        user = {"runAsUser": rules.user, "runAsGroup": rules.user}
+    else:
+        environment |= spec.environment
+        container |= {
+            "ports": [{"name": "rest", "containerPort": REST_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}],
+            "readinessProbe": _probe("/health/ready", 2, 3),
+            "livenessProbe": _probe("/health/live", 10, 3),
+            "startupProbe": _probe("/health/live", 2, 30),
+        }
+        user = {"runAsUser": USER_ID, "runAsGroup": USER_ID, "fsGroup": USER_ID}
+    container["env"] = [{"name": key, "value": value} for key, value in environment.items()]
+    volumes = [
+        {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+        for claim in sorted({mount["name"] for mount in mounts})
+    ]
+    return _pod(name, labels_of(spec, name), container, volumes, user, rules)
+
+
+def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
+    """A Pod with no folder that is shut off from the network as a box's is, and only tries whether that holds.
+
+    Raises:
+        InvalidArgument: the name is not legal in Kubernetes.
+    """
+    container = {
+        "name": "box",
+        "image": rules.image,
+        "args": in_pod_command(None, SHUT_WITHIN_S, LOOKS, []),
+        "resources": {key: dict(value) for key, value in _LITTLE.items()},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    return _pod(name, _labels(name), container, [], {"runAsUser": rules.user, "runAsGroup": rules.user}, rules)
+
+
+def _pod(
+    name: str,
+    labels: Mapping[str, str],
+    container: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    user: Mapping[str, int],
+    rules: PodRules,
+) -> dict[str, Any]:
+    _check_name(name)
+    template = rules.template
+    metadata: dict[str, Any] = {"name": name, "namespace": rules.namespace, "labels": {**labels, **template.labels}}
+    if template.annotations:
+        metadata["annotations"] = dict(template.annotations)
+    if rules.parent is not None:
+        metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", **rules.parent}]
+    pull = {"imagePullPolicy": template.pull_policy} if template.pull_policy else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels_of(spec, name)},
+        "metadata": metadata,
         "spec": {
+            **template.spec,
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
+            # Otherwise every box is told the names and addresses of all services.
+            "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE_S,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
-                "fsGroup": USER_ID,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [container],
-            "volumes": [
-                {"name": "tmp", "emptyDir": {}},
-                *({"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims),
-            ],
+            "securityContext": {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{**container, **pull, "securityContext": dict(_HARDENED)}],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": template.tmp_size}}, *volumes],
         },
     }
 
@@ -88,12 +151,8 @@ def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
     Raises:
         InvalidArgument: the owner's id cannot be a label.
     """
-    labels = {
-        "app.kubernetes.io/name": "rdukit-box",
-        "app.kubernetes.io/instance": name,
-        "app.kubernetes.io/managed-by": "rdukit",
-        BOX_LABEL: Path(spec.box).parent.name if "/" in spec.box else spec.box,
-    }
+    labels = _labels(name)
+    labels[BOX_LABEL] = Path(spec.box).parent.name if "/" in spec.box else spec.box
     if spec.owner is not None:
         if not _LABEL.match(spec.owner.id):
             raise InvalidArgument(
@@ -103,18 +162,27 @@ def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
     return labels
 
 
+def _labels(name: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "rdukit-box",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": "rdukit",
+    }
+
+
 def owner_of(labels: Mapping[str, str]) -> Owner:
     """Who the labels say has started a box."""
     return Owner(labels.get(OWNER_LABEL, ""), int(labels.get(EPOCH_LABEL, "0")))
 
 
-def told_limits(spec: BoxSpec) -> dict[str, str]:
-    """What comes of each limit asked for."""
+def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
+    """What comes of each limit asked for, and of those of all Pods."""
+    limits = _resources(spec, template).get("limits", {})
     told: dict[str, str] = {}
-    if spec.limits.cores is not None:
-        told["cores"] = f"applied: {len(spec.limits.cores)} processors; the node decides which"
-    if spec.limits.memory_bytes is not None:
-        told["memory"] = f"applied: {spec.limits.memory_bytes} bytes"
+    if spec.limits.cores is not None or "cpu" in limits:
+        told["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
+    if spec.limits.memory_bytes is not None or "memory" in limits:
+        told["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
     if spec.limits.pids is not None:
         told["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
     return told
@@ -125,18 +193,21 @@ def _check_name(name: str) -> None:
         raise InvalidArgument(f"name {name!r} is not legal in Kubernetes; legal: up to 63 of a-z, 0-9 and -, RFC 1123")
 
 
-def _threads(spec: BoxSpec) -> dict[str, str]:
-    return {} if spec.limits.cores is None else {"OMP_NUM_THREADS": str(max(len(spec.limits.cores), 1))}
+def _threads(resources: Mapping[str, Any]) -> dict[str, str]:
+    """As many as the limit of processors: torch asks the machine, not the container."""
+    cpu = resources.get("limits", {}).get("cpu")
+    return {} if cpu is None else {"OMP_NUM_THREADS": str(max(int(parse_quantity(cpu)), 1))}
 
 
-def _resources(spec: BoxSpec) -> dict[str, Any]:
-    """Equal requests and limits, as far as limits are given."""
+def _resources(spec: BoxSpec, template: PodTemplate) -> dict[str, Any]:
+    """The template's, and equal requests and limits of what the spec limits."""
     amounts: dict[str, str] = {}
     if spec.limits.cores is not None:
         amounts["cpu"] = str(len(spec.limits.cores))
     if spec.limits.memory_bytes is not None:
         amounts["memory"] = str(spec.limits.memory_bytes)
-    return {"requests": amounts, "limits": dict(amounts)} if amounts else {}
+    merged = {kind: {**template.resources.get(kind, {}), **amounts} for kind in ("requests", "limits")}
+    return {kind: values for kind, values in merged.items() if values}
 
 
 def _mount(path: Path, folders: Sequence[ClaimedFolder], is_read_only: bool) -> dict[str, Any]:

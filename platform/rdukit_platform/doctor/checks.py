@@ -114,7 +114,8 @@ def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> 
         return Finding("boxes", Level.GOOD, "boxes of jobs are fenced")
     if tenants > 1 or install.strip() == "*":
         what = f"boxes of jobs are processes without a fence, and the platform has {tenants} tenants"
-        return Finding("boxes", Level.BAD, what, "see the finding fence, or set worker.box_backend to podman or docker")
+        todo = "see the finding fence, or set worker.box_backend to podman, docker or kubernetes"
+        return Finding("boxes", Level.BAD, what, todo)
     what = "boxes of jobs are processes without a fence: its one tenant is trusted as the operator is"
     return Finding("boxes", Level.WARN, what, "before a second tenant comes, see the finding fence")
 

@@ -86,10 +86,7 @@ def check_may_add(session: Session, now: float) -> None:
     for worker in live_services(session, now):
         kind, _, why = worker.walls.partition(": ")
         if kind == UNFENCED:
-            raise NotFenced(
-                f"there may be one tenant only: boxes of jobs are not fenced on {worker.id}: {why}; run workers as "
-                "root or where user namespaces are allowed, or set worker.box_backend to podman or docker"
-            )
+            raise NotFenced(f"there may be one tenant only: boxes of jobs are not fenced on {worker.id}: {why}")
 
 
 def create_tenant(session: Session, name: str, now: float) -> TenantRow:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import BoxBackend, BoxFence, BoxSpec, Limits, Owner, find_backend
+from rdukit.box_backends import BoxBackend, BoxFence, BoxSpec, ClaimedFolder, Limits, Owner, find_backend
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve, variables_of
 from rdukit_platform.settings import (
     BOX_BACKEND,
+    BOX_CLAIM,
     BOX_ENVIRONMENT,
     BOX_IMAGE,
     BOX_MEMORY,
     BOX_PIDS,
+    BOX_POD,
+    KUBERNETES,
     PROCESS,
     Home,
     box_command,
@@ -111,7 +114,33 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
         rules = replace(rules, has_sockets=True)
         # By machine: a home folder may be shared, and a process id means something on one machine only.
         return make(records=home.run / "boxes" / socket.gethostname(), command=box_command()), rules
+    if name == KUBERNETES:
+        if NAME_MARK in image:
+            raise InvalidArgument(
+                f"{BOX_IMAGE.name} is {image!r}; with {KUBERNETES} it is one image that has all boxes"
+            )
+        template = Path(resolve(BOX_POD)) if resolve(BOX_POD) else None
+        named = {"image": image} if image else {}
+        folder = read_claim(resolve(BOX_CLAIM), home.folder)
+        return make(folders=[folder], template=template, **named), replace(rules, has_sockets=True)
     # An engine elsewhere has the folders, but a socket in them is of one machine.
     is_here = "://" not in (host := os.environ.get(ENGINES[name], "")) or host.startswith("unix://")
     rules = replace(rules, image=image, has_sockets=is_here)
     return make(image) if image and NAME_MARK not in image else make(), rules
+
+
+def read_claim(text: str, home: Path) -> ClaimedFolder:
+    """The claim that a home folder lies in, from ``NAME:PATH`` (pure).
+
+    Raises:
+        InvalidArgument: it is none, or the home folder lies elsewhere.
+    """
+    name, _, path = text.partition(":")
+    if not (name and path.startswith("/")):
+        raise InvalidArgument(
+            f"{BOX_CLAIM.name} is {text!r}; with {BOX_BACKEND.name} {KUBERNETES} it is the claim that the home folder "
+            "lies in and where it is mounted, as NAME:PATH"
+        )
+    if not home.is_relative_to(path):
+        raise InvalidArgument(f"{BOX_CLAIM.name} is {text!r}, but the home folder {home} is not in {path}")
+    return ClaimedFolder(Path(path), name)

@@ -72,7 +72,7 @@ def serve(home: Home) -> None:
     slots = resolve(WORKER_SLOTS)
     name = f"worker@{socket.gethostname()}:{os.getpid()}"
     backend, rules = open_backend(home)
-    walls = open_walls()
+    walls = open_walls(backend)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
     hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"), walls.told)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import BoxFence
+from rdukit.box_backends import BoxBackend, BoxFence, TriedBackend
 from rdukit.errors import InvalidArgument, NotFenced
 from rdukit.fence.probe import Fence, what_holds
 from rdukit.fence.spec import FenceLimits, Way
@@ -20,9 +20,10 @@ logger = logging.getLogger(__name__)
 #: In the folder of the tenants: links whose names are users, and what they point to the tenants that have them.
 USERS: Final = "users"
 REMEDY: Final = (
-    f"run the worker as root or where user namespaces are allowed, or set {BOX_BACKEND.name} to podman or "
-    "docker; rdukit doctor --security says more"
+    f"run the worker as root or where user namespaces are allowed, or set {BOX_BACKEND.name} to podman, docker or "
+    "kubernetes; rdukit doctor --security says more"
 )
+REMEDY_OF_PODS: Final = "install a network plugin that enforces the policy of the chart, and restart the worker"
 
 
 class Kind(StrEnum):
@@ -40,26 +41,32 @@ class Walls:
     kind: Kind
     #: Of a fence.
     way: Way | None = None
-    #: Of nothing: why.
+    #: Of nothing: why, and what to do.
     why: str = ""
+    remedy: str = REMEDY
 
     @property
     def told(self) -> str:
-        """For others: the kind, and of nothing why."""
-        return f"{self.kind}: {self.why}" if self.why else str(self.kind)
+        """For others: the kind, and of nothing why, and what to do."""
+        return f"{self.kind}: {self.why}; {self.remedy}" if self.why else str(self.kind)
 
 
-def choose_walls(mode: str, is_process: bool, fence: Fence | None) -> Walls:
+def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str = "") -> Walls:
     """What this worker's boxes get (pure).
 
     Args:
         mode: the setting ``worker.fence``.
         fence: what holds on this machine; ``None``: that was not asked.
+        why_open: of containers that are not kept from the network, why.
     Raises:
         NotFenced: a fence is required and does not hold.
     """
-    if not is_process:
+    if not is_process and not why_open:
         return Walls(Kind.CONTAINER)
+    if not is_process:
+        if mode == "required":
+            raise NotFenced(f"{FENCE.name} is required, and boxes reach the network: {why_open}; {REMEDY_OF_PODS}")
+        return Walls(Kind.NOTHING, why=why_open, remedy=REMEDY_OF_PODS)
     if mode == "off" or fence is None:
         return Walls(Kind.NOTHING, why=f"{FENCE.name} is off")
     if fence.way is not None:
@@ -78,18 +85,23 @@ def check_walls(walls: Walls, tenants: int) -> None:
     if walls.kind is Kind.NOTHING and tenants > 1:
         raise NotFenced(
             f"there are {tenants} tenants, and the boxes of their jobs are not fenced on this worker: {walls.why}; "
-            f"{REMEDY}"
+            f"{walls.remedy}"
         )
 
 
-def open_walls() -> Walls:
-    """What the settings and the machine say; the log has it.
+def open_walls(backend: BoxBackend) -> Walls:
+    """What the settings and the machine, or the cluster, say; the log has it.
 
     Raises:
         NotFenced: a fence is required and does not hold.
+        PermissionDenied: the backend may not do what it has to.
+        Unavailable: what is to be tried cannot be tried.
     """
-    mode, is_process = resolve(FENCE), resolve(BOX_BACKEND) == PROCESS
-    walls = choose_walls(mode, is_process, what_holds() if is_process and mode != "off" else None)
+    mode, is_process, why_open = resolve(FENCE), backend.name == PROCESS, ""
+    if isinstance(backend, TriedBackend):
+        backend.check_rights()
+        why_open = backend.try_network() if mode != "off" else f"{FENCE.name} is off, so their network was not tried"
+    walls = choose_walls(mode, is_process, what_holds() if is_process and mode != "off" else None, why_open)
     if walls.kind is Kind.NOTHING:
         logger.warning("jobs are not fenced, so there may be one tenant only why=%s", walls.why)
     return walls

@@ -44,6 +44,7 @@ WITHOUT_TEST: Final = {
     "precision": _ARGUMENT + "--precision of a compile",
     "snd.rdu_reset_s": _DURATION,
     "worker.box_environment": _ARGUMENT + "the rules for a box that is a container; resolving it needs an engine",
+    "worker.box_pod": _ARGUMENT + "the template of the backend; resolving it needs a cluster",
     "worker.start_s": _DURATION,
 }  # fmt: skip
 
@@ -67,6 +68,16 @@ def _box_command() -> object:
     from rdukit_platform.settings import box_command
 
     return box_command()
+
+
+def _claim() -> object:
+    from rdukit_platform.settings import BOX_CLAIM
+    from rdukit_platform.worker.boxes import read_claim
+
+    try:
+        return read_claim(resolve(BOX_CLAIM), Path("/tmp/home"))
+    except InvalidArgument as refused:
+        return refused.message
 
 
 def _default_tiles() -> object:
@@ -175,6 +186,7 @@ EFFECTS: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "log.keep": ("7", _log_file),
     "log.max_bytes": ("7", _log_file),
     "token": ("another", _client),
+    "worker.box_claim": ("home:/tmp", _claim),
     "worker.box_command": ("other command", _box_command),
 }
 

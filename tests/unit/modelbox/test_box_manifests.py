@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rdukit.box_backends import BoxSpec, EventKind, Limits, Owner, is_orphan
+from rdukit.box_backends import BoxSpec, ClaimedFolder, EventKind, Limits, Owner, is_orphan
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.backends.engine import _seconds, container_options
-from rdukit_modelbox.backends.kubernetes import end_events, parse_quantity, pending_reasons
-from rdukit_modelbox.backends.kubernetes_manifests import (
-    ClaimedFolder,
-    make_pod,
-    owner_of,
-    told_limits,
-)
+from rdukit_modelbox.backends.kubernetes import end_events, pending_reasons
+from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, owner_of, told_limits
+from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
+RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)
 SPEC = BoxSpec(
     "logreg", Path("/data/jobs/7"), [Path("/data/cold/mnist")], {"RDUKIT_LEASE": "x"},
     Limits(cores=(4, 5), memory_bytes=1 << 30, pids=100), Owner("platform-1", 3),
@@ -29,7 +26,7 @@ SPEC = BoxSpec(
 
 
 def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
-    pod = make_pod(SPEC, "rdukit-1", "boxes", "rdukit/modelbox:1", FOLDERS)
+    pod = make_pod(SPEC, "rdukit-1", RULES)
     inner = pod["spec"]
     (container,) = inner["containers"]
     assert inner["automountServiceAccountToken"] is False
@@ -48,14 +45,14 @@ def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
 
 def test_what_kubernetes_would_refuse_is_told_before() -> None:
     with pytest.raises(InvalidArgument, match="RFC 1123"):
-        make_pod(SPEC, "Not_a_name", "boxes", "image", FOLDERS)
+        make_pod(SPEC, "Not_a_name", RULES)
     with pytest.raises(InvalidArgument, match="in no persistent volume claim; folders that are: none"):
-        make_pod(SPEC, "a", "boxes", "image", [])
+        make_pod(SPEC, "a", replace(RULES, folders=[]))
     with pytest.raises(InvalidArgument, match="owner"):
-        make_pod(BoxSpec("logreg", Path("/data/x"), owner=Owner("a b", 1)), "a", "boxes", "image", FOLDERS)
-    with pytest.raises(InvalidArgument, match="UNIX sockets"):
-        make_pod(replace(SPEC, sockets=[Path("/run/s")]), "a", "boxes", "image", FOLDERS)
-    assert told_limits(SPEC)["pids"].startswith("not applied")
+        make_pod(BoxSpec("logreg", Path("/data/x"), owner=Owner("a b", 1)), "a", RULES)
+    with pytest.raises(InvalidArgument, match="/run is in no persistent volume claim"):
+        make_pod(replace(SPEC, sockets=[Path("/run/s")]), "a", RULES)
+    assert told_limits(SPEC, PodTemplate())["pids"].startswith("not applied")
 
 
 def test_a_pods_end_is_read_from_its_status() -> None:
@@ -125,7 +122,7 @@ def test_the_pod_holds_against_kubernetes_schemas(tmp_path: Path) -> None:
     if program is None:
         pytest.skip("kubernetes-validate is not installed")
     file = tmp_path / "pod.yaml"
-    file.write_text(yaml.safe_dump(make_pod(SPEC, "rdukit-1", "boxes", "rdukit/modelbox:1", FOLDERS)))
+    file.write_text(yaml.safe_dump(make_pod(SPEC, "rdukit-1", RULES)))
     for version in ("1.27", "1.37"):
         command = [program, "-k", version, "--strict", str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -4,18 +4,21 @@ It shows that the calls fit together; ``tests/engine/test_kubernetes.py`` asks a
 """
 
 import json
+import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec, EventKind, Owner
-from rdukit.errors import Cancelled, Unavailable
+from rdukit.box_backends import BoxSpec, ClaimedFolder, EventKind, Owner
+from rdukit.errors import Cancelled, PermissionDenied, Unavailable
 from rdukit.testing import FakeClock
+from rdukit_modelbox.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
+from rdukit_modelbox.backends.in_pod import OPEN, UNTRIED
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
-from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder
 
 
 class ImitatedCluster:
@@ -30,6 +33,8 @@ class ImitatedCluster:
         #: No container has started, so that there is no log.
         self.is_silent = False
         self.address = "10.1.2.3"
+        #: Verbs that its account may not.
+        self.denied: set[str] = set()
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -37,6 +42,10 @@ class ImitatedCluster:
             if path.endswith(self.refused or "no"):
                 return httpx.Response(403, json={"kind": "Status", "message": "exceeded quota"})
             value = json.loads(request.content)
+            if path.endswith("/selfsubjectaccessreviews"):
+                asked = value["spec"]["resourceAttributes"]
+                allowed = asked["namespace"] == "boxes" and asked["verb"] not in self.denied
+                return httpx.Response(201, json={**value, "status": {"allowed": allowed}})
             self.objects[f"{path}/{value['metadata']['name']}"] = {**value, "looks": 0}
             return httpx.Response(201, json=value)
         if request.method == "GET" and path.endswith("/pods"):
@@ -171,3 +180,144 @@ def test_a_pod_that_is_not_wanted_any_more_is_removed(backend: KubernetesBackend
     with pytest.raises(Cancelled, match="before it was ready"):
         backend.start(SPEC, stop=stop)
     assert not cluster.objects
+
+
+def ended(code: int) -> dict[str, Any]:
+    """The status of a Pod whose container has ended."""
+    state = {"terminated": {"exitCode": code, "finishedAt": "1970-01-01T00:01:00Z"}}
+    return {"phase": "Failed" if code else "Succeeded", "containerStatuses": [{"state": state}]}
+
+
+def args_of(cluster: ImitatedCluster) -> list[str]:
+    """How the one Pod that there is is called."""
+    (pod,) = [found for path, found in cluster.objects.items() if "/pods/rdukit-" in path]
+    args: list[str] = pod["spec"]["containers"][0]["args"]
+    return args
+
+
+def test_an_account_that_may_not_start_pods_is_refused(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    backend.check_rights()
+    cluster.denied = {"delete", "get"}
+    with pytest.raises(PermissionDenied, match="may not get pods, delete pods, get pods/log in namespace boxes"):
+        backend.check_rights()
+    assert not cluster.objects
+
+
+def test_pods_go_with_the_pod_that_started_them(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    backend.start(SPEC)
+    assert "ownerReferences" not in next(iter(cluster.objects.values()))["metadata"]
+    cluster.objects.clear()
+    own = {"metadata": {"name": socket.gethostname(), "uid": "u-1", "labels": {}}, "looks": 0}
+    cluster.objects[f"/api/v1/namespaces/boxes/pods/{socket.gethostname()}"] = own
+    backend.check_rights()
+    box = backend.start(SPEC)
+    (owner,) = cluster.objects[f"/api/v1/namespaces/boxes/pods/{box.id}"]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", socket.gethostname(), "u-1")
+
+
+def test_a_network_that_is_shut_is_tried_by_every_box_again(
+    backend: KubernetesBackend, cluster: ImitatedCluster, tmp_path: Path
+) -> None:
+    cluster.fate = ended(0)
+    assert backend.try_network() == "" and not cluster.objects
+    jobs = KubernetesBackend("i", "boxes", [ClaimedFolder(tmp_path, "data")], backend._client, FakeClock())
+    spec = replace(SPEC, state=tmp_path / "7", has_sockets=True)
+    for tries in (False, True):
+        cluster.fate = {"phase": "Pending"}
+        seen: list[str] = []
+
+        def look(seen: list[str] = seen) -> bool:
+            seen[:] = args_of(cluster)
+            return True
+
+        stop = threading.Event()
+        stop.is_set = look  # type: ignore[method-assign]
+        with pytest.raises(Cancelled):
+            jobs.start(spec, stop=stop)
+        assert ("--shut-within" in seen) is tries
+        cluster.fate = ended(0)
+        jobs.try_network()
+
+
+def test_a_network_that_is_open_is_told(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
+    cluster.fate = ended(OPEN)
+    assert "the cluster does not enforce network policies" in backend.try_network()
+    assert not cluster.objects
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"),
+    [
+        (ended(UNTRIED), "was not tried: pod rdukit-try-[0-9a-f]+ ended with status 78: one"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, "was not tried: .* Evicted: disk"),
+        ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+         "did not end in 90 s .Unschedulable"),
+    ],
+)  # fmt: skip
+def test_a_network_that_could_not_be_tried_is_not_taken_for_shut(
+    backend: KubernetesBackend, cluster: ImitatedCluster, fate: dict[str, Any], words: str
+) -> None:
+    cluster.fate = fate
+    with pytest.raises(Unavailable, match=words):
+        backend.try_network()
+    assert not cluster.objects
+
+
+def test_a_jobs_box_gets_its_folders_and_variables_from_who_starts_it(
+    cluster: ImitatedCluster, backend: KubernetesBackend, tmp_path: Path
+) -> None:
+    jobs = KubernetesBackend("i", "boxes", [ClaimedFolder(tmp_path, "data")], backend._client, FakeClock())
+    spec = BoxSpec(
+        "logreg", tmp_path / "2", environment={"RDUKIT_LEASE": "7:secret"}, owner=Owner("p", 1),
+        outputs=[tmp_path / "out"], has_sockets=True,
+    )  # fmt: skip
+    cluster.fate = ended(OPEN)
+    with pytest.raises(Unavailable, match="ended with status 77"):
+        jobs.start(spec)
+    assert not cluster.objects and (tmp_path / "out").is_dir(), "the kubelet would make it root's"
+    file = tmp_path / "2/pod-variables.json"
+    assert json.loads(file.read_text()) == {"RDUKIT_LEASE": "7:secret"}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_variables_do_not_go_where_a_link_leads(
+    cluster: ImitatedCluster, backend: KubernetesBackend, tmp_path: Path
+) -> None:
+    jobs = KubernetesBackend("i", "boxes", [ClaimedFolder(tmp_path, "data")], backend._client, FakeClock())
+    (tmp_path / "2").mkdir()
+    (tmp_path / "kept").write_text("another's")
+    (tmp_path / "2/pod-variables.json").symlink_to(tmp_path / "kept")
+    cluster.fate = ended(3)
+    with pytest.raises(Unavailable):
+        jobs.start(BoxSpec("logreg", tmp_path / "2", owner=Owner("p", 1), has_sockets=True))
+    assert (tmp_path / "kept").read_text() == "another's"
+    assert not (tmp_path / "2/pod-variables.json").is_symlink()
+
+
+def test_a_token_that_was_replaced_is_sent_as_it_is_now(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["authorization"])
+        return httpx.Response(200)
+
+    token = tmp_path / "token"
+    client = httpx.Client(base_url="https://cluster", transport=httpx.MockTransport(answer), auth=AccountToken(token))
+    for text in ("first", "second\n"):
+        token.write_text(text)
+        client.get("/")
+    token.unlink()
+    with pytest.raises(Unavailable, match="has gone"):
+        client.get("/")
+    assert sent == ["Bearer first", "Bearer second"]
+
+
+def test_who_is_in_no_cluster_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(Unavailable, match="not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST is not set"):
+        in_cluster_client(tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(Unavailable, match=r"this pod has no token .*where jobs\.boxes is pods"):
+        in_cluster_client(tmp_path)
+    with pytest.raises(Unavailable, match="not in a Kubernetes cluster"):
+        own_namespace(tmp_path)

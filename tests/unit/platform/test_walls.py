@@ -12,7 +12,17 @@ from rdukit_platform.services import beat_service
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
 from rdukit_platform.testing import fresh_database
-from rdukit_platform.worker.walls import Kind, TenantFences, Walls, check_walls, choose_walls, find_uid, read_uids
+from rdukit_platform.worker.boxes import read_claim
+from rdukit_platform.worker.walls import (
+    Kind,
+    TenantFences,
+    Walls,
+    check_walls,
+    choose_walls,
+    find_uid,
+    open_walls,
+    read_uids,
+)
 
 HOLDS = Fence(Way.USER, MappingProxyType({}))
 BROKEN = Fence(None, MappingProxyType({Part.NAMESPACES: "the kernel refuses them to user 7"}))
@@ -43,13 +53,65 @@ def test_one_tenant_may_go_on_without_a_fence_and_two_may_not(mode: str) -> None
         check_walls(walls, 9)
 
 
+def test_containers_that_reach_the_network_are_no_walls() -> None:
+    open_pods = choose_walls("auto", False, None, "this pod reaches the cluster's API")
+    check_walls(open_pods, 1)
+    with pytest.raises(NotFenced, match=r"2 tenants.*reaches the cluster's API; install a network plugin"):
+        check_walls(open_pods, 2)
+    assert open_pods.told.startswith("nothing: this pod reaches")
+    with pytest.raises(NotFenced, match=r"worker\.fence is required, and boxes reach the network: this pod"):
+        choose_walls("required", False, None, "this pod reaches the cluster's API")
+
+
+class Pods:
+    """A backend that can try its network."""
+
+    name = "kubernetes"
+
+    def __init__(self, found: str) -> None:
+        self.found = found
+        self.asked: list[str] = []
+
+    def check_rights(self) -> None:
+        self.asked.append("rights")
+
+    def try_network(self, timeout_s: float = 90.0) -> str:
+        self.asked.append("network")
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "kind", "asked"),
+    [
+        ("auto", "", Kind.CONTAINER, ["rights", "network"]),
+        ("required", "", Kind.CONTAINER, ["rights", "network"]),
+        ("auto", "open", Kind.NOTHING, ["rights", "network"]),
+        ("off", "", Kind.NOTHING, ["rights"]),
+    ],
+)
+def test_pods_are_walls_when_their_network_was_tried(
+    mode: str, found: str, kind: Kind, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDUKIT_WORKER_FENCE", mode)
+    pods = Pods(found)
+    assert open_walls(pods).kind is kind  # type: ignore[arg-type]
+    assert pods.asked == asked
+
+
+@pytest.mark.parametrize("text", ["", "home", ":/var/lib", "home:var/lib", "home:/elsewhere"])
+def test_a_claim_that_the_home_folder_is_not_in_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"worker\.box_claim is"):
+        read_claim(text, Path("/var/lib/rdukit/home"))
+    assert read_claim("home:/var/lib/rdukit", Path("/var/lib/rdukit/home")).claim == "home"
+
+
 def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path) -> None:
     bare = Walls(Kind.NOTHING, why="worker.fence is off").told
     with fresh_database(tmp_path) as database, database.write() as session:
         beat_service(session, "worker@a", "worker", 1, 100.0, bare)
         check_may_add(session, 100.0)
         create_tenant(session, "first", 100.0)
-        with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run workers as root"):
+        with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run the worker as root"):
             check_may_add(session, 100.0)
         check_may_add(session, 500.0)  # the worker has gone
         beat_service(session, "worker@b", "worker", 1, 500.0, Walls(Kind.FENCE, Way.ROOT).told)

@@ -1,0 +1,68 @@
+"""Who this process is in the cluster that it runs in: its account, its namespace, where the API is."""
+
+import os
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from rdukit.errors import Unavailable
+from rdukit_modelbox.backends.in_pod import API_HOST, API_PORT
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class AccountToken(httpx.Auth):
+    """The token of a service account, read anew for each request: the kubelet replaces it before it ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+        """Send it along.
+
+        Raises:
+            Unavailable: the file has gone.
+        """
+        try:
+            request.headers["Authorization"] = f"Bearer {self._file.read_text().strip()}"
+        except OSError as cause:
+            raise Unavailable(f"the token of the service account has gone: {cause}") from cause
+        yield request
+
+
+def in_cluster_client(account: Path = ACCOUNT) -> httpx.Client:
+    """A client with the service account of the Pod that this process runs in.
+
+    The API is called at the address that every Pod of the cluster has for it, not by name.
+
+    Raises:
+        Unavailable: it runs in none, or has no token.
+    Source: Kubernetes documentation, "Accessing the Kubernetes API from a Pod".
+    """
+    host, port = os.environ.get(API_HOST, ""), os.environ.get(API_PORT, "443")
+    if not host:
+        raise Unavailable(f"not in a Kubernetes cluster: {API_HOST} is not set")
+    try:
+        (account / "token").read_bytes()
+        trusted = ssl.create_default_context(cafile=str(account / "ca.crt"))
+    except OSError as cause:
+        raise Unavailable(
+            f"this pod has no token of the cluster: {cause}; the chart mounts one where jobs.boxes is pods"
+        ) from cause
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return httpx.Client(base_url=url, verify=trusted, auth=AccountToken(account / "token"), timeout=30.0)
+
+
+def own_namespace(account: Path = ACCOUNT) -> str:
+    """The namespace of the Pod that this process runs in.
+
+    Raises:
+        Unavailable: it runs in none.
+    """
+    try:
+        return (account / "namespace").read_text().strip()
+    except OSError as cause:
+        raise Unavailable(f"not in a Kubernetes cluster: {cause}") from cause

@@ -1,0 +1,98 @@
+"""The first program of a job's Pod: takes the box's variables, sees that no network is reached, becomes the box.
+
+It is the image's own and runs before anything of a tenant does. Kubernetes takes the network from a Pod by policies,
+which a cluster without a plugin for them takes and ignores. So each Pod tries: the API of the cluster is the one
+address that every Pod reaches unless a policy forbids it, and that no policy of its own hides.
+"""
+
+import argparse
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NoReturn
+
+from rdukit.clock import Clock, SystemClock
+
+#: Exit statuses: the network stayed open; it could not be tried.
+OPEN: Final = 77
+UNTRIED: Final = 78
+#: Kubernetes sets both in every container.
+API_HOST: Final = "KUBERNETES_SERVICE_HOST"
+API_PORT: Final = "KUBERNETES_SERVICE_PORT"
+CONNECT_S: Final = 1.0
+PAUSE_S: Final = 0.25
+
+
+def in_pod_command(
+    variables: Path | None, shut_within_s: float | None, looks: int, command: Sequence[str]
+) -> list[str]:
+    """How this program is called in a container (pure)."""
+    called = ["python", "-I", "-m", "rdukit_modelbox.backends.in_pod"]
+    if variables is not None:
+        called += ["--variables", str(variables)]
+    if shut_within_s is not None:
+        called += ["--shut-within", f"{shut_within_s:g}", "--looks", str(looks)]
+    return [*called, "--", *command]
+
+
+def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: Clock) -> bool:
+    """Whether nothing is reached ``looks`` times in a row before ``within_s`` seconds are over.
+
+    A plugin may put a Pod's policies up a moment after the Pod has started.
+    """
+    deadline, failed = clock.monotonic() + within_s, 0
+    while True:
+        failed = 0 if reaches() else failed + 1
+        if failed >= looks:
+            return True
+        if not failed and clock.monotonic() >= deadline:
+            return False
+        clock.sleep(PAUSE_S)
+
+
+def reaches(host: str, port: int) -> bool:
+    """Whether a connection is made. One that is refused is not."""
+    try:
+        socket.create_connection((host, port), CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def take_variables(file: Path) -> dict[str, str]:
+    """What the file says, which is removed: variables of a Pod would be read by whoever may look at Pods."""
+    variables: dict[str, str] = json.loads(file.read_text())
+    file.unlink()
+    return variables
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Do so; without a command, end with 0."""
+    parser = argparse.ArgumentParser(prog="in_pod", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--variables", type=Path, help="file with the variables of the box, a JSON object")
+    parser.add_argument("--shut-within", type=float, help="seconds that the network may take to be shut")
+    parser.add_argument("--looks", type=int, default=1, help="how many times in a row nothing is reached")
+    parser.add_argument("command", nargs="*")
+    asked = parser.parse_args(arguments)
+    if asked.shut_within is not None:
+        host, port = os.environ.get(API_HOST, ""), os.environ.get(API_PORT, "")
+        if not (host and port.isdecimal()):
+            print(f"the network was not tried: {API_HOST} and {API_PORT} say no address", file=sys.stderr)
+            sys.exit(UNTRIED)
+        if not wait_shut(partial(reaches, host, int(port)), asked.shut_within, asked.looks, SystemClock()):
+            print(f"the network is open: this pod reaches the cluster's API at {host}:{port}", file=sys.stderr)
+            sys.exit(OPEN)
+    if not asked.command:
+        sys.exit(0)
+    environment = dict(os.environ)
+    if asked.variables is not None:
+        environment |= take_variables(asked.variables)
+    os.execvpe(asked.command[0], asked.command, environment)
+
+
+if __name__ == "__main__":
+    main()
