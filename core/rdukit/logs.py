@@ -25,3 +25,5 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
         handler._rdukit = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(resolve(LOG_LEVEL, level).upper())
+    # It has a line for each request: four a second while a worker waits for a pod.
+    logging.getLogger("httpx").setLevel(logging.NOTSET if root.level <= logging.DEBUG else logging.WARNING)
