@@ -351,6 +351,7 @@ def test_the_worker_is_told_how_to_start_pods(by_sdk: Render) -> None:
         assert told["RDUKIT_WORKER_BOX_IMAGE"] == container["image"]
         assert told["RDUKIT_WORKER_BOX_CLAIM"] == f"{claim}:/var/lib/rdukit"
         assert read_claim(told["RDUKIT_WORKER_BOX_CLAIM"], Path(told["RDUKIT_HOME"])).claim == claim
+        assert told["RDUKIT_WORKER_BOX_PIDS"] == "8192"
         folder, _, name = told["RDUKIT_WORKER_BOX_POD"].rpartition("/")
         (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == folder]
         (volume,) = [volume for volume in worker["volumes"] if volume["name"] == mount["name"]]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from chart_values import CASES, render_chart
 
-from rdukit.box_backends import BoxBackend, BoxSpec, ClaimedFolder, Owner, RunningBox
+from rdukit.box_backends import BoxBackend, BoxSpec, ClaimedFolder, Limits, Owner, RunningBox
 from rdukit.errors import Unavailable
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
 from rdukit_modelbox.backends.pod_template import PodTemplate
@@ -92,7 +92,7 @@ class TestKubernetes(BackendContract):
 
 SPY = """
 def look():
-    import json, os, pathlib, socket
+    import json, os, pathlib, resource, socket
     found, job = {"user": os.getuid()}, pathlib.Path(os.environ["HOME"]).parent
     def attempt(name, do):
         try:
@@ -110,6 +110,7 @@ def look():
     attempt("api", lambda: socket.create_connection(api, 3).close())
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     found |= {key: status[key].strip() for key in ("CapEff", "NoNewPrivs", "Seccomp")}
+    found["processes"] = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     raise RuntimeError("found " + json.dumps(found))
 look()
 """
@@ -146,7 +147,7 @@ def make_job(folder: Path, name: str, **more: Any) -> BoxSpec:
         (own / each).chmod(0o755)
     spec = BoxSpec(
         "logreg", own / "attempt-1", [own / "in"], {"RDUKIT_LEASE": "7:secret"}, owner=Owner(name, 1),
-        outputs=[own / "out"], has_sockets=True,
+        limits=Limits(pids=5000), outputs=[own / "out"], has_sockets=True,
     )  # fmt: skip
     return replace(spec, **more)
 
@@ -181,7 +182,7 @@ class TestJobPods:
         assert found == {
             "user": 10001, "around": ["job-spy"], "job": ["attempt-1", "box", "in", "out"], "lease": "7:secret",
             "account": "FileNotFoundError", "system": "OSError", "inputs": "OSError", "beside": "PermissionError",
-            "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2",
+            "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2", "processes": 5000,
         }  # fmt: skip
         assert not list(spec.state.glob("pod-variables*"))
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, Owner
+from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits, Owner
 from rdukit.errors import Unavailable
 from rdukit.home import make_folder
 from rdukit.testing import wait_until
@@ -125,7 +125,7 @@ def test_a_jobs_box_answers_at_its_socket_and_has_its_variables(
 ) -> None:
     cluster.api_port = shut_port(api)
     assert backend.try_network() == ""
-    box = backend.start(spec, 120)
+    box = backend.start(replace(spec, limits=Limits(pids=30_000)), 120)
     assert box.rest_url.startswith("http+unix://") and box.grpc_address.startswith("unix:")
     with BoxClient(box.rest_url) as client:
         assert client.describe()["name"] == "logreg"
@@ -133,6 +133,8 @@ def test_a_jobs_box_answers_at_its_socket_and_has_its_variables(
     assert "--shut-within" in pod["spec"]["containers"][0]["args"]
     variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
     assert b"RDUKIT_LEASE=7:secret" in variables
+    limits = dict(line.rsplit(None, 3)[:2] for line in Path(f"/proc/{process.pid}/limits").read_text().splitlines()[1:])
+    assert limits["Max processes"] == "30000" and box.limits["pids"].startswith("applied: 30000")
     assert not list(spec.state.glob("pod-variables*")), "nobody finds them there later"
     assert box.is_alive() and box.is_ready()
     box.stop()

@@ -1,4 +1,4 @@
-"""The first program of a job's Pod: takes the box's variables, sees that no network is reached, becomes the box.
+"""The first program of a job's Pod: takes the box's variables and limits, sees that no network is reached, becomes it.
 
 It is the image's own and runs before anything of a tenant does. Kubernetes takes the network from a Pod by policies,
 which a cluster without a plugin for them takes and ignores. So each Pod tries: the API of the cluster is the one
@@ -8,6 +8,7 @@ address that every Pod reaches unless a policy forbids it, and that no policy of
 import argparse
 import json
 import os
+import resource
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -28,12 +29,18 @@ PAUSE_S: Final = 0.25
 
 
 def in_pod_command(
-    variables: Path | None, shut_within_s: float | None, looks: int, command: Sequence[str]
+    command: Sequence[str],
+    variables: Path | None = None,
+    processes: int | None = None,
+    shut_within_s: float | None = None,
+    looks: int = 1,
 ) -> list[str]:
     """How this program is called in a container (pure)."""
     called = ["python", "-I", "-m", "rdukit_modelbox.backends.in_pod"]
     if variables is not None:
         called += ["--variables", str(variables)]
+    if processes is not None:
+        called += ["--processes", str(processes)]
     if shut_within_s is not None:
         called += ["--shut-within", f"{shut_within_s:g}", "--looks", str(looks)]
     return [*called, "--", *command]
@@ -74,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Do so; without a command, end with 0."""
     parser = argparse.ArgumentParser(prog="in_pod", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--variables", type=Path, help="file with the variables of the box, a JSON object")
+    parser.add_argument("--processes", type=int, help="processes and threads that its user may have")
     parser.add_argument("--shut-within", type=float, help="seconds that the network may take to be shut")
     parser.add_argument("--looks", type=int, default=1, help="how many times in a row nothing is reached")
     parser.add_argument("command", nargs="*")
@@ -91,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     environment = dict(os.environ)
     if asked.variables is not None:
         environment |= take_variables(asked.variables)
+    if asked.processes is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (asked.processes, asked.processes))
     os.execvpe(asked.command[0], asked.command, environment)
 
 

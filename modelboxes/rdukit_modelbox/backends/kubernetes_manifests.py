@@ -76,7 +76,7 @@ def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
     }
     if spec.has_sockets:
         within_s = SHUT_WITHIN_S if rules.is_shut else None
-        container["args"] = in_pod_command(spec.state / VARIABLES, within_s, 1, box_command(spec))
+        container["args"] = in_pod_command(box_command(spec), spec.state / VARIABLES, spec.limits.pids, within_s)
         user = {"runAsUser": rules.user, "runAsGroup": rules.user}
     else:
         environment |= spec.environment
@@ -104,7 +104,7 @@ def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
     container = {
         "name": "box",
         "image": rules.image,
-        "args": in_pod_command(None, SHUT_WITHIN_S, LOOKS, []),
+        "args": in_pod_command([], shut_within_s=SHUT_WITHIN_S, looks=LOOKS),
         "resources": {key: dict(value) for key, value in _LITTLE.items()},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
@@ -183,7 +183,9 @@ def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
         told["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
     if spec.limits.memory_bytes is not None or "memory" in limits:
         told["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
-    if spec.limits.pids is not None:
+    if spec.limits.pids is not None and spec.has_sockets:
+        told["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
+    elif spec.limits.pids is not None:
         told["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
     return told
 

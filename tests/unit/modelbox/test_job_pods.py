@@ -98,9 +98,12 @@ def test_a_jobs_own_limits_win_and_all_are_told() -> None:
     spec = replace(SPEC, limits=Limits(memory_bytes=1 << 30, pids=9))
     (container,) = make_pod(spec, "rdukit-1", RULES)["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "2500m", "memory": str(1 << 30)}
+    assert "--processes 9 --shut-within" in " ".join(container["args"])
     told = told_limits(spec, RULES.template)
     assert told["memory"] == f"applied: {1 << 30} bytes" and told["cores"].startswith("applied: 2500m processors")
-    assert told["pids"].startswith("not applied") and told_limits(SPEC, PodTemplate()) == {}
+    assert told["pids"].startswith("applied: 9 processes")
+    assert told_limits(replace(spec, has_sockets=False), RULES.template)["pids"].startswith("not applied")
+    assert told_limits(SPEC, PodTemplate()) == {}
 
 
 @pytest.mark.parametrize(
