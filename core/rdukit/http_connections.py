@@ -4,10 +4,18 @@ Nothing here is done for a request: only when connections come and go, and for h
 """
 
 import asyncio
+import contextlib
 import ipaddress
+import logging
+import os
+import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
+
+logger = logging.getLogger(__name__)
 
 #: Connections that are looked at for one that idles; those in use go to the end of the line.
 LOOKED_AT: Final = 64
@@ -20,19 +28,20 @@ FEW: Final = 16
 HELD_BYTES: Final = 16 << 20
 
 
-class IdleConnection(Protocol):
-    """A connection as it is chosen by."""
+class Connection(Protocol):
+    """A connection as the book knows it."""
 
     @property
     def idle_since(self) -> float | None:
         """Since when it waits for a request's head; None: a request is under way."""
         ...
 
+    def give_up(self) -> None:
+        """End it."""
+        ...
 
-C = TypeVar("C", bound=IdleConnection)
 
-
-class ConnectionBook(Generic[C]):
+class ConnectionBook:
     """The connections of one server, those that came first at the front."""
 
     def __init__(self, most: int, most_of_one: int, trusted: Iterable[str] = ()) -> None:
@@ -43,10 +52,10 @@ class ConnectionBook(Generic[C]):
         """
         self._most, self._most_of_one = most, most_of_one
         self._trusted = tuple(word.strip() for word in trusted if word.strip())
-        self._all: dict[C, str | None] = {}
-        self._of: dict[str, dict[C, None]] = {}
+        self._all: dict[Connection, str | None] = {}
+        self._of: dict[str, dict[Connection, None]] = {}
         #: Of connections with an unfinished head, its bytes so far; longest held first.
-        self._held: dict[C, int] = {}
+        self._held: dict[Connection, int] = {}
         self._held_bytes = 0
         self._places = _Places(REPLACED_OF_ALL_PER_S)
         self._places_of: dict[str, _Places] = {}
@@ -68,7 +77,7 @@ class ConnectionBook(Generic[C]):
                 return True
         return len(self._all) >= self._most and of_one >= FEW and not self._places.take(now)
 
-    def enter(self, connection: C, address: str | None) -> C | None:
+    def enter(self, connection: Connection, address: str | None) -> Connection | None:
         """A connection came. Returns who is to be given up for it, maybe itself.
 
         Args:
@@ -83,7 +92,7 @@ class ConnectionBook(Generic[C]):
                 return self._choose(of_one, connection)
         return self._choose(self._all, connection) if len(self._all) > self._most else None
 
-    def leave(self, connection: C) -> None:
+    def leave(self, connection: Connection) -> None:
         """It is gone."""
         address = self._all.pop(connection, None)
         if address is not None:
@@ -94,11 +103,11 @@ class ConnectionBook(Generic[C]):
                 self._places_of.pop(address, None)
         self.release(connection)
 
-    def hold(self, connection: C, head_bytes: int) -> list[C]:
+    def hold(self, connection: Connection, head_bytes: int) -> list[Connection]:
         """It has so many bytes of a head, whose end has not come. Returns who is to be given up."""
         self._held_bytes += head_bytes - self._held.get(connection, 0)
         self._held[connection] = head_bytes
-        chosen: list[C] = []
+        chosen: list[Connection] = []
         left = self._held_bytes
         for each, size in self._held.items():
             if left <= HELD_BYTES:
@@ -107,11 +116,11 @@ class ConnectionBook(Generic[C]):
             left -= size
         return chosen
 
-    def release(self, connection: C) -> None:
+    def release(self, connection: Connection) -> None:
         """Its head has ended."""
         self._held_bytes -= self._held.pop(connection, 0)
 
-    def _choose(self, among: "dict[C, str | None] | dict[C, None]", newest: C) -> C:
+    def _choose(self, among: "dict[Connection, str | None] | dict[Connection, None]", newest: Connection) -> Connection:
         """Whoever has waited longest of the first that idle; the newest where all are in use."""
         chosen, since = newest, float("inf")
         for each in list(_first(among)):
@@ -158,24 +167,87 @@ def peer_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
 
 
+@dataclass(frozen=True, slots=True)
+class TlsDoor:
+    """How a server speaks TLS."""
+
+    context: ssl.SSLContext
+    #: Seconds that a handshake may take, and the end of a connection.
+    silence_s: float
+
+
 class Doorstep(asyncio.Protocol):
     """Stands for a connection until it is known whether it is let in: one that is not costs next to nothing."""
 
-    __slots__ = ("_is_full_for", "_make")
+    __slots__ = ("_book", "_make", "_tls")
 
-    def __init__(self, is_full_for: Callable[[str | None, float], bool], make: Callable[[], asyncio.Protocol]) -> None:
-        self._is_full_for, self._make = is_full_for, make
+    def __init__(self, book: ConnectionBook, make: Callable[[], asyncio.Protocol], tls: TlsDoor | None = None) -> None:
+        self._book, self._make, self._tls = book, make, tls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody connected."""
         peer = peer_of(transport)
-        if self._is_full_for(peer[0] if peer else None, asyncio.get_running_loop().time()):
+        address = peer[0] if peer else None
+        if self._book.is_full_for(address, asyncio.get_running_loop().time()):
             transport.abort()
-            return
-        protocol = self._make()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        elif self._tls is None:
+            _let_in(transport, self._make)
+        else:
+            Handshake(self._book, self._make, self._tls).begin(transport, address)
 
 
-def _first(among: "dict[C, str | None] | dict[C, None]") -> Iterator[C]:
+class Handshake(asyncio.Protocol):
+    """Stands for a connection until its TLS handshake has ended: until then it is one that idles."""
+
+    def __init__(self, book: ConnectionBook, make: Callable[[], asyncio.Protocol], tls: TlsDoor) -> None:
+        self._book, self._make, self._tls = book, make, tls
+        self._loop = asyncio.get_running_loop()
+        self.idle_since: float | None = self._loop.time()
+
+    def begin(self, plain: asyncio.Transport, address: str | None) -> None:
+        """Take the socket of a connection over.
+
+        ``loop.start_tls`` would lose what comes before it has begun, and a server with TLS of its own tells nobody of
+        its handshakes.
+        """
+        self._socket = socket.socket(fileno=os.dup(plain.get_extra_info("socket").fileno()))
+        self._socket.setblocking(False)
+        plain.abort()
+        shaking = self._loop.connect_accepted_socket(
+            lambda: self, self._socket, ssl=self._tls.context, ssl_handshake_timeout=self._tls.silence_s,
+            ssl_shutdown_timeout=self._tls.silence_s,
+        )  # fmt: skip
+        self._task = self._loop.create_task(shaking)
+        self._task.add_done_callback(self._end)
+        chosen = self._book.enter(self, address)
+        if chosen is not None:
+            chosen.give_up()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The handshake has ended well."""
+        self._book.leave(self)
+        _let_in(transport, self._make)
+
+    def give_up(self) -> None:
+        """End it, wherever it is: the handshake fails for want of bytes."""
+        self._book.leave(self)
+        with contextlib.suppress(OSError):  # it has ended by itself
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _end(self, task: "asyncio.Task[object]") -> None:
+        self._book.leave(self)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            self._socket.close()
+        if error is not None and not isinstance(error, OSError):  # OSError: no TLS, not in time, or gone
+            logger.error("a TLS handshake broke", exc_info=error)
+
+
+def _let_in(transport: asyncio.Transport, make: Callable[[], asyncio.Protocol]) -> None:
+    protocol = make()
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+
+
+def _first(among: "dict[Connection, str | None] | dict[Connection, None]") -> Iterator[Connection]:
     return islice(among, LOOKED_AT)

@@ -8,13 +8,14 @@ decided in ``rdukit.http_limits`` and ``rdukit.http_connections``.
 import asyncio
 import json
 import resource
+import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
-from rdukit.http_connections import ConnectionBook, Doorstep, peer_of
-from rdukit.http_limits import ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
+from rdukit.http_connections import ConnectionBook, Doorstep, TlsDoor, peer_of
+from rdukit.http_limits import FAREWELL_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,7 +30,12 @@ _REASONS: Final = {
 
 
 def open_door(
-    protocol: "Callable[..., GuardedHttp]", limits: HttpLimits, most: int, most_of_one: int, trusted: Iterable[str] = ()
+    protocol: "Callable[..., GuardedHttp]",
+    limits: HttpLimits,
+    most: int,
+    most_of_one: int,
+    trusted: Iterable[str] = (),
+    tls: ssl.SSLContext | None = None,
 ) -> type[asyncio.Protocol]:
     """What uvicorn makes for each connection of one server.
 
@@ -37,13 +43,15 @@ def open_door(
         protocol: made for a connection that is let in.
         most: connections at once, where this process may have so many files. most_of_one: of one address.
         trusted: proxies, as ``ConnectionBook`` has them.
+        tls: None: it speaks plain HTTP. The server itself is given no certificate.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    book = ConnectionBook[GuardedHttp](choose_connections(most, files), most_of_one, trusted)
+    book = ConnectionBook(choose_connections(most, files), most_of_one, trusted)
     make = partial(protocol, limits=limits, book=book)
+    door = None if tls is None else TlsDoor(tls, limits.silence_s)
 
     def at_the_door(**named: Any) -> asyncio.Protocol:
-        return Doorstep(book.is_full_for, partial(make, **named))
+        return Doorstep(book, partial(make, **named), door)
 
     return cast(type[asyncio.Protocol], at_the_door)
 
@@ -62,7 +70,7 @@ class GuardedHttp(UvicornHttp):
         self,
         *arguments: Any,
         limits: HttpLimits,
-        book: "ConnectionBook[GuardedHttp]",
+        book: ConnectionBook,
         hosts: HostRule | None = None,
         **named: Any,
     ) -> None:
@@ -180,7 +188,7 @@ class GuardedHttp(UvicornHttp):
         if watch.unread_since is not None or watch.is_lingering:
             self.transport.abort()
         elif watch.is_in_head and not watch.head_bytes:
-            self.transport.close()
+            self._close()
         elif not watch.is_in_head and self.cycle.response_started:
             self.transport.abort()
         else:
@@ -207,4 +215,10 @@ class GuardedHttp(UvicornHttp):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
+        self._close()
+
+    def _close(self) -> None:
+        """End a connection that counts no more: TLS waits for the caller's word, but not for long."""
         self.transport.close()
+        if self.scheme == "https":
+            self.loop.call_later(FAREWELL_S, self.transport.abort)

@@ -169,13 +169,12 @@ class _Wires:
         # No page in a browser reaches a socket, and none knows a token.
         is_guarded = options.socket_folder is not None or not access.is_open
         hosts = None if is_guarded else HostRule(options.host, resolve(HOSTS).split(","))
+        context = None if tls is None else make_server_context(tls)
         config = uvicorn.Config(
-            app, loop="uvloop", http=make_protocol(app.lane, hosts=hosts), ws="none", lifespan="off", log_config=None,
-            access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
+            app, loop="uvloop", http=make_protocol(app.lane, hosts=hosts, tls=context), ws="none", lifespan="off",
+            log_config=None, access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
         )  # fmt: skip
-        if tls is not None:
-            config.load()
-            config.ssl = make_server_context(tls)
+        if context is not None:
             rest_url = rest_url.replace("http://", "https://", 1)
         rest = _Server(config)
         serving = asyncio.create_task(rest.serve(sockets=[listener]))

@@ -37,7 +37,8 @@ ADDRESS_CONNECTIONS: Final = Setting(
 )  # fmt: skip
 SILENCE_S: Final = Setting(
     "box.silence_s", 60.0,
-    "Seconds without a byte of a request's body, for all of its headers, or without reading, that end a connection.",
+    "Seconds without a byte of a request's body, without reading, for all of its headers, or for a TLS handshake, that "
+    "end a connection.",
     float,
 )  # fmt: skip
 HOSTS: Final = Setting(

@@ -1,10 +1,12 @@
 """TLS of gateway, box and SNML with an authority made here: trusted callers are served, and nobody else is."""
 
+import contextlib
 import datetime
 import ipaddress
 import json
+import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -17,6 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from rdukit.box_backends import BoxSpec
 from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.testing import wait_until
+from rdukit.testing.raw_http import RawCaller
 from rdukit.tls import client_context, find_server_files, make_server_context
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
@@ -146,6 +150,121 @@ def test_grpc_of_a_box_has_the_same(box: ProcessBox, ours: Authority, foreign: A
         with pytest.raises(grpc.RpcError) as caught:
             check(stranger)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.fixture(scope="module", params=["gateway", "box"])
+def hasty(request: pytest.FixtureRequest, ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a server that waits for nobody."""
+    certificate, key = ours.sign("hasty")
+    part = request.param.upper()
+    settings = {
+        f"RDUKIT_{part}_TLS_CERTIFICATE": certificate, f"RDUKIT_{part}_TLS_KEY": key, "RDUKIT_TLS_CA": ours.file,
+        f"RDUKIT_{part}_SILENCE_S": "2",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        as_caller(patch, ours)
+        if request.param == "gateway":
+            with short_folder() as home, platform_under_test(home, BOX, settings) as running:
+                yield running.running["url"]
+            return
+        box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
+        yield box.rest_url
+        box.stop()
+
+
+@pytest.fixture(scope="module")
+def patient(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessBox]:
+    """A box that waits for long, with room for a few of one address and a few more of all."""
+    certificate, key = ours.sign("patient")
+    settings = {
+        "RDUKIT_BOX_TLS_CERTIFICATE": certificate, "RDUKIT_BOX_TLS_KEY": key, "RDUKIT_TLS_CA": ours.file,
+        "RDUKIT_BOX_SILENCE_S": "3600", "RDUKIT_BOX_ADDRESS_CONNECTIONS": "4", "RDUKIT_BOX_MAX_CONNECTIONS": "8",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        as_caller(patch, ours)
+        box = ProcessBackend().start(BoxSpec("logreg", tmp_path_factory.mktemp("box"), environment=settings))
+        yield box
+        box.stop()
+
+
+def hello() -> bytes:
+    """What a client says first."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
+
+
+def is_served(url: str, ours: Authority, source: str) -> bool:
+    """Whether an honest caller at the address ``source`` is answered."""
+    transport = httpx.HTTPTransport(verify=client_context(ours.file), local_address=source)
+    with httpx.Client(transport=transport, timeout=60) as client:
+        return client.get(f"{url}/health/live").status_code == 200
+
+
+def closed(connections: Sequence[socket.socket]) -> list[int]:
+    """Which of them the server has closed."""
+    found = []
+    for number, connection in enumerate(connections):
+        connection.setblocking(False)
+        try:
+            while connection.recv(65536):
+                pass
+            found.append(number)
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("part", ["nothing", "half a hello", "no answer to the server's", "no TLS"])
+def test_a_handshake_that_does_not_end_is_not_waited_for(hasty: str, ours: Authority, part: str) -> None:
+    sent = {
+        "nothing": b"", "half a hello": hello()[:60], "no answer to the server's": hello(), "no TLS": b"GET / HTTP/1.1",
+    }[part]  # fmt: skip
+    with contextlib.closing(RawCaller(hasty)) as caller:
+        half = [caller.connect(sent) for _ in range(3)]
+        assert is_served(hasty, ours, "127.0.0.1")
+        wait_until(lambda: len(closed(half)) == 3, 30, "they are closed")
+
+
+@pytest.mark.parametrize("part", ["nothing", "half a hello", "no answer to the server's"])
+def test_handshakes_count_among_the_connections_of_an_address_and_of_all(
+    patient: ProcessBox, ours: Authority, part: str
+) -> None:
+    sent = {"nothing": b"", "half a hello": hello()[:60], "no answer to the server's": hello()}[part]
+    with contextlib.closing(RawCaller(patient.rest_url)) as caller:
+        of_one = [caller.connect(sent) for _ in range(7)]
+        wait_until(lambda: closed(of_one) == [0, 1, 2], what="beyond an address's most, the oldest goes")
+        assert is_served(patient.rest_url, ours, "127.0.0.9")
+        assert is_served(patient.rest_url, ours, "127.0.0.1"), "of the attacker's address, too"
+        wait_until(lambda: closed(of_one) == [0, 1, 2, 3], what="that took the place of one of its")
+        others = [caller.connect(sent, f"127.0.1.{number}") for number in range(1, 12)]
+        wait_until(lambda: len(closed(of_one + others)) == 10, what="beyond the most of all, the oldest go")
+        assert is_served(patient.rest_url, ours, "127.0.0.9")
+
+
+def test_a_connection_whose_end_is_not_answered_is_closed_all_the_same(hasty: str, ours: Authority) -> None:
+    host, _, port = hasty.removeprefix("https://").partition(":")
+    with socket.create_connection((host, int(port)), 60) as plain:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        speaking = client_context(ours.file).wrap_bio(incoming, outgoing, server_hostname="localhost")
+        while True:
+            try:
+                speaking.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(65536))
+        plain.sendall(outgoing.read())
+        wait_until(lambda: closed([plain]) == [0], 25, "it idled, and does not say that it ends")
+
+
+def test_half_open_connections_to_grpc_are_closed(patient: ProcessBox) -> None:
+    with contextlib.closing(RawCaller(f"https://{patient.grpc_address}")) as caller:
+        half = [caller.connect(sent) for sent in (b"", hello()[:60], hello())]
+        wait_until(lambda: len(closed(half)) == 3, 60, "they are closed")
 
 
 def test_the_gateway_and_its_callers_speak_tls(

@@ -1,6 +1,7 @@
 """The HTTP side of a box's connections: guarded as the gateway's are, and plain inferences go the short way."""
 
 import asyncio
+import ssl
 from functools import partial
 from typing import Any, cast
 
@@ -15,16 +16,19 @@ from rdukit_modelbox.serving.infer_lane import InferCycle, InferLane
 from rdukit_modelbox.settings import ADDRESS_CONNECTIONS, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S
 
 
-def make_protocol(lane: InferLane, idle_s: float = 5.0, hosts: HostRule | None = None) -> type[asyncio.Protocol]:
+def make_protocol(
+    lane: InferLane, idle_s: float = 5.0, hosts: HostRule | None = None, tls: ssl.SSLContext | None = None
+) -> type[asyncio.Protocol]:
     """What uvicorn makes for each connection of one server, by the settings.
 
     Args:
         idle_s: seconds that a connection may idle between two requests.
         hosts: names that the box answers to; None: all.
+        tls: as ``open_door`` has it.
     """
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, resolve(SILENCE_S), idle_s)
     protocol = partial(BoxHttpProtocol, lane=lane, hosts=hosts)
-    return open_door(protocol, limits, resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS))
+    return open_door(protocol, limits, resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS), tls=tls)
 
 
 class BoxHttpProtocol(GuardedHttp, HttpToolsProtocol):

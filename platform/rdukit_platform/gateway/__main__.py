@@ -40,10 +40,13 @@ def main(fd: int | None) -> None:
         if fd is not None
         else socket.create_server((resolve(GATEWAY_HOST), resolve(GATEWAY_PORT)), backlog=512)
     )
+    tls = find_server_files(
+        resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
+    )
     config = uvicorn.Config(
         create_app(platform),
         loop="uvloop",
-        http=make_protocol(),
+        http=make_protocol(None if tls is None else make_server_context(tls)),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -51,12 +54,6 @@ def main(fd: int | None) -> None:
         timeout_graceful_shutdown=2,
         **forwarding(),
     )
-    tls = find_server_files(
-        resolve(GATEWAY_TLS_CERTIFICATE), resolve(GATEWAY_TLS_KEY), resolve(GATEWAY_TLS_CA), "gateway"
-    )
-    if tls is not None:
-        config.load()
-        config.ssl = make_server_context(tls)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import ssl
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,12 +19,12 @@ from rdukit_platform.settings import (
 )
 
 
-def make_protocol() -> type[asyncio.Protocol]:
-    """What uvicorn makes for each connection of one server, by the settings."""
+def make_protocol(tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
+    """What uvicorn makes for each connection of one server, by the settings; ``tls``: as ``open_door`` has it."""
     silence_s = resolve(SILENCE_S)
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, silence_s, silence_s)
     most, most_of_one = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
-    return open_door(GatewayHttpProtocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","))
+    return open_door(GatewayHttpProtocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
 
 
 class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
