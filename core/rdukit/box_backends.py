@@ -33,6 +33,8 @@ class Limits:
     memory_bytes: int | None = None
     #: Processes and threads together.
     pids: int | None = None
+    #: Of all that it keeps in its folders.
+    disk_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

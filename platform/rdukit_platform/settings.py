@@ -107,7 +107,7 @@ BOX_POD: Final = Setting(
 )  # fmt: skip
 BOX_MEMORY: Final = Setting("worker.box_memory", 0, "Bytes that a job's ModelBox may use; 0: no limit.", int)
 BOX_PIDS: Final = Setting(
-    "worker.box_pids", 0, "Processes and threads of a job's ModelBox that is a container; 0: no limit.", int
+    "worker.box_pids", 0, "Processes and threads of a job's ModelBox in a fence or container; 0: 2048.", int
 )
 BOX_ENVIRONMENT: Final = Setting(
     "worker.box_environment",
@@ -130,7 +130,7 @@ FENCE_UIDS: Final = Setting(
 )  # fmt: skip
 BOX_DISK: Final = Setting(
     "worker.box_disk", 256 << 30,
-    "Bytes that a job's fenced ModelBox, and its output, may have on the disk; 0: no limit.", int,
+    "Bytes that a job's ModelBox in a fence or container, and its output, may have on the disk; 0: no limit.", int,
 )  # fmt: skip
 INSTALL_TENANTS: Final = Setting(
     "catalog.install_tenants",

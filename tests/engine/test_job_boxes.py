@@ -69,7 +69,7 @@ def test_training_in_containers_survives_a_killed_worker_and_leaves_none_behind(
     assert attempt["box"]["backend"] == "podman"
     assert networks_of(podman_environment, attempt["box"]["id"]) == "none", "whoever it is could reach the gateway"
     limits = attempt["box"]["limits"]
-    assert set(limits) == {"memory", "pids"} and all(told.startswith("applied") for told in limits.values())
+    assert set(limits) == {"memory", "pids", "disk"} and all(told.startswith("applied") for told in limits.values())
     platform.kill("worker")
     (left,) = backend.owned()
     assert (left.id, left.owner.id, left.owner.epoch) == (attempt["box"]["id"], jobs["train"], 1)

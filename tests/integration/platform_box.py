@@ -8,7 +8,7 @@ follows must attach again. It ends with the process that started it, unless ``CO
 In a folder of its own it is another box: ``modelbox.yaml`` (JSON here) has what its description has otherwise, and
 ``says``, which the result of ``preprocess`` repeats. While there is a file at its ``waits``, reading it takes. What its
 ``runs`` say is run by ``preprocess``, with the folder of its output as ``output``; the result has what that calls
-``said``.
+``said``. In an image it is the program ``rdukit``, whose ``rdukit box run`` an engine starts.
 """
 
 import argparse
@@ -219,6 +219,7 @@ class SocketServer(ThreadingHTTPServer):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    words = sys.argv[2:] if sys.argv[1:2] == ["box"] else sys.argv[1:]
     parser.add_argument("command", choices=["list", "validate", "describe", "run"])
     for name in (
         "--box",
@@ -233,7 +234,7 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--mount", action="append")
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.command == "list":
         print(json.dumps([DESCRIPTION]))
         return
@@ -255,11 +256,12 @@ def main() -> None:
     os.chdir(options.socket_folder)
     Path("rest.sock").unlink(missing_ok=True)
     server = SocketServer("rest.sock", Handler)
-    announce = Path(options.announce)
-    part = announce.with_suffix(".part")
-    address = f"http+unix://{quote(f'{options.socket_folder}/rest.sock', safe='')}"
-    part.write_text(json.dumps({"rest": address, "grpc": "", "pid": os.getpid()}))
-    part.replace(announce)
+    if options.announce is not None:
+        announce = Path(options.announce)
+        part = announce.with_suffix(".part")
+        address = f"http+unix://{quote(f'{options.socket_folder}/rest.sock', safe='')}"
+        part.write_text(json.dumps({"rest": address, "grpc": "", "pid": os.getpid()}))
+        part.replace(announce)
     server.serve_forever()
 
 

@@ -1,12 +1,13 @@
 """From the rules of ``system_calls.py`` to the program that the kernel runs before each system call. Pure.
 
-The program is one of the classic packet filter's: it sees the processor, the call's number and its arguments, and
-answers. What is refused whatever its arguments comes first, as comparisons with constants; the kernel remembers calls
-that no argument can change the answer to, so that these cost nothing.
+And to the profile by which a container engine makes such a program. The program is one of the classic packet filter's:
+it sees the processor, the call's number and its arguments, and answers. What is refused whatever its arguments
+comes first, as comparisons with constants; the kernel remembers calls that no argument can change the answer to, so
+that these cost nothing.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ _NUMBER_AT, _PROCESSOR_AT, _ARGUMENTS_AT = 0, 4, 16
 _PROCESSORS: Final = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 #: Calls of a 64-bit program that say they are of the 32-bit kind (x32): other numbers for the same calls.
 _X32: Final = 0x4000_0000
+_WORD: Final = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,43 @@ def _refuse(number: int, rule: Rule) -> list[Instruction]:
     # Other rules may be of the same call: they begin with its number.
     again = Instruction(_LOAD_WORD, 0, 0, _NUMBER_AT)
     return [Instruction(_JUMP_IF_EQUAL, 0, len(tests) + 1, number), *tests, again]
+
+
+def engine_profile(rules: Sequence[Rule] = RULES) -> dict[str, object]:
+    """The same rules as container engines take them: a profile of seccomp, in the terms of the OCI's runtime.
+
+    Conditions there are of 64 bits where the kernel reads 32. Whatever has more is refused, or looked at without it.
+    """
+    calls = [
+        {"names": [rule.call], "action": "SCMP_ACT_ERRNO", "errnoRet": rule.error, "args": conditions}
+        for rule in rules
+        for conditions in _conditions(rule)
+    ]
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": calls}
+
+
+def _conditions(rule: Rule) -> Iterator[list[dict[str, object]]]:
+    """Of a refusal, the conditions that each are enough; all of one hold together, of different arguments."""
+    if rule.argument is None:
+        yield []
+        return
+    tests: list[tuple[str, int, int]]
+    if rule.test is Test.IN:
+        tests = [("SCMP_CMP_MASKED_EQ", _WORD, value) for value in rule.values]
+    elif rule.test is Test.HAS_BITS:
+        bits = [1 << place for value in rule.values for place in range(32) if value & 1 << place]
+        tests = [("SCMP_CMP_MASKED_EQ", bit, bit) for bit in bits]
+    elif rule.values == (0, _WORD):
+        # All bits are the same if none differs from its neighbour.
+        pairs = [(1 << place, 2 << place) for place in range(31)]
+        tests = [("SCMP_CMP_MASKED_EQ", low | high, one) for low, high in pairs for one in (low, high)]
+    else:
+        others = sorted(set(range(max(rule.values))) - set(rule.values))
+        tests = [("SCMP_CMP_EQ", value, 0) for value in others] + [("SCMP_CMP_GT", max(rule.values), 0)]
+    where = [] if rule.where is None else [_condition(rule.where[0], "SCMP_CMP_EQ", rule.where[1])]
+    for test in tests:
+        yield [*where, _condition(rule.argument, *test)]
+
+
+def _condition(argument: int, test: str, value: int, second: int = 0) -> dict[str, object]:
+    return {"index": argument, "op": test, "value": value, "valueTwo": second}

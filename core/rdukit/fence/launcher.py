@@ -35,11 +35,7 @@ _BASE = "/tmp"
 _MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 #: From -1000, never, to 1000, always first.
 _OUT_OF_MEMORY_FIRST = 500
-_WATCH_S = 1.0
 _NOTHING = ("", "")
-#: Of the time, at most this part goes into looking at the disk, but it is looked at as often as that.
-_WATCH_SHARE = 0.05
-_WATCH_AT_LEAST_S = 30.0
 
 
 class NotFenced(Exception):
@@ -157,9 +153,9 @@ def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> t
     poll.register(told, select.POLLIN)
     if parent is not None:
         poll.register(parent, select.POLLIN)
-    limits, words, next_disk_s = spec["limits"], b"", time.monotonic() + _WATCH_S
+    limits, words, next_disk_s = spec["limits"], b"", time.monotonic() + watch.WATCH_S
     while True:
-        ready = [number for number, _ in poll.poll(_WATCH_S * 1000)]
+        ready = [number for number, _ in poll.poll(watch.WATCH_S * 1000)]
         if parent in ready:
             os.kill(first, signal.SIGKILL)
             return "", _NOTHING
@@ -172,9 +168,10 @@ def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> t
             continue
         kind, excess = "memory", watch.over_memory(limits["memory_bytes"])
         if not excess and (began := time.monotonic()) >= next_disk_s:
-            kind, excess = "disk", watch.over_disk(limits["disk_bytes"], limits["disk_files"], spec["writable"])
-            took = time.monotonic() - began
-            next_disk_s = began + min(took / _WATCH_SHARE, _WATCH_AT_LEAST_S)
+            said = os.fstat(1).st_blocks * 512  # what it says is kept, too
+            most = limits["disk_bytes"], limits["disk_files"]
+            kind, excess = "disk", watch.over_disk(*most, spec["writable"], watch.processes(), said)
+            next_disk_s = began + watch.pause_after(time.monotonic() - began)
         if excess:
             os.kill(first, signal.SIGKILL)
             return "", (kind, excess)

@@ -1,7 +1,8 @@
 """Watch what a fenced program uses: its folders on the disk, and the memory of all its processes together.
 
 Part of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
-root folder of the fence, not its process table: ``/proc`` has the program's processes and nobody else's.
+root folder of the fence, not its process table: ``/proc`` has the program's processes and nobody else's. Whoever has
+containers watches their folders by the same means, from outside.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+WATCH_S = 1.0
+#: Of the time, at most this part goes into looking at the disk, but it is looked at as often as that.
+_WATCH_SHARE = 0.05
+_WATCH_AT_LEAST_S = 30.0
 _TEMPORARY = ("/tmp", "/dev/shm")
 _OWN = re.compile(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
 _ANONYMOUS = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
 _SHARED = re.compile(r"^Pss_Shmem:\s+(\d+) kB$", re.MULTILINE)
+
+
+def processes() -> Iterator[str]:
+    """The folder in ``/proc`` of each of its processes; none as long as the fence is being put up."""
+    if not os.path.exists("/proc/self"):
+        yield from (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit())
 
 
 def over_memory(most: int | None) -> str:
@@ -27,14 +38,26 @@ def over_memory(most: int | None) -> str:
     return f"more than {most} bytes of all its processes" if most is not None and _memory(most) > most else ""
 
 
-def over_disk(most_bytes: int | None, most_files: int | None, writable: Sequence[str]) -> str:
-    """Which limit of the disk it is over; empty if none. Counts what is deleted but still open, too."""
+def pause_after(took_s: float) -> float:
+    """Seconds until the disk is looked at again, after a look that took so long (pure)."""
+    return min(max(WATCH_S, took_s / _WATCH_SHARE), _WATCH_AT_LEAST_S)
+
+
+def over_disk(
+    most_bytes: int | None, most_files: int | None, writable: Sequence[str], running: Iterable[str], used: int = 0
+) -> str:
+    """Which limit of the disk it is over; empty if none. Counts what is deleted but still open, too.
+
+    Args:
+        running: the folder in ``/proc`` of each of its processes.
+        used: bytes that count beside.
+    """
     if most_bytes is None and most_files is None:
         return ""
-    used, files = os.fstat(1).st_blocks * 512, 0  # what it says is kept, too
+    files = 0
     seen: set[tuple[int, int]] = set()
     try:
-        for found in itertools.chain(_kept(writable), _deleted()):
+        for found in itertools.chain(_kept(writable), _deleted(running)):
             if found.st_nlink != 1 and (found.st_dev, found.st_ino) in seen:
                 continue
             seen.add((found.st_dev, found.st_ino))
@@ -56,15 +79,15 @@ def _memory(enough: int) -> int:
     The quick sum counts it for each; only where that is more than ``enough`` is the exact one worth its time. What is
     in files and what is mapped overlap by an unknown part, so the larger of the two counts.
     """
-    processes = list(_processes())
-    if not processes:
+    running = list(processes())
+    if not running:
         return 0
     files = sum(_filled(place) for place in _TEMPORARY)
-    files += sum({found.st_ino: found.st_blocks * 512 for found in _deleted("/memfd:")}.values())
-    if files + sum(sum(_kilobytes(_OWN, f"{process}/status")) << 10 for process in processes) <= enough:
+    files += sum({found.st_ino: found.st_blocks * 512 for found in _deleted(running, "/memfd:")}.values())
+    if files + sum(sum(_kilobytes(_OWN, f"{process}/status")) << 10 for process in running) <= enough:
         return 0
     anonymous = shared = 0
-    for process in processes:
+    for process in running:
         anonymous += sum(_kilobytes(_ANONYMOUS, f"{process}/smaps_rollup")) << 10
         shared += sum(_kilobytes(_SHARED, f"{process}/smaps_rollup")) << 10
     return anonymous + max(shared, files)
@@ -86,12 +109,6 @@ def _filled(place: str) -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-def _processes() -> Iterator[str]:
-    """The folder in ``/proc`` of each of its processes; none as long as the fence is being put up."""
-    if not os.path.exists("/proc/self"):
-        yield from (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit())
-
-
 def _kept(folders: Sequence[str]) -> Iterator[os.stat_result]:
     waiting = list(folders)
     while waiting:
@@ -106,9 +123,9 @@ def _kept(folders: Sequence[str]) -> Iterator[os.stat_result]:
             continue  # it changes while it is read
 
 
-def _deleted(name: str = "") -> Iterator[os.stat_result]:
+def _deleted(running: Iterable[str], name: str = "") -> Iterator[os.stat_result]:
     """Files without a place that its processes have open, of a ``name`` that begins so."""
-    for process in _processes():
+    for process in running:
         try:
             descriptors = os.listdir(f"{process}/fd")
         except OSError:

@@ -1,9 +1,12 @@
 """Run boxes as Docker containers."""
 
+import json
 import os
 from typing import Final
 
+from rdukit.box_backends import BoxSpec
 from rdukit.clock import Clock
+from rdukit.fence.filter import engine_profile
 from rdukit_modelbox.backends.engine import EngineBackend
 from rdukit_modelbox.image.engines import DEFAULT_BASE
 
@@ -17,3 +20,7 @@ class DockerBackend(EngineBackend):
 
     def __init__(self, image: str = DEFAULT_BASE, url: str | None = None, clock: Clock | None = None) -> None:
         super().__init__(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, image, clock)
+
+    def _security(self, spec: BoxSpec) -> list[str]:
+        """The filter of system calls, in the option itself."""
+        return [f"seccomp={json.dumps(engine_profile())}"]

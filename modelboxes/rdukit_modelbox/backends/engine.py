@@ -3,9 +3,8 @@
 import contextlib
 import importlib
 import os
-import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -25,7 +24,18 @@ from rdukit.box_backends import (
 )
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
+from rdukit.fence.watch import over_disk, pause_after
 from rdukit.unix_sockets import REST_SOCKET
+from rdukit_modelbox.backends.container_options import (
+    BOX_LABEL,
+    EPOCH_LABEL,
+    LIMITS,
+    OWNER_LABEL,
+    ULIMITS,
+    asked_limits,
+    container_options,
+    uid_of_box,
+)
 from rdukit_modelbox.backends.fenced import FencedWires
 from rdukit_modelbox.backends.process import answers_ready
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT, unpack_box
@@ -33,14 +43,6 @@ from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
 
 POLL_S: Final = 0.05
 REAP_GRACE_S: Final = 10
-OWNER_LABEL: Final = "dev.rdukit.owner"
-EPOCH_LABEL: Final = "dev.rdukit.epoch"
-BOX_LABEL: Final = "dev.rdukit.box.name"
-PORTS: Final[Mapping[str, object]] = {
-    "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)}
-}
-#: But its own loopback. Its wires are sockets in its folder.
-NO_NETWORK: Final[Mapping[str, object]] = {"network_mode": "none"}
 _NO_CLIENT: Final = "containers need the docker package: pip install 'rdukit[docker]'"
 
 
@@ -51,6 +53,9 @@ class ContainerBox:
         self, container: Any, limits: Mapping[str, str], clock: Clock, started: float, sockets: Path | None = None
     ) -> None:
         """``sockets``: the folder that its wires are in, if they are no ports."""
+        #: Which limit of the disk it was over, once it was.
+        self._excess = ""
+        self._has_stopped = threading.Event()
         self._container = container
         self._sockets = sockets
         self._wires: FencedWires | None = None
@@ -150,7 +155,10 @@ class ContainerBox:
                 self._events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
             status = state.get("ExitCode")
             end = end_of_container(status, bool(state.get("OOMKilled")))
-            self._events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {status}", end))
+            detail = f"ended with status {status}"
+            if self._excess:
+                end, detail = BoxEnd.DISK_FULL, f"was ended, it has {self._excess}"
+            self._events.append(BoxEvent(EventKind.ENDED, time, detail, end))
         return tuple(self._events)
 
     def terminate(self) -> None:
@@ -161,6 +169,7 @@ class ContainerBox:
 
     def stop(self, grace_s: float = 10.0) -> None:
         """SIGTERM, then SIGKILL; the container is removed, its log kept here."""
+        self._has_stopped.set()
         if self._last_words is not None:
             return
         if self.is_alive():
@@ -173,6 +182,29 @@ class ContainerBox:
         self._last_words = words
         if self._wires is not None:
             self._wires.close()
+
+    def watch_disk(self, folders: Sequence[Path], most_bytes: int) -> None:
+        """From now on look how much it has in ``folders``, in a thread, and end it where that is too much."""
+        words = [str(folder) for folder in folders]
+
+        def watch() -> None:
+            pause_s = pause_after(0.0)
+            while not self._has_stopped.wait(pause_s) and not self._excess:
+                began = self._clock.monotonic()
+                excess = over_disk(most_bytes, LIMITS.disk_files, words, processes_of(self._first_process()))
+                if excess:
+                    self._excess = excess
+                    with contextlib.suppress(Unavailable), _answering():
+                        self._container.kill()
+                pause_s = pause_after(self._clock.monotonic() - began)
+
+        threading.Thread(target=watch, name="disk-watch", daemon=True).start()
+
+    def _first_process(self) -> int:
+        """Its number on the engine's machine; 0: it has ended, or the engine does not answer."""
+        with contextlib.suppress(Unavailable):
+            return int(self._state().get("Pid") or 0)
+        return 0
 
     def wait_ready(self, timeout_s: float, stop: threading.Event | None = None) -> None:
         """Wait until it answers.
@@ -230,6 +262,8 @@ class EngineBackend:
     """Starts boxes as containers: user 10001 or this process's, a read-only system, no capabilities."""
 
     name = "engine"
+    #: Limits of each process of a box.
+    ulimits: Mapping[str, int | None] = ULIMITS
 
     def __init__(self, url: str, image: str, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -260,7 +294,9 @@ class EngineBackend:
         prepare_folders(spec)
         started = self._clock.now()
         with _answering(f"{self.name} does not start box {spec.box}"):
-            container = self._client.containers.create(**container_options(spec, self._image))
+            volumes = self._volumes_of(spec)
+            options = container_options(spec, self._image, self._security(spec), volumes, self.ulimits)
+            container = self._client.containers.create(**options)
             try:
                 container.start()
             except BaseException:
@@ -269,6 +305,8 @@ class EngineBackend:
         limits = dict.fromkeys(asked_limits(spec), f"applied by {self.name}")
         sockets = spec.state if spec.has_sockets else None
         box = ContainerBox(container, limits, self._clock, started, sockets)
+        if spec.limits.disk_bytes is not None:
+            box.watch_disk([spec.state, *spec.outputs], spec.limits.disk_bytes)
         try:
             box.wait_ready(timeout_s, stop)
         except BackendUnavailable:
@@ -315,6 +353,14 @@ class EngineBackend:
                 remove(container)
         return str(found.id)
 
+    def _security(self, spec: BoxSpec) -> list[str]:
+        """Options of security, in words of this engine: what filters its system calls."""
+        return []
+
+    def _volumes_of(self, spec: BoxSpec) -> Iterable[str]:
+        """What the image of the box declares as volumes."""
+        return (self._client.images.get(spec.image or self._image).attrs["Config"].get("Volumes") or {}).keys()
+
     def _labelled(self, label: str) -> Sequence[OwnedBox]:
         with _answering():
             containers = self._client.api.containers(all=True, filters={"label": label})
@@ -323,6 +369,20 @@ class EngineBackend:
             OwnedBox(id, labels.get(BOX_LABEL, ""), Owner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0"))))
             for id, labels in sorted(found)
         )
+
+
+def processes_of(first: int) -> list[str]:
+    """The folder in ``/proc`` of each process of a container, from its first one; none where they are not seen."""
+    try:
+        own = os.readlink(f"/proc/{first}/ns/pid")
+    except OSError:
+        return []
+    found = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.readlink(f"/proc/{name}/ns/pid") == own:
+                found.append(f"/proc/{name}")
+    return found
 
 
 def remove(container: Any) -> None:
@@ -351,67 +411,6 @@ def _answering(what: str = "nothing is known of the box") -> Iterator[None]:
         raise Unavailable(f"{what}: {cause.explanation or cause}") from cause
     except (_errors().DockerException, requests.RequestException) as cause:
         raise BackendUnavailable(f"{what}, the engine does not answer: {cause}") from cause
-
-
-def container_options(spec: BoxSpec, image: str) -> dict[str, Any]:
-    """What the engine is asked for, as docker-py's ``create`` takes it. Pure but for this process's user id."""
-    labels = {BOX_LABEL: spec.box}
-    if spec.owner is not None:
-        labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
-    sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
-    read = {str(path): {"bind": str(path), "mode": "ro"} for path in (*spec.mounts, *sockets)}
-    written = {str(path): {"bind": str(path), "mode": "rw"} for path in (spec.state, *spec.outputs)}
-    options: dict[str, Any] = {
-        "image": spec.image or image,
-        "command": box_command(spec),
-        "name": f"rdukit-{secrets.token_hex(6)}",
-        "labels": labels,
-        "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
-        "volumes": {**read, **written},
-        **(NO_NETWORK if spec.has_sockets else PORTS),
-        "user": user_of_box(),
-        "read_only": True,
-        "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"},
-        "cap_drop": ["ALL"],
-        "security_opt": ["no-new-privileges"],
-    }
-    limits = spec.limits
-    if limits.cores is not None:
-        options["cpuset_cpus"] = ",".join(map(str, limits.cores))
-        # torch asks the machine, not the container, how many threads to use.
-        options["environment"].setdefault("OMP_NUM_THREADS", str(max(len(limits.cores), 1)))
-    if limits.memory_bytes is not None:
-        options["mem_limit"] = limits.memory_bytes
-    if limits.pids is not None:
-        options["pids_limit"] = limits.pids
-    return options
-
-
-def box_command(spec: BoxSpec) -> list[str]:
-    """What runs in the container; the image's tini stays its first process."""
-    box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
-    ports = ["--host", "0.0.0.0", "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT)]
-    wires = ["--socket-folder", str(spec.state)] if spec.has_sockets else ports
-    command = ["rdukit", "box", "run", "--box", box, *wires, "--parent", "0", "--state", str(spec.state)]
-    for mount in (*spec.mounts, *spec.outputs):
-        command += ["--mount", str(mount)]
-    return command
-
-
-def asked_limits(spec: BoxSpec) -> list[str]:
-    """Names of the limits that ``spec`` sets."""
-    limits = {"cores": spec.limits.cores, "memory": spec.limits.memory_bytes, "pids": spec.limits.pids}
-    return [name for name, value in limits.items() if value is not None]
-
-
-def user_of_box() -> str:
-    """Who a container runs as: this process's user, whose files it works on; for root the image's user."""
-    return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else f"{USER_ID}:{USER_ID}"
-
-
-def uid_of_box() -> int:
-    """The number of that user."""
-    return os.getuid() or USER_ID
 
 
 def prepare_folders(spec: BoxSpec) -> None:

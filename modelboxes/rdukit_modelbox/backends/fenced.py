@@ -176,4 +176,6 @@ def _limits_of(spec: BoxSpec, fence: BoxFence) -> FenceLimits:
         limits = replace(limits, memory_bytes=spec.limits.memory_bytes)
     if spec.limits.pids is not None:
         limits = replace(limits, processes=spec.limits.pids)
+    if spec.limits.disk_bytes is not None:
+        limits = replace(limits, disk_bytes=spec.limits.disk_bytes)
     return limits

@@ -34,7 +34,8 @@ from rdukit.box_backends import (
 from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, PermissionDenied, Unavailable
 from rdukit.unix_sockets import REST_SOCKET
-from rdukit_modelbox.backends.engine import BOX_LABEL, OWNER_LABEL, prepare_folders, uid_of_box
+from rdukit_modelbox.backends.container_options import BOX_LABEL, OWNER_LABEL, uid_of_box
+from rdukit_modelbox.backends.engine import prepare_folders
 from rdukit_modelbox.backends.fenced import FencedWires
 from rdukit_modelbox.backends.in_cluster import in_cluster_client, own_namespace
 from rdukit_modelbox.backends.in_pod import OPEN

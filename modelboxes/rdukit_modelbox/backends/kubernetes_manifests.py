@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rdukit.box_backends import BoxSpec, ClaimedFolder, Owner
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.engine import BOX_LABEL, EPOCH_LABEL, OWNER_LABEL, box_command
+from rdukit_modelbox.backends.container_options import BOX_LABEL, EPOCH_LABEL, OWNER_LABEL, box_command
 from rdukit_modelbox.backends.in_pod import in_pod_command
 from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
@@ -187,6 +187,8 @@ def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
         told["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
     elif spec.limits.pids is not None:
         told["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
+    if spec.limits.disk_bytes is not None:
+        told["disk"] = "not applied: a box's folders are in claims, whose sizes hold"
     return told
 
 

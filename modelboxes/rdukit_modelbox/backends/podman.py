@@ -1,22 +1,40 @@
 """Run boxes as podman containers, through ``podman system service``."""
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
+from rdukit.box_backends import BoxSpec
 from rdukit.clock import Clock
+from rdukit.fence.filter import engine_profile
+from rdukit.files import write_json_atomic
+from rdukit_modelbox.backends.container_options import ULIMITS
 from rdukit_modelbox.backends.engine import EngineBackend
 from rdukit_modelbox.image.engines import DEFAULT_BASE
 
 ROOT_SOCKET: Final = "unix:///run/podman/podman.sock"
+#: In a box's folder.
+PROFILE: Final = "system-calls.json"
 
 
 class PodmanBackend(EngineBackend):
     """Starts boxes by the podman service at ``url`` (``CONTAINER_HOST``, or the socket of this user's service)."""
 
     name = "podman"
+    # Podman adds this one by itself, and asks for more than it may have where it may not have all.
+    ulimits: Mapping[str, int | None] = {**ULIMITS, "nproc": 16384}
 
     def __init__(self, image: str = DEFAULT_BASE, url: str | None = None, clock: Clock | None = None) -> None:
-        super().__init__(url or os.environ.get("CONTAINER_HOST") or default_socket(), image, clock)
+        where = url or os.environ.get("CONTAINER_HOST") or default_socket()
+        self._is_here = where.startswith("unix://")
+        super().__init__(where, image, clock)
+
+    def _security(self, spec: BoxSpec) -> list[str]:
+        """The filter of system calls, in a file that podman reads before the box can write there."""
+        if not self._is_here:
+            return []
+        write_json_atomic(spec.state / PROFILE, engine_profile())
+        return [f"seccomp={spec.state / PROFILE}"]
 
 
 def default_socket() -> str:

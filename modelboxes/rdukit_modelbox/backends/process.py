@@ -362,6 +362,8 @@ def apply_limits(pid: int, limits: Limits) -> dict[str, str]:
             told["memory"] = f"not applied: {error}"
     if limits.pids is not None:
         told["pids"] = "not applied: the kernel counts processes by user, not by box; containers have this limit"
+    if limits.disk_bytes is not None:
+        told["disk"] = "not applied: fenced boxes and containers have this limit"
     return told
 
 

@@ -113,6 +113,8 @@ class Attempt:
         #: The attempt is to end: lost, cancelled or interrupted.
         self._stop = threading.Event()
         self._box: RunningBox | None = None
+        #: It was ended for filling more of the disk than it may.
+        self._has_hit_wall = False
         self._owner = Owner(ticket.job_id, 0)
         self._folder = around.home.work / ticket.job_id
 
@@ -171,7 +173,7 @@ class Attempt:
 
     def _record_refusal(self, session: Session, error: Mapping[str, object]) -> None:
         job = session.get(JobRow, self._ticket.job_id)
-        if job is not None and is_security_code(error.get("code")):
+        if job is not None and (self._has_hit_wall or is_security_code(error.get("code"))):
             code, message = str(error["code"]), str(error.get("message"))
             record(
                 session,
@@ -408,6 +410,7 @@ class Attempt:
         ends = [error.detail.get("end")] if self._box is None else [event.end for event in self._box.events()]
         if BoxEnd.DISK_FULL not in ends:
             return None
+        self._has_hit_wall = True
         limit = self._around.fences.limits.disk_bytes
         return DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
 

@@ -13,6 +13,7 @@ from rdukit.settings import resolve, variables_of
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BOX_CLAIM,
+    BOX_DISK,
     BOX_ENVIRONMENT,
     BOX_IMAGE,
     BOX_MEMORY,
@@ -106,7 +107,10 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
     """
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
     environment = variables_of(word.strip() for word in resolve(BOX_ENVIRONMENT).split(","))
-    rules = BoxRules(Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None), environment)
+    limits = Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None)
+    if name in ENGINES:  # of a process it is its fence's, of a Pod its claim's
+        limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)
+    rules = BoxRules(limits, environment)
     make = find_backend(name)
     if name == PROCESS:
         if image:

@@ -3,15 +3,16 @@
 import errno
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit.fence.filter import Instruction, make_filter, pack_filter
+from rdukit.fence.filter import Instruction, engine_profile, make_filter, pack_filter
 from rdukit.fence.system_calls import NUMBERS, REFUSED, RULES
 
 ALLOW, KILL, ERROR = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
@@ -125,3 +126,42 @@ def test_an_instruction_is_eight_bytes() -> None:
     program = make_filter("x86_64")
     assert len(pack_filter(program)) == 8 * len(program)
     assert all(0 <= step.if_true < 256 and 0 <= step.if_false < 256 for step in program)
+
+
+def told(call: str, *arguments: int) -> int:
+    """What an engine's filter answers by the profile. Source: libseccomp, ``seccomp_rule_add``."""
+    padded = [*arguments, *[0] * 6][:6]
+    compared: dict[str, Callable[[int, int, int], bool]] = {
+        "SCMP_CMP_EQ": lambda found, value, _: found == value,
+        "SCMP_CMP_GT": lambda found, value, _: found > value,
+        "SCMP_CMP_MASKED_EQ": lambda found, mask, value: found & mask == value,
+    }
+    profile: Any = engine_profile()
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    answers = set()
+    for rule in profile["syscalls"]:
+        # More than one condition on an argument would mean either, not both.
+        assert len({part["index"] for part in rule["args"]}) == len(rule["args"])
+        holds = (compared[a["op"]](padded[a["index"]], a["value"], a["valueTwo"]) for a in rule["args"])
+        if call in rule["names"] and all(holds):
+            answers.add(ERROR | rule["errnoRet"])
+    assert len(answers) <= 1
+    return answers.pop() if answers else ALLOW
+
+
+WORDS = st.one_of(st.integers(0, 50), st.sampled_from([0x5412, 0x541C, 0xFFFF_FFFF]), st.integers(0, (1 << 32) - 1))
+
+
+@given(st.sampled_from(sorted({rule.call for rule in RULES})), st.lists(WORDS, min_size=3, max_size=3))
+def test_engines_are_told_the_same(call: str, arguments: list[int]) -> None:
+    assume(call in NUMBERS["x86_64"])
+    assert told(call, *arguments) == answer("x86_64", call, *arguments)
+
+
+@given(
+    st.sampled_from(["clone", "socket", "socketpair", "ioctl", "personality"]),
+    st.lists(st.integers(0, (1 << 64) - 1) | WORDS.map(lambda word: word | 1 << 40), min_size=3, max_size=3),
+)
+def test_what_the_kernel_does_not_read_of_an_argument_opens_no_door(call: str, arguments: list[int]) -> None:
+    refused = answer("x86_64", call, *arguments) != ALLOW
+    assert not refused or told(call, *arguments) != ALLOW

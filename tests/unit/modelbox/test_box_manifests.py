@@ -11,7 +11,8 @@ import yaml
 
 from rdukit.box_backends import BoxSpec, ClaimedFolder, EventKind, Limits, Owner, is_orphan
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.engine import _seconds, container_options
+from rdukit_modelbox.backends.container_options import container_options
+from rdukit_modelbox.backends.engine import _seconds
 from rdukit_modelbox.backends.kubernetes import end_events, pending_reasons
 from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, owner_of, told_limits
 from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
@@ -84,10 +85,20 @@ def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
     assert options["cpuset_cpus"] == "4,5" and options["environment"]["OMP_NUM_THREADS"] == "2"
     assert (options["mem_limit"], options["pids_limit"]) == (1 << 30, 100)
     assert options["read_only"] and options["cap_drop"] == ["ALL"] and options["security_opt"] == ["no-new-privileges"]
+    limits = {limit["name"]: limit["hard"] for limit in options["ulimits"]}
+    assert limits == {"nofile": 4096, "fsize": 64 << 30, "core": 0}
+    assert container_options(BoxSpec("logreg", Path("/data/jobs/7")), "i")["pids_limit"] == 2048
     modes = {path: bound["mode"] for path, bound in options["volumes"].items() if bound["bind"] == path}
     assert modes == {"/data/jobs/7": "rw", "/data/jobs/out": "rw", "/data/cold/mnist": "ro", "/run/leases/7": "ro"}
     assert {bound[0] for bound in options["ports"].values()} == {"127.0.0.1"}
     assert options["labels"]["dev.rdukit.epoch"] == "3"
+
+
+def test_volumes_of_an_image_are_memory_unless_a_folder_is_there() -> None:
+    options = container_options(SPEC, "i", ["seccomp={}"], ["/var/lib/rdukit", "/data/jobs/out"])
+    assert set(options["tmpfs"]) == {"/tmp", "/var/tmp", "/var/lib/rdukit"}
+    assert all(f"size={2 << 30}" in told for told in options["tmpfs"].values())
+    assert options["security_opt"] == ["no-new-privileges", "seccomp={}"]
 
 
 def test_a_container_with_sockets_has_no_network_and_no_ports() -> None:

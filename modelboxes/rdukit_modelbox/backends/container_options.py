@@ -1,0 +1,110 @@
+"""What an engine is asked for: the options of a box's container. Pure but for this process's user id."""
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rdukit.box_backends import BoxSpec
+from rdukit.fence.spec import FenceLimits
+from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
+from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
+
+OWNER_LABEL: Final = "dev.rdukit.owner"
+EPOCH_LABEL: Final = "dev.rdukit.epoch"
+BOX_LABEL: Final = "dev.rdukit.box.name"
+PORTS: Final[Mapping[str, object]] = {
+    "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)}
+}
+#: But its own loopback. Its wires are sockets in its folder.
+NO_NETWORK: Final[Mapping[str, object]] = {"network_mode": "none"}
+#: What a container may use unless its spec says otherwise: as much as a process in a fence.
+LIMITS: Final = FenceLimits()
+ULIMITS: Final[Mapping[str, int | None]] = {"nofile": LIMITS.open_files, "fsize": LIMITS.file_bytes, "core": 0}
+#: Of its log the engine keeps the last so many bytes: a box may say the same for ever.
+LOG_BYTES: Final = 16 << 20
+#: From -1000, never, to 1000, always: where the machine's memory runs out, boxes end before who runs them.
+OUT_OF_MEMORY_FIRST: Final = 500
+#: Where podman would put memory without a limit.
+_TEMPORARY: Final = ("/tmp", "/var/tmp")
+
+
+def container_options(
+    spec: BoxSpec,
+    image: str,
+    security: Iterable[str] = (),
+    volumes: Iterable[str] = (),
+    ulimits: Mapping[str, int | None] = ULIMITS,
+) -> dict[str, Any]:
+    """What the engine is asked for, as docker-py's ``create`` takes it.
+
+    Args:
+        security: options of security beside those of every box.
+        volumes: what the image declares as volumes. They would be on the engine's disk, where nobody counts them.
+    """
+    labels = {BOX_LABEL: spec.box}
+    if spec.owner is not None:
+        labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
+    sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
+    read = {str(path): {"bind": str(path), "mode": "ro"} for path in (*spec.mounts, *sockets)}
+    written = {str(path): {"bind": str(path), "mode": "rw"} for path in (spec.state, *spec.outputs)}
+    options: dict[str, Any] = {
+        "image": spec.image or image,
+        "command": box_command(spec),
+        "name": f"rdukit-{secrets.token_hex(6)}",
+        "labels": labels,
+        "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
+        "volumes": {**read, **written},
+        **(NO_NETWORK if spec.has_sockets else PORTS),
+        "user": user_of_box(),
+        "read_only": True,
+        "tmpfs": dict.fromkeys(
+            [path for path in (*_TEMPORARY, *volumes) if path not in read and path not in written],
+            f"rw,nosuid,nodev,mode=1777,size={LIMITS.temporary_bytes}",
+        ),
+        "shm_size": LIMITS.temporary_bytes,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges", *security],
+        "pids_limit": LIMITS.processes,
+        "ulimits": [{"name": name, "soft": value, "hard": value} for name, value in ulimits.items()],
+        "oom_score_adj": OUT_OF_MEMORY_FIRST,
+        "log_config": {"type": "json-file", "config": {"max-size": str(LOG_BYTES)}},
+    }
+    limits = spec.limits
+    if limits.cores is not None:
+        options["cpuset_cpus"] = ",".join(map(str, limits.cores))
+        # torch asks the machine, not the container, how many threads to use.
+        options["environment"].setdefault("OMP_NUM_THREADS", str(max(len(limits.cores), 1)))
+    if limits.memory_bytes is not None:
+        options["mem_limit"] = limits.memory_bytes
+    if limits.pids is not None:
+        options["pids_limit"] = limits.pids
+    return options
+
+
+def box_command(spec: BoxSpec) -> list[str]:
+    """What runs in the container; the image's tini stays its first process."""
+    box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
+    ports = ["--host", "0.0.0.0", "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT)]
+    wires = ["--socket-folder", str(spec.state)] if spec.has_sockets else ports
+    command = ["rdukit", "box", "run", "--box", box, *wires, "--parent", "0", "--state", str(spec.state)]
+    for mount in (*spec.mounts, *spec.outputs):
+        command += ["--mount", str(mount)]
+    return command
+
+
+def asked_limits(spec: BoxSpec) -> list[str]:
+    """Names of the limits that ``spec`` sets."""
+    limits = {"cores": spec.limits.cores, "memory": spec.limits.memory_bytes, "pids": spec.limits.pids}
+    limits["disk"] = spec.limits.disk_bytes
+    return [name for name, value in limits.items() if value is not None]
+
+
+def user_of_box() -> str:
+    """Who a container runs as: this process's user, whose files it works on; for root the image's user."""
+    return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else f"{USER_ID}:{USER_ID}"
+
+
+def uid_of_box() -> int:
+    """The number of that user."""
+    return os.getuid() or USER_ID
