@@ -207,6 +207,9 @@ class GuardedHttp(UvicornHttp):
         """What is answered to a request that is refused, as JSON has it."""
         return error.body()
 
+    def note_refusal(self, error: RdukitError) -> None:
+        """What came is refused here, and no application sees it: for servers that keep a log of that."""
+
     def _refuse(self, error: RdukitError, status: int = 0) -> None:
         status = status or error.http_status
         body = json.dumps(self.error_body(error)).encode()
@@ -216,6 +219,7 @@ class GuardedHttp(UvicornHttp):
         )
         self.transport.write(head.encode() + body)
         self._close()
+        self.note_refusal(error)
 
     def _close(self) -> None:
         """End a connection that counts no more: TLS waits for the caller's word, but not for long."""

@@ -1,10 +1,12 @@
 """Whoever is refused is in the audit log, nobody reads another tenant's part of it, and nobody changes it."""
 
+import contextlib
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from rdukit.testing.raw_http import RawCaller
 from rdukit_platform.audit.flood import ROWS_OF_ONE
 from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
 from rdukit_platform.testing import short_folder
@@ -51,6 +53,46 @@ def test_a_body_that_is_too_long_is_recorded(home: None, monkeypatch: pytest.Mon
     with gateway_under_test() as gateway:
         assert gateway.ask("POST", "/v1/jobs", None, content=b" " * 1001).status_code == 413
         assert gateway.entries(gateway.admin, "?outcome=refused")[0]["reason"] == "request-too-large"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "target", "reason"),
+    [
+        (b"\x16\x03\x01 no HTTP\r\n\r\n", 400, "", "malformed-request"),
+        (b"GET /v1/jobs?key=secret HTTP/1.1\r\n\r\n", 400, "GET /v1/jobs", "malformed-request"),
+        (b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400,
+         "POST /v1/jobs", "malformed-request"),
+        (b"GET /v1/me HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 6000 + b"\r\n\r\n", 431, "GET /v1/me", "headers-too-large"),
+        (b"GET /" + b"x" * 6000, 431, "GET /" + "x" * 250 + "…", "headers-too-large"),
+        (b"GET /v1/me HTTP/1.1\r\nHost: x\r\nAuthorization: secret", 408, "GET /v1/me", "request-timeout"),
+        (b"GE", 408, "", "request-timeout"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_it_is_a_request_is_recorded(
+    home: None, monkeypatch: pytest.MonkeyPatch, sent: bytes, status: int, target: str, reason: str
+) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_MAX_HEADER_BYTES", "5000")
+    monkeypatch.setenv("RDUKIT_GATEWAY_SILENCE_S", "3")
+    with gateway_under_test() as gateway, contextlib.closing(RawCaller(gateway.url)) as stranger:
+        assert stranger.send(sent)[0] == status
+        (found,) = gateway.entries(gateway.admin, "?outcome=refused")
+    assert (found["actor"], found["action"], found["tenant"]) == ("nobody", "request", None)
+    assert (found["target"], found["reason"], found["address"]) == (target, reason, "127.0.0.1")
+    assert "secret" not in str(found)
+
+
+def test_a_connection_that_idles_is_closed_and_is_no_refusal(home: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_GATEWAY_SILENCE_S", "3")
+    with gateway_under_test() as gateway, contextlib.closing(RawCaller(gateway.url)) as idle:
+        assert idle.connect().recv(1) == b""
+        assert gateway.entries(gateway.admin, "?outcome=refused") == []
+
+
+def test_a_flood_of_what_is_no_request_does_not_fill_the_log_either(gateway: GatewayUnderTest) -> None:
+    with contextlib.closing(RawCaller(gateway.url)) as stranger:
+        for _ in range(50):
+            assert stranger.send(b"\x00\r\n\r\n")[0] == 400
+    assert len(gateway.entries(gateway.admin, "?outcome=refused")) == ROWS_OF_ONE
 
 
 def test_a_flood_of_one_address_does_not_fill_the_log(gateway: GatewayUnderTest) -> None:

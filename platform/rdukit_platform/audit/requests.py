@@ -1,4 +1,4 @@
-"""Entries of the audit log about HTTP requests."""
+"""Entries of the audit log about HTTP requests, and about what was to become one."""
 
 from fastapi import Request
 
@@ -48,5 +48,21 @@ def note_refusal(request: Request, error: RdukitError) -> None:
             reason=error.code,
             detail=error.message,
             address=address_of(request),
+        )
+    )
+
+
+def note_refused_bytes(platform: Platform, address: str, target: str, error: RdukitError) -> None:
+    """Record that what came on a connection was refused before it was a request. Touches no database."""
+    platform.audit.refuse(
+        Entry(
+            at=platform.clock.now(),
+            action=Act.REQUEST,
+            outcome=AuditOutcome.REFUSED,
+            actor=NOBODY,
+            target=target,
+            reason=error.code,
+            detail=error.message,
+            address=address,
         )
     )

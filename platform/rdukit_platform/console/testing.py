@@ -18,6 +18,7 @@ from rdukit_platform.context import Platform
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app, forwarding
+from rdukit_platform.gateway.http_protocol import make_protocol
 from rdukit_platform.jobs import execution
 from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_job
@@ -34,9 +35,11 @@ TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
 def serving(platform: Platform) -> Iterator[str]:
     """The gateway at a free loopback port, as a thread of this process. Yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(platform), log_config=None, timeout_graceful_shutdown=1, **forwarding())
-    )
+    config = uvicorn.Config(
+        create_app(platform), http=make_protocol(platform), ws="none", log_config=None, timeout_graceful_shutdown=1,
+        **forwarding(),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -46,7 +46,7 @@ def main(fd: int | None) -> None:
     config = uvicorn.Config(
         create_app(platform),
         loop="uvloop",
-        http=make_protocol(None if tls is None else make_server_context(tls)),
+        http=make_protocol(platform, None if tls is None else make_server_context(tls)),
         ws="none",
         lifespan="on",
         access_log=False,

@@ -3,13 +3,19 @@
 import asyncio
 import resource
 import ssl
+from functools import partial
+from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rdukit.errors import RdukitError
 from rdukit.http_limits import HttpLimits
 from rdukit.http_protocol import GuardedHttp, open_door
 from rdukit.settings import resolve
+from rdukit_platform.audit.acts import MAX_TEXT
+from rdukit_platform.audit.requests import note_refused_bytes
+from rdukit_platform.context import Platform
 from rdukit_platform.settings import (
     ADDRESS_CONNECTIONS,
     GATEWAY_PROXIES,
@@ -19,24 +25,35 @@ from rdukit_platform.settings import (
 )
 
 
-def make_protocol(tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
+def make_protocol(platform: Platform, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
     """What uvicorn makes for each connection of one server, by the settings; ``tls``: as ``open_door`` has it."""
     silence_s = resolve(SILENCE_S)
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, silence_s, silence_s)
     most, most_of_one = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
-    return open_door(GatewayHttpProtocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
+    protocol = partial(GatewayHttpProtocol, platform=platform)
+    return open_door(protocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
 
 
 class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
-    """Uvicorn's, guarded."""
+    """Uvicorn's, guarded; what it refuses is in the audit log."""
 
     flow_control = FlowControl
+
+    def __init__(self, *arguments: Any, platform: Platform, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._platform = platform
 
     def on_response_complete(self) -> None:
         """It is answered."""
         super().on_response_complete()
         if not self.pipeline:
             self._watch.end_answer(self.loop.time())
+
+    def note_refusal(self, error: RdukitError) -> None:
+        """Method and path are named as far as they have come; a query may be a secret."""
+        path = self.url.partition(b"?")[0][: MAX_TEXT + 1].decode("latin-1")
+        target = f"{self.parser.get_method().decode()} {path}" if path else ""
+        note_refused_bytes(self._platform, self.client[0] if self.client else "", target, error)
 
 
 def allow_files() -> None:
