@@ -93,6 +93,8 @@ def test_programs_run_on_while_the_daemon_is_restarted_again_and_again(home: Pat
                 client.acquire("thief", 4, 0)
             before = {row["id"]: row["counters"]["runs"] for row in daemon.leases()}
             wait_until(partial(all_went_on, daemon, before), timeout_s=60)
+            for program in programs:
+                assert program.poll() is None, program.communicate()[1]
             assert {row["id"]: row["tiles"] for row in daemon.leases()} == {
                 each["lease"]: each["tiles"] for each in first
             }
