@@ -145,7 +145,9 @@ def test_a_tile_that_hangs_under_a_container_is_told_and_the_job_goes_on(
     assert tile not in done["attempts"][1]["tiles"]
     listed = stack.execute("worker", "snfadm", "-l", "fault", "-v")
     assert error["detail"]["fault_uuid"] in listed and job in listed
-    assert error["detail"]["fault_uuid"] in stack.execute("snd", "cat", "/var/lib/rdukit/logs/sn.log")
+    # In the fence the program's home is its tenant's.
+    said = stack.execute("snd", "sh", "-c", "cat /var/lib/rdukit/tenants/*/logs/sn.log")
+    assert error["detail"]["fault_uuid"] in said
     (node,) = gateway.get("/v1/nodes").json()["nodes"]
     assert (node["health"], [fault["job"] for fault in node["faults"]]) == ("DEGRADED", [job])
     stack.execute("snd", "snfadm", "--repair", tile.rpartition("/")[0])

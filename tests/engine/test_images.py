@@ -17,8 +17,8 @@ import yaml
 from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
-from rdukit.box_backends import BoxSpec, Limits
-from rdukit_modelbox.backends.kubernetes_manifests import ClaimedFolder, make_pod
+from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits
+from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod
 from rdukit_modelbox.image.build import build_layout
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.contents import SBOM_PATH, make_dockerfile, read_contents
@@ -239,7 +239,8 @@ def test_podman_plays_the_pod_that_kubernetes_would_get(
     spec = BoxSpec(
         "logreg", state, limits=Limits(cores=(0,), memory_bytes=2 << 30), image="localhost/rdukit/box-logreg:play"
     )
-    pod = make_pod(spec, "rdukit-play", "default", "unused", [ClaimedFolder(Path("/var/lib/rdukit"), "rdukit-state")])
+    rules = PodRules("default", "unused", [ClaimedFolder(Path("/var/lib/rdukit"), "rdukit-state")])
+    pod = make_pod(spec, "rdukit-play", rules)
     container = pod["spec"]["containers"][0]
     port = free_port()
     container["ports"][0]["hostPort"] = port

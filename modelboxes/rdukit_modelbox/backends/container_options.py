@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rdukit.box_backends import BoxSpec
 from rdukit.fence.spec import FenceLimits
+from rdukit_modelbox.backends.fenced import log_place
 from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
 from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
 
@@ -35,13 +36,16 @@ def container_options(
     security: Iterable[str] = (),
     volumes: Iterable[str] = (),
     ulimits: Mapping[str, int | None] = ULIMITS,
+    given: str = "",
 ) -> dict[str, Any]:
     """What the engine is asked for, as docker-py's ``create`` takes it.
 
     Args:
         security: options of security beside those of every box.
         volumes: what the image declares as volumes. They would be on the engine's disk, where nobody counts them.
+        given: the engine's word for memory that is given to the box's user; empty: ``uid=…``.
     """
+    given = given or f"uid={uid_of_box()}"
     labels = {BOX_LABEL: spec.box}
     if spec.owner is not None:
         labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
@@ -53,14 +57,20 @@ def container_options(
         "command": box_command(spec),
         "name": f"rdukit-{secrets.token_hex(6)}",
         "labels": labels,
-        "environment": {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **spec.environment},
+        "environment": {
+            "RDUKIT_HOME": str(spec.state),
+            "HOME": str(spec.state),
+            **log_place(spec, spec.state),
+            **spec.environment,
+        },
         "volumes": {**read, **written},
         **(NO_NETWORK if spec.has_sockets else PORTS),
         "user": user_of_box(),
         "read_only": True,
         "tmpfs": dict.fromkeys(
             [path for path in (*_TEMPORARY, *volumes) if path not in read and path not in written],
-            f"rw,nosuid,nodev,mode=1777,size={LIMITS.temporary_bytes}",
+            # Engines give each the mode of the image's folder, which may be its owner's alone.
+            f"rw,nosuid,nodev,mode=1777,{given},size={LIMITS.temporary_bytes}",
         ),
         "shm_size": LIMITS.temporary_bytes,
         "cap_drop": ["ALL"],

@@ -264,6 +264,8 @@ class EngineBackend:
     name = "engine"
     #: Limits of each process of a box.
     ulimits: Mapping[str, int | None] = ULIMITS
+    #: How a folder in memory is given to the box's user, where that is not by its number.
+    given = ""
 
     def __init__(self, url: str, image: str, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -295,7 +297,7 @@ class EngineBackend:
         started = self._clock.now()
         with _answering(f"{self.name} does not start box {spec.box}"):
             volumes = self._volumes_of(spec)
-            options = container_options(spec, self._image, self._security(spec), volumes, self.ulimits)
+            options = container_options(spec, self._image, self._security(spec), volumes, self.ulimits, self.given)
             container = self._client.containers.create(**options)
             try:
                 container.start()

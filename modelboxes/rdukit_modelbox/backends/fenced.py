@@ -22,6 +22,7 @@ from rdukit.fence.start import absolute_command, program_paths, start_fenced
 from rdukit.pef.trust import derive_key, key_path
 from rdukit.settings import HOME, home_folder
 from rdukit.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
+from rdukit_runtime.settings import SND_STATE
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"
@@ -63,6 +64,7 @@ def fence_of(
         "PATH": environ.get("PATH", os.defpath),
         "HOME": str(fence.home),
         HOME.variable: str(fence.home),
+        **log_place(spec, fence.home),
         **{name: environ[name] for name in _THREADS if name in environ},
         **ENVIRONMENT,
         **spec.environment,
@@ -86,6 +88,14 @@ def fence_of(
         parent=os.getpid() if spec.ends_with_parent else None,
         held=spec.descriptors,
     )
+
+
+def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
+    """The variable that says where its programs write ``sn.log``, if they reach a node.
+
+    Without it that would be beside the node's socket, where no box writes.
+    """
+    return {SND_STATE.variable: str(home)} if spec.sockets else {}
 
 
 def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:

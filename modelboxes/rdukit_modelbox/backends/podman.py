@@ -23,6 +23,7 @@ class PodmanBackend(EngineBackend):
     name = "podman"
     # Podman adds this one by itself, and asks for more than it may have where it may not have all.
     ulimits: Mapping[str, int | None] = {**ULIMITS, "nproc": 16384}
+    given = "U"
 
     def __init__(self, image: str = DEFAULT_BASE, url: str | None = None, clock: Clock | None = None) -> None:
         where = url or os.environ.get("CONTAINER_HOST") or default_socket()

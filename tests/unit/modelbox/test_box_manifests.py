@@ -82,6 +82,7 @@ def test_quantities_are_read(text: str, value: float) -> None:
 
 def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
     options = container_options(replace(SPEC, sockets=[Path("/run/leases/7/snd.sock")]), "rdukit/modelbox:1")
+    assert options["environment"]["RDUKIT_SND_STATE"] == "/data/jobs/7", "where it may write sn.log"
     assert options["cpuset_cpus"] == "4,5" and options["environment"]["OMP_NUM_THREADS"] == "2"
     assert (options["mem_limit"], options["pids_limit"]) == (1 << 30, 100)
     assert options["read_only"] and options["cap_drop"] == ["ALL"] and options["security_opt"] == ["no-new-privileges"]
@@ -97,7 +98,7 @@ def test_a_container_is_asked_for_with_the_leases_cores_and_no_rights() -> None:
 def test_volumes_of_an_image_are_memory_unless_a_folder_is_there() -> None:
     options = container_options(SPEC, "i", ["seccomp={}"], ["/var/lib/rdukit", "/data/jobs/out"])
     assert set(options["tmpfs"]) == {"/tmp", "/var/tmp", "/var/lib/rdukit"}
-    assert all(f"size={2 << 30}" in told for told in options["tmpfs"].values())
+    assert all(f"size={2 << 30}" in told and "uid=" in told for told in options["tmpfs"].values())
     assert options["security_opt"] == ["no-new-privileges", "seccomp={}"]
 
 
