@@ -23,8 +23,8 @@ _WATCH_SHARE = 0.05
 _WATCH_AT_LEAST_S = 30.0
 _TEMPORARY = ("/tmp", "/dev/shm")
 _OWN = re.compile(r"^(?:RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
-_ANONYMOUS = re.compile(r"^Pss_Anon:\s+(\d+) kB$", re.MULTILINE)
-_SHARED = re.compile(r"^Pss_Shmem:\s+(\d+) kB$", re.MULTILINE)
+#: In the order in which the kernel writes them.
+_SHARES = re.compile(r"^(?:Pss_Anon|Pss_Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def processes() -> Iterator[str]:
@@ -88,8 +88,9 @@ def _memory(enough: int) -> int:
         return 0
     anonymous = shared = 0
     for process in running:
-        anonymous += sum(_kilobytes(_ANONYMOUS, f"{process}/smaps_rollup")) << 10
-        shared += sum(_kilobytes(_SHARED, f"{process}/smaps_rollup")) << 10
+        own, common = _kilobytes(_SHARES, f"{process}/smaps_rollup") or (0, 0)
+        anonymous += own << 10
+        shared += common << 10
     return anonymous + max(shared, files)
 
 
