@@ -27,18 +27,18 @@ from torch import nn
 from torch.nn import functional
 
 import sambaflow.samba as samba
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 from rdukit_runtime.application import Application, open_application
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
 from rdukit_zoo.comparisons.models.gpt2 import Block
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
 
 WATCHERS = {
-    "sntilestat": "from rdukit_runtime.cli.sntilestat import main; main()",
+    "sntilestat": "from rdukit_node.cli.sntilestat import main; main()",
     "scrape": """
 import time
 from rdukit.snd import SndClient
-from rdukit_runtime.paths import node_paths
+from rdukit_node.paths import node_paths
 client = SndClient(node_paths().socket)
 while True:
     for operation in ("status", "counters", "op_state", "faults", "errors"):

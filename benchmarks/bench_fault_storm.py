@@ -17,8 +17,8 @@ from typing import Any
 
 from comparison import write_json
 
-from rdukit_runtime.testing import RunningDaemon, start_daemon, stop_daemon
-from rdukit_runtime.testing_storm import blow, percentile
+from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
+from rdukit_node.testing.fault_load import blow, percentile
 
 EVENTS_A_LINE = (20, 100, 1000)
 RESTART = "ETYPE_SND_RESTART"

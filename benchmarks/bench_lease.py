@@ -22,9 +22,9 @@ from typing import Any
 from comparison import write_json
 
 from rdukit.hardware import MIB
-from rdukit_runtime.memory import create_region, map_region
-from rdukit_runtime.node import open_lease
-from rdukit_runtime.testing import running_daemon
+from rdukit_node.leases.memory import create_region, map_region
+from rdukit_node.private_node import open_lease
+from rdukit_node.testing.daemons import running_daemon
 
 REGION_BYTES = 16 * MIB
 

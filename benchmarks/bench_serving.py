@@ -97,6 +97,7 @@ def prepare(folder: Path) -> tuple[Path, Path, list[float]]:
     """PEF, checkpoint and the expected logits of the one request; the peers' parameters in ``PEER_PARAMETERS``."""
     import rdukit
     import rdukit_modelbox
+    import rdukit_node
     import rdukit_runtime
     import rdukit_zoo
     import sambaflow
@@ -105,7 +106,7 @@ def prepare(folder: Path) -> tuple[Path, Path, list[float]]:
 
     os.environ["RDUKIT_HOME"] = str(folder / "home")
     # As an installer leaves packages, the peers' among them: without it each start of ours compiles its own modules.
-    for package in (rdukit, rdukit_runtime, rdukit_modelbox, rdukit_zoo, sambaflow):
+    for package in (rdukit, rdukit_node, rdukit_runtime, rdukit_modelbox, rdukit_zoo, sambaflow):
         compileall.compile_dir(next(iter(package.__path__)), quiet=2)
     with contextlib.redirect_stdout(sys.stderr):
         pef = Path(run_verb("mlp", "compile", folder / "pef", purpose="serve", batch_size=32).outputs["pef"])

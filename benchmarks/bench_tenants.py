@@ -18,7 +18,7 @@ from typing import Any
 
 from comparison import write_json
 
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
 PROGRAM = Path(__file__).parents[1] / "tests/integration/tenant_programs.py"
 PACKINGS = (1, 2, 4, 8)

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from rdukit.errors import RdukitError
 from rdukit.settings import CORE_SETTINGS, Setting
-from rdukit_runtime.faults import scenario
-from rdukit_runtime.faults.catalogue import PARTS, fault_classes
-from rdukit_runtime.faults.register import FaultClass
-from rdukit_runtime.faults.words import RDU_TRANSITIONS, Action
+from rdukit_node.faults import scenario
+from rdukit_node.faults.catalogue import PARTS, fault_classes
+from rdukit_node.faults.enums import RDU_TRANSITIONS, Action
+from rdukit_node.faults.register import FaultClass
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
 SETTINGS_MODULES = (
-    "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.isolation.settings",
-    "rdukit_runtime.snml.settings", "rdukit_runtime.log_files", "rdukit_runtime.exporter_settings",
-    "rdukit_runtime.profile", "rdukit_modelbox.settings", "rdukit_modelbox.serving.settings",
+    "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.profile.step",
+    "rdukit_node.settings", "rdukit_node.isolation.settings", "rdukit_node.snml.settings", "rdukit_node.logs.files",
+    "rdukit_node.telemetry.exporter_settings", "rdukit_modelbox.settings", "rdukit_modelbox.serving.settings",
     "rdukit_modelbox.artifacts.settings",
     "rdukit_platform.settings", "rdukit_zoo.settings",
 )  # fmt: skip

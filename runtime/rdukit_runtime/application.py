@@ -18,16 +18,16 @@ from rdukit.pef.memory_rules import persistent_layout
 from rdukit.pef.model import Graph, Pef
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
+from rdukit_node.logs.files import application_log
+from rdukit_node.private_node import NodeLease, open_lease
+from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE
 from rdukit_runtime.engine.device import CPU, engine_device, run_on_host
 from rdukit_runtime.engine.freed_memory import application_closed, application_opened
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
 from rdukit_runtime.engine.program import HostTensors, Program, RunTimes
 from rdukit_runtime.engine.threads import LeasedThreads
-from rdukit_runtime.log_files import application_log
-from rdukit_runtime.node import NodeLease, open_lease
 from rdukit_runtime.settings import NUMERICS_TRAP
-from rdukit_runtime.status_page import HOST, PROGRAM_LOAD, QUIESCE
 from rdukit_runtime.termination import call_at_termination
 
 logger = logging.getLogger(__name__)

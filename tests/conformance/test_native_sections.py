@@ -27,12 +27,12 @@ from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.backend.section_code import section_namespace
 from rdukit_compiler.backend.section_library import compile_sections
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
+from rdukit_node.status_page import HOST
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles
 from rdukit_runtime.engine.program import Program
 from rdukit_runtime.engine.threads import LeasedThreads
 from rdukit_runtime.engine.weight_operators import int8_linear, quantize_rows
-from rdukit_runtime.status_page import HOST
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 

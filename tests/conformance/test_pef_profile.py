@@ -16,7 +16,7 @@ from torch import nn
 
 from rdukit.errors import InvalidArgument, PefNotFound
 from rdukit.pef.cli import pef
-from rdukit_runtime.cli.pef_profile import profile
+from rdukit_runtime.profile.cli import profile
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.utils import trace_multigraph
@@ -168,7 +168,7 @@ def test_the_command_joins_rdukit_pef_through_its_entry_point(tmp_path: Path, mo
     folder = tmp_path / "part-0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: part\nVersion: 0\n")
-    (folder / "entry_points.txt").write_text(f"[{pef.extended_by}]\nprofile = rdukit_runtime.cli.pef_profile:profile\n")
+    (folder / "entry_points.txt").write_text(f"[{pef.extended_by}]\nprofile = rdukit_runtime.profile.cli:profile\n")
     assert PathDistribution(folder).entry_points
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     context = click.Context(pef)

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from rdukit.pef.read import read_pef
-from rdukit_runtime.cli.slurmfeeder import needs_of
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon, stop_daemon
+from rdukit_node.cli.slurmfeeder import needs_of
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, stop_daemon
 
 NOBODY = 65534
 #: The interpreter may be where another user cannot read, so everything is imported before the user changes.
 AS_NOBODY = f"""
 import importlib, importlib.readers, os, sys
 import difflib, yaml
-import rdukit_runtime.faults.store
+import rdukit_node.faults.store
 tool = importlib.import_module(sys.argv.pop(1))
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 tool.main()
@@ -51,7 +51,7 @@ def run_tool(
     node: RunningDaemon, tool: str, *arguments: str, script: str = AS_SELF, timeout_s: float = 60.0
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", script, f"rdukit_runtime.cli.{tool}", *arguments],
+        [sys.executable, "-c", script, f"rdukit_node.cli.{tool}", *arguments],
         env=environment(node.home, RDUKIT_KERNELS="portable"), capture_output=True, text=True, timeout=timeout_s,
         cwd=node.home, check=False,
     )  # fmt: skip
@@ -216,7 +216,7 @@ def test_without_a_daemon_listings_come_from_the_database_with_their_age(node: R
 
 def test_followers_see_new_faults_and_their_end(node: RunningDaemon) -> None:
     follower = subprocess.Popen(
-        [sys.executable, "-c", AS_SELF, "rdukit_runtime.cli.snfadm", "-l", "fault", "--follow", "--json"],
+        [sys.executable, "-c", AS_SELF, "rdukit_node.cli.snfadm", "-l", "fault", "--follow", "--json"],
         env=environment(node.home), stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rdukit.testing import wait_until
-from rdukit_runtime.testing import environment, running_daemon
+from rdukit_node.testing.daemons import environment, running_daemon
 
 PROGRAM = """
 import sys, time

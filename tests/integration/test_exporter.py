@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from rdukit.testing import wait_until
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 
-_COMMAND = [sys.executable, "-m", "rdukit_runtime.cli.exporter"]
+_COMMAND = [sys.executable, "-m", "rdukit_node.cli.exporter"]
 
 
 class RunningExporter:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_runtime.faults.model import Changes
-from rdukit_runtime.faults.store import FaultStore
+from rdukit_node.faults.model import Changes
+from rdukit_node.faults.store import FaultStore
 
 #: Writes one error a transaction and says so, with checkpoints beside it, until it is killed.
 _WRITER = """
 import sys, threading, uuid
 from pathlib import Path
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, nobody
-from rdukit_runtime.faults.store import FaultStore
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.store import FaultStore
 store = FaultStore.open(Path(sys.argv[1]))
 machine = FaultMachine(find_node("TEST-1"), lambda: str(uuid.uuid4()))
 machine.restore(store.load())
@@ -43,9 +43,9 @@ _FILLER = """
 import itertools, json, os, resource, sys
 from pathlib import Path
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, nobody
-from rdukit_runtime.faults.store import FaultStore
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.store import FaultStore
 path, how = Path(sys.argv[1]), sys.argv[2]
 store = FaultStore.open(path)
 numbers = itertools.count()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_runtime.testing import environment
+from rdukit_node.testing.daemons import environment
 
 TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "snprof", "sntilestat")
 COMMANDS = [
-    *([f"rdukit_runtime.cli.{tool}", *words] for tool in TOOLS for words in (["--help"], ["--json"])),
-    ["rdukit_runtime.cli.snfadm", "-l", "catalogue", "--json"],
-    ["rdukit_runtime.cli.snfadm", "--no-such-option", "--json"],
+    *([f"rdukit_node.cli.{tool}", *words] for tool in TOOLS for words in (["--help"], ["--json"])),
+    ["rdukit_node.cli.snfadm", "-l", "catalogue", "--json"],
+    ["rdukit_node.cli.snfadm", "--no-such-option", "--json"],
     ["rdukit.cli", "--help"],
     ["rdukit.cli", "node", "status", "--json"],
     ["rdukit.cli", "zoo", "list"],

@@ -14,13 +14,13 @@ from rdukit.errors import LeaseLost, NoResources, NotFound
 from rdukit.snd import SndClient
 from rdukit.snd_lease import HeldLease
 from rdukit.testing import wait_until
-from rdukit_runtime.testing import RunningDaemon, environment, start_daemon, stop_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
 PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 #: A box that starts while its daemon is away: it must find its lease again.
 BOX = """
 import sys
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 with open_lease("box", arch="sn10", tiles=4, memory_bytes=100) as lease:
     print(lease.id, flush=True)
     sys.stdin.readline()

@@ -22,9 +22,9 @@ import pytest
 from rdukit.errors import NoResources, OutOfDeviceMemory, PefError, Unavailable
 from rdukit.snd import SndClient
 from rdukit.testing.pefs import write_example_pef
+from rdukit_node.daemon.protocol import OPERATIONS
+from rdukit_node.testing.daemons import RunningDaemon, environment, node_command, running_daemon
 from rdukit_runtime.application import open_application
-from rdukit_runtime.protocol import OPERATIONS
-from rdukit_runtime.testing import RunningDaemon, environment, node_command, running_daemon
 
 CONNECTIONS = int(os.environ.get("RDUKIT_STRESS_CONNECTIONS", "2000"))
 HELLO = b'{"op": "hello", "protocol": 1}\n'
@@ -337,7 +337,7 @@ def huge_file(path: Path) -> None:
 
 
 def good_database(path: Path) -> None:
-    from rdukit_runtime.faults.store import FaultStore
+    from rdukit_node.faults.store import FaultStore
 
     FaultStore.open(path).close()
 

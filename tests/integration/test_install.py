@@ -15,12 +15,12 @@ import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import find_node
-from rdukit_runtime.install import MANIFEST, install, read_manifest, uninstall
-from rdukit_runtime.install_plan import CONFIG, PYTHON_PACKAGES, TOOLS, plan_installation
-from rdukit_runtime.planned_files import Plan, PlannedFile
-from rdukit_runtime.service_notify import WATCHDOG, notify_ready, watchdog
-from rdukit_runtime.snml.client import SnmlClient
-from rdukit_runtime.testing import environment
+from rdukit_node.daemon.service_notify import WATCHDOG, notify_ready, watchdog
+from rdukit_node.install.install import MANIFEST, install, read_manifest, uninstall
+from rdukit_node.install.plan import CONFIG, PYTHON_PACKAGES, TOOLS, plan_installation
+from rdukit_node.install.planned_files import Plan, PlannedFile
+from rdukit_node.snml.client import SnmlClient
+from rdukit_node.testing.daemons import environment
 
 #: The container line of the runtime reference, 8.1: what is bound, below the prefix.
 BINDS = (

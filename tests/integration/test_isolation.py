@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from rdukit.fence import kernel
-from rdukit_runtime.testing import environment, running_daemon
+from rdukit_node.testing.daemons import environment, running_daemon
 
 SECRET = "weights-of-the-other-tenant"
 WAYS = ["mem", "fd", "map_files", "process_vm_readv", "pidfd_getfd", "ptrace"]
 
 VICTIM = f"""
 import ctypes, os, sys
-from rdukit_runtime.isolation import apply
-from rdukit_runtime.memory import create_region, map_region
+from rdukit_node.isolation import apply
+from rdukit_node.leases.memory import create_region, map_region
 if sys.argv[1] == "isolated":
     apply([0], 64)
 descriptor = create_region("r", 4096)
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 ATTACKER = """
 import ctypes, json, os, sys
-from rdukit_runtime.isolation import apply
+from rdukit_node.isolation import apply
 if sys.argv[1] == "isolated":
     apply([1], 64)
 pid, address, descriptor = map(int, sys.argv[2:])
@@ -131,7 +131,7 @@ def attack(isolation: str, target: list[str]) -> dict[str, str]:
 
 def run_isolated(program: str, folder: Path, **settings: str) -> str:
     """Output of a program that isolated itself before."""
-    prelude = "from rdukit_runtime.isolation import apply\nreport = apply([0, 1], 64)\n"
+    prelude = "from rdukit_node.isolation import apply\nreport = apply([0, 1], 64)\n"
     variables = environment(folder / "home", **settings)
     done = subprocess.run(
         [sys.executable, "-c", prelude + program],
@@ -161,7 +161,7 @@ def test_a_debugger_from_outside_still_works() -> None:
 
 TENANT = f"""
 import ctypes, os, sys
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 lease = open_lease(sys.argv[1], arch=None, tiles=1, memory_bytes=4096)
 region = lease.allocate("r", 4096).buffer
 region[:{len(SECRET)}] = {SECRET.encode()!r}
@@ -237,7 +237,7 @@ print(json.dumps([first, all(other == first for other in again), status["NoNewPr
 def test_an_ordinary_users_program_is_isolated_as_well(tmp_path: Path) -> None:
     program = """
 import json, os
-from rdukit_runtime.isolation import apply, process
+from rdukit_node.isolation import apply, process
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 print(json.dumps(apply([0], 64)))
 """
@@ -317,7 +317,7 @@ def test_data_loader_workers_from_before_and_after_work(tmp_path: Path) -> None:
     program = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from rdukit_runtime.isolation import apply
+from rdukit_node.isolation import apply
 
 data = TensorDataset(torch.arange(64.0))
 before = iter(DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True))
@@ -341,7 +341,7 @@ def test_a_strict_program_does_not_run_without_a_part(tmp_path: Path) -> None:
 import errno
 from rdukit.errors import RuntimeFault
 from rdukit.fence import kernel
-from rdukit_runtime.isolation import apply
+from rdukit_node.isolation import apply
 
 for _ in range(16):  # the kernel's limit
     kernel.set_no_new_privileges(); kernel.enter_landlock_domain(kernel.landlock_abi())

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from rdukit.testing import wait_until
-from rdukit_runtime.isolation import CgroupGuard
-from rdukit_runtime.isolation.groups import Limits, find_hierarchies, group_in, may_take_over
-from rdukit_runtime.testing import environment, start_daemon, stop_daemon
+from rdukit_node.isolation import CgroupGuard
+from rdukit_node.isolation.groups import Limits, find_hierarchies, group_in, may_take_over
+from rdukit_node.testing.daemons import environment, start_daemon, stop_daemon
 
 
 def group_folder(controller: str) -> Path | None:
@@ -121,8 +121,8 @@ def test_groups_of_a_daemon_that_was_killed_are_removed_by_the_next(
 ) -> None:
     program = f"""
 import os
-from rdukit_runtime.isolation import CgroupGuard
-from rdukit_runtime.isolation.groups import Limits
+from rdukit_node.isolation import CgroupGuard
+from rdukit_node.isolation.groups import Limits
 former = CgroupGuard({OWNER!r} + "-elsewhere", 8, Limits(pids=20))
 former.enter("lease-1", {sleeper.pid}, 4)
 assert former.wait()
@@ -170,7 +170,7 @@ def test_a_process_in_another_managers_group_stays_there(guard: CgroupGuard, sle
 
 HOLDER = """
 import sys
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 lease = open_lease("holder", arch=None, tiles=2, memory_bytes=0)
 print(lease.id, flush=True)
 sys.stdin.read()

@@ -6,16 +6,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from rdukit_runtime.log_lines import parse_line
+from rdukit_node.logs.lines import parse_line
 
 PROCESSES, LINES = 8, 400
 
 WRITER = """
 import os, sys
 from pathlib import Path
-from rdukit_runtime.log_files import ApplicationLog
-from rdukit_runtime.log_lines import Level
-from rdukit_runtime.rotated_log import LogFile
+from rdukit_node.logs.files import ApplicationLog
+from rdukit_node.logs.lines import Level
+from rdukit_node.logs.rotated import LogFile
 # Small files, and enough of them that none is dropped.
 file = LogFile(Path(sys.argv[1]), max_bytes=8_000, keep=500, patience_s=60.0)
 log = ApplicationLog("writer", file, Level.NOTICE)

@@ -18,7 +18,7 @@ import pytest
 from rdukit.pef.model import Pef
 from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.pef.write import write_pef
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
 #: Trains three steps; prints losses, how many kernels are native, and what was imported that compiles. Torch itself
 #: imports other parts of inductor with its fake tensors, which a trace needs.

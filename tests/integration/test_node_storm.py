@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_runtime.testing import RunningDaemon, start_daemon, stop_daemon
-from rdukit_runtime.testing_storm import Storm, blow, percentile
+from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
+from rdukit_node.testing.fault_load import Storm, blow, percentile
 
 
 @pytest.fixture

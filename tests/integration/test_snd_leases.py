@@ -20,15 +20,15 @@ from rdukit.errors import (
 )
 from rdukit.hardware import GIB
 from rdukit.testing import wait_until
-from rdukit_runtime.node import open_lease
-from rdukit_runtime.status_page import EXECUTE
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_node.private_node import open_lease
+from rdukit_node.status_page import EXECUTE
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
 MIB = 1024**2
 
 HOLD = """
 import sys, time
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 lease = open_lease("victim", arch="sn10", tiles=2, memory_bytes=1 << 20)
 lease.allocate("weights", 1 << 19).buffer[0] = 1
 print(lease.kind, len(lease.tiles), flush=True)
@@ -206,7 +206,7 @@ def test_a_lease_is_released_at_exit_and_not_by_a_forked_child(daemon: RunningDa
     program = """
 import os, sys
 from rdukit.snd import SndClient, default_socket
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 lease = open_lease("app", arch="sn10", tiles=1, memory_bytes=0)
 child = os.fork()
 if child == 0:

@@ -16,8 +16,8 @@ import pytest
 
 from rdukit.errors import LeaseLost, NoResources, Unauthenticated
 from rdukit.testing import wait_until
-from rdukit_runtime.node import NodeLease, open_lease
-from rdukit_runtime.testing import RunningDaemon, environment, start_daemon, stop_daemon
+from rdukit_node.private_node import NodeLease, open_lease
+from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
 #: More for the long form: RDUKIT_TEST_RESTARTS=50.
 RESTARTS = int(os.environ.get("RDUKIT_TEST_RESTARTS", "4"))
@@ -27,7 +27,7 @@ PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 PROGRAM = """
 import hashlib, json, sys
 from pathlib import Path
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 number, stop = int(sys.argv[1]), Path(sys.argv[2])
 with open_lease(f"program-{number}", arch="sn10", tiles=4, memory_bytes=1 << 20) as lease:
     weights, runs, is_last = lease.allocate("weights", 4096), 0, False

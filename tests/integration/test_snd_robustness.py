@@ -16,9 +16,9 @@ import pytest
 
 from rdukit.errors import LeaseLost, Unavailable
 from rdukit.snd import SndClient
-from rdukit_runtime.node import open_lease
-from rdukit_runtime.protocol import MAX_REQUEST_BYTES
-from rdukit_runtime.testing import (
+from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES
+from rdukit_node.private_node import open_lease
+from rdukit_node.testing.daemons import (
     RunningDaemon,
     environment,
     node_command,

@@ -21,12 +21,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from rdukit.errors import InvalidArgument, NoResources, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.testing import wait_until
-from rdukit_runtime.paths import NodePaths
-from rdukit_runtime.snml.client import SnmlClient
-from rdukit_runtime.snml.server import SERVICES, start_snml
-from rdukit_runtime.snml.token import read_token
-from rdukit_runtime.snml.watch import MAX_WATCHERS
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
+from rdukit_node.paths import NodePaths
+from rdukit_node.snml.client import SnmlClient
+from rdukit_node.snml.server import SERVICES, start_snml
+from rdukit_node.snml.token import read_token
+from rdukit_node.snml.watch import MAX_WATCHERS
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, start_daemon, stop_daemon
 
 HERE = Path(__file__).parent
 PROTO = HERE.parents[1] / "core/rdukit/proto/snml.proto"
@@ -275,8 +275,8 @@ def test_another_user_reads_but_cannot_change_without_the_token(daemon: RunningD
     program = (
         "import os, sys\n"
         "from rdukit.errors import RdukitError\n"
-        "from rdukit_runtime.paths import node_paths\n"
-        "from rdukit_runtime.snml.client import SnmlClient\n"
+        "from rdukit_node.paths import node_paths\n"
+        "from rdukit_node.snml.client import SnmlClient\n"
         "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
         "client = SnmlClient(paths=node_paths())\n"
         "print(client.ask('GetSystemPlatformInfo').platform_name, flush=True)\n"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
-_TOP = ["-c", "from rdukit.cli import run_command; from rdukit_runtime.cli.top import top; run_command(top)"]
+_TOP = ["-c", "from rdukit.cli import run_command; from rdukit_node.cli.top import top; run_command(top)"]
 #: Makes the terminal the program's own, so that Ctrl-C becomes a signal, and goes on as the program.
 _CLAIM_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
@@ -34,7 +34,7 @@ def daemon() -> Iterator[RunningDaemon]:
 
 
 def tool(name: str) -> list[str]:
-    return ["-m", f"rdukit_runtime.cli.{name}"]
+    return ["-m", f"rdukit_node.cli.{name}"]
 
 
 def run(daemon: RunningDaemon, *arguments: str) -> "subprocess.CompletedProcess[str]":

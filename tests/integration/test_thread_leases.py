@@ -13,7 +13,7 @@ import pytest
 from rdukit.cpu import usable_cores
 from rdukit.pef.write import write_pef
 from rdukit.testing.pefs import example_kernels, example_pef
-from rdukit_runtime.testing import RunningDaemon, environment, running_daemon
+from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
 #: Opens the PEF, says how many threads a large run would have, and stays until its stdin ends.
 PROGRAM = """

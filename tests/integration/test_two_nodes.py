@@ -13,9 +13,16 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
-from rdukit_runtime.paths import node_paths
-from rdukit_runtime.snml.client import SnmlClient
-from rdukit_runtime.testing import RunningDaemon, environment, node_command, running_daemon, start_daemon, stop_daemon
+from rdukit_node.paths import node_paths
+from rdukit_node.snml.client import SnmlClient
+from rdukit_node.testing.daemons import (
+    RunningDaemon,
+    environment,
+    node_command,
+    running_daemon,
+    start_daemon,
+    stop_daemon,
+)
 
 LOADED_S = 2.0
 
@@ -53,7 +60,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, Node]]:
 
 
 def tool(node: Node, module: str, *words: str) -> str:
-    command = ["-c", f"from rdukit_runtime.cli.{module} import {module} as tool; tool()"]
+    command = ["-c", f"from rdukit_node.cli.{module} import {module} as tool; tool()"]
     python = node_command()[0]
     done = subprocess.run(
         [python, *command, "--socket", str(node.socket), *words],

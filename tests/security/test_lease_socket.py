@@ -16,13 +16,13 @@ from rdukit.snd import SndClient
 from rdukit.snd_lease import HeldLease
 from rdukit.testing import wait_until
 from rdukit.unix_sockets import SocketPath
-from rdukit_runtime.lease_sockets import MAX_CONNECTIONS
-from rdukit_runtime.testing import RunningDaemon, environment, start_daemon, stop_daemon
+from rdukit_node.leases.sockets import MAX_CONNECTIONS
+from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
 PATIENT = {"RDUKIT_SND_REATTACH_S": "600"}
 BOX = """
 import sys
-from rdukit_runtime.node import open_lease
+from rdukit_node.private_node import open_lease
 with open_lease("box", arch="sn10", tiles=2, memory_bytes=100) as lease:
     region = lease.allocate("weights", 64)
     print(lease.id, flush=True)

@@ -47,7 +47,7 @@ def judge(folder: Path, paths: list[Path]) -> dict[Path, str]:
     left = list(paths)
     while left:
         trial = subprocess.run(
-            [sys.executable, "-m", "rdukit_runtime.testing_pefs", folder], cwd=folder, env=environment(folder),
+            [sys.executable, "-m", "rdukit_runtime.testing.pefs", folder], cwd=folder, env=environment(folder),
             input="".join(f"{path}\n" for path in left), text=True, capture_output=True, check=False,
         )  # fmt: skip
         told = [line for line in trial.stdout.splitlines() if line.startswith(("ran", "refused ", "bare "))]

@@ -24,12 +24,12 @@ from rdukit.testing.raw_http import RawCaller
 from rdukit.tls import client_context, find_server_files, make_server_context
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
+from rdukit_node.snml.client import SnmlClient
+from rdukit_node.testing.daemons import start_daemon, stop_daemon
 from rdukit_platform.broker import Waker
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.db.engine import Database
 from rdukit_platform.testing import platform_under_test, short_folder
-from rdukit_runtime.snml.client import SnmlClient
-from rdukit_runtime.testing import start_daemon, stop_daemon
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 

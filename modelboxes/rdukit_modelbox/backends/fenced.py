@@ -22,7 +22,7 @@ from rdukit.fence.start import absolute_command, program_paths, start_fenced
 from rdukit.pef.trust import derive_key, key_path
 from rdukit.settings import HOME, home_folder
 from rdukit.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
-from rdukit_runtime.settings import SND_STATE
+from rdukit_node.settings import SND_STATE
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"

@@ -147,6 +147,7 @@ def _own_files(packages: Sequence[Distribution]) -> Iterator[Entry]:
         "rdukit",
         "sambaflow",
         "rdukit_compiler",
+        "rdukit_node",
         "rdukit_runtime",
         "rdukit_modelbox",
         "rdukit_platform",

@@ -8,9 +8,9 @@ import torch
 from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
 from rdukit.pef.memory_rules import PERSISTENT, persistent_layout, shared_outputs
 from rdukit.pef.model import Pef, Symbol, SymbolKind
+from rdukit_node.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
 from rdukit_runtime.engine.device import CPU, allocate_regions
 from rdukit_runtime.engine.weight_operators import dequantize_rows, quantize_rows
-from rdukit_runtime.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
 
 
 class DeviceTensors:

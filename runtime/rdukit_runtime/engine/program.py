@@ -11,6 +11,7 @@ from rdukit.errors import InvalidArgument, PefCorrupt, RdukitError
 from rdukit.pef.memory_rules import PERSISTENT
 from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
+from rdukit_node.status_page import EXECUTE, HOST, StatusPage
 from rdukit_runtime.engine.copies import copy_between, copy_into
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
 from rdukit_runtime.engine.device_tensors import DeviceTensors
@@ -29,7 +30,6 @@ from rdukit_runtime.engine.plans import (
 )
 from rdukit_runtime.engine.portable import Kernel
 from rdukit_runtime.engine.threads import LeasedThreads, gains_from_threads
-from rdukit_runtime.status_page import EXECUTE, HOST, StatusPage
 
 #: Tensors of the host by the symbols that they stand for; nanoseconds of copying in, computing, copying out.
 HostTensors = Sequence[tuple[str, torch.Tensor]]

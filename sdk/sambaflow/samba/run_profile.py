@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rdukit_runtime.profile import Recorder, Row, find_recorder
+from rdukit_runtime.profile.step import Recorder, Row, find_recorder
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application

@@ -161,8 +161,8 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             twice, but public programs and notebooks do it.
         """
         from rdukit_compiler.signature import check_signature, graph_signature
+        from rdukit_node.leases.launch_name import launch_name
         from rdukit_runtime.application import open_application
-        from rdukit_runtime.launch_name import launch_name
 
         self._unload_earlier()
         path = pef or self.pef_path

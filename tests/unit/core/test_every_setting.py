@@ -94,7 +94,7 @@ def _children() -> object:
 
 
 def _state() -> object:
-    from rdukit_runtime.paths import node_paths
+    from rdukit_node.paths import node_paths
 
     return node_paths()
 
@@ -121,14 +121,14 @@ def _client() -> object:
 
 
 def _limits() -> object:
-    from rdukit_runtime.isolation.cgroup import CgroupGuard
+    from rdukit_node.isolation.cgroup import CgroupGuard
 
     return CgroupGuard.by_settings("somebody", 4)._limits
 
 
 def _daemon_log() -> object:
     from rdukit.settings import home_folder
-    from rdukit_runtime.log_files import configure_daemon_log
+    from rdukit_node.logs.files import configure_daemon_log
 
     root = logging.getLogger()
     level, handler = root.level, configure_daemon_log(home_folder() / "snd.log")
@@ -160,7 +160,7 @@ def _threads() -> object:
 
 def _log_file() -> object:
     from rdukit.settings import home_folder
-    from rdukit_runtime.log_files import _log_file
+    from rdukit_node.logs.files import _log_file
 
     made = _log_file(home_folder() / "sn.log", 0o600)
     return {name: value for name, value in vars(made).items() if isinstance(value, int)}
@@ -320,12 +320,12 @@ def test_every_setting_is_resolved_somewhere() -> None:
         ('FAST = {"RDUKIT_NODE": "daemon"}', True),
         ('os.environ["RDUKIT_NODE"] = value', True),
         ('run("RDUKIT_NODE=daemon rdukit run")', True),
-        ("from rdukit_runtime.settings import NODE\nresolve(NODE, 'daemon')", True),
-        ("from rdukit_runtime.settings import NODE\npatch.setenv(NODE.variable, 'daemon')", True),
+        ("from rdukit_node.settings import NODE\nresolve(NODE, 'daemon')", True),
+        ("from rdukit_node.settings import NODE\npatch.setenv(NODE.variable, 'daemon')", True),
         ('patch.delenv("RDUKIT_NODE")', False),
         ('patch.setenv("RDUKIT_NODE", "auto")', False),
         ('for name in ("RDUKIT_HOME", "RDUKIT_NODE"): patch.delenv(name)', False),
-        ("from rdukit_runtime.settings import NODE\nassert resolve(NODE) == 'auto'", False),
+        ("from rdukit_node.settings import NODE\nassert resolve(NODE) == 'auto'", False),
     ],
 )
 def test_a_setting_is_tried_by_giving_it_another_value_not_by_naming_it(text: str, is_trial: bool) -> None:

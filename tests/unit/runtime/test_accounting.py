@@ -1,6 +1,6 @@
 from rdukit.hardware import NODES
-from rdukit_runtime.accounting import NodeTotals, Totals, totals_of_page, totals_of_report
-from rdukit_runtime.status_page import PageValues
+from rdukit_node.leases.accounting import NodeTotals, Totals, totals_of_page, totals_of_report
+from rdukit_node.status_page import PageValues
 
 NODE = NODES["SN10-8"]
 

@@ -13,8 +13,8 @@ from rdukit.errors import (
     OutOfDeviceMemory,
 )
 from rdukit.hardware import GIB, find_node
-from rdukit_runtime.allocator import Allocator, Lease, LeaseId, RegionId, Request
-from rdukit_runtime.states import EndReason, LeaseEvent
+from rdukit_node.leases.allocator import Allocator, Lease, LeaseId, RegionId, Request
+from rdukit_node.states import EndReason, LeaseEvent
 
 
 class Node:

@@ -6,9 +6,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory
 from rdukit.hardware import GIB, ChipSpec, NodeSpec
-from rdukit_runtime.allocator import Allocator, LeaseId, RegionId, Request
-from rdukit_runtime.placement import find_placement
-from rdukit_runtime.states import LeaseEvent
+from rdukit_node.leases.allocator import Allocator, LeaseId, RegionId, Request
+from rdukit_node.leases.placement import find_placement
+from rdukit_node.states import LeaseEvent
 
 NODE = NodeSpec("SMALL", ChipSpec("small", 4, 1, 1, 1, 1.0, 1, 10 * GIB, 1.0, 0, 0.0, 1, 1.0), 2, 2, max_applications=6)
 

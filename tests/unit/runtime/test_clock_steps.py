@@ -13,11 +13,11 @@ import pytest
 from rdukit.hardware import GIB
 from rdukit.snd import SndClient
 from rdukit.testing import FakeClock
-from rdukit_runtime.daemon import NodeDaemon
-from rdukit_runtime.faults.store import FaultStore
-from rdukit_runtime.journal import Journal
-from rdukit_runtime.server import SndServer, listening
-from rdukit_runtime.testing_desk import Desk, acquire
+from rdukit_node.daemon.daemon import NodeDaemon
+from rdukit_node.daemon.journal import Journal
+from rdukit_node.daemon.server import SndServer, listening
+from rdukit_node.faults.store import FaultStore
+from rdukit_node.testing.harness import Desk, acquire
 
 STEPS = (-86_400.0, 86_400.0)
 

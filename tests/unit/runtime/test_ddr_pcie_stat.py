@@ -1,9 +1,9 @@
 """What snddrstat and snpciestat print."""
 
-from rdukit_runtime.cli import snddrstat, snpciestat
-from rdukit_runtime.cli.intervals import Options
-from rdukit_runtime.sampling import Reading
-from rdukit_runtime.testing_readings import ImaginaryNode
+from rdukit_node.cli import snddrstat, snpciestat
+from rdukit_node.cli.intervals import Options
+from rdukit_node.telemetry.sampling import Reading
+from rdukit_node.testing.readings import ImaginaryNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 

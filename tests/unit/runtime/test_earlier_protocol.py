@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from rdukit.hardware import find_node
-from rdukit_runtime.allocator import Allocator
-from rdukit_runtime.connections import Peer, RegionGrant
-from rdukit_runtime.daemon import NodeDaemon
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.protocol import PROTOCOL_MINOR
+from rdukit_node.daemon.connections import Peer, RegionGrant
+from rdukit_node.daemon.daemon import NodeDaemon
+from rdukit_node.daemon.protocol import PROTOCOL_MINOR
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.leases.allocator import Allocator
 
 FILES = sorted((Path(__file__).parents[2] / "data/snd").glob("exchange_*.json"))
 

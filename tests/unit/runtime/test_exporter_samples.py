@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
 from rdukit.testing import FakeClock
-from rdukit_runtime.exporter import COLLECTORS, METRICS, Observed, node_samples
-from rdukit_runtime.exporter_process import NodeCollector
-from rdukit_runtime.exporter_settings import ExporterSettings, parse_settings, read_settings, switch
-from rdukit_runtime.testing_readings import ImaginaryNode
+from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, node_samples
+from rdukit_node.telemetry.exporter_process import NodeCollector
+from rdukit_node.telemetry.exporter_settings import ExporterSettings, parse_settings, read_settings, switch
+from rdukit_node.testing.readings import ImaginaryNode
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from rdukit.errors import InvalidArgument, all_error_classes
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.catalogue import (
+from rdukit_node.faults.catalogue import (
     PARTS,
     catalogue_rows,
     class_by_error_type,
@@ -17,9 +17,9 @@ from rdukit_runtime.faults.catalogue import (
     fault_types,
     find_class,
 )
-from rdukit_runtime.faults.checks import check_policy
-from rdukit_runtime.faults.register import LEGAL_KINDS, FaultClass, fault
-from rdukit_runtime.faults.words import Action, Severity
+from rdukit_node.faults.checks import check_policy
+from rdukit_node.faults.enums import Action, Severity
+from rdukit_node.faults.register import LEGAL_KINDS, FaultClass, fault
 
 NODE = find_node("SN30-8")
 

@@ -7,11 +7,11 @@ import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import GIB, find_node
-from rdukit_runtime.faults.catalogue import fault_classes
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, Owner, Policy, Snapshot, nobody
-from rdukit_runtime.faults.words import Action, HangEvent, HangOutcome, RduState, Severity
-from rdukit_runtime.inventory import ComponentKind, Health, Presence, components
+from rdukit_node.faults.catalogue import fault_classes
+from rdukit_node.faults.enums import Action, HangEvent, HangOutcome, RduState, Severity
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, Owner, Policy, Snapshot, nobody
+from rdukit_node.inventory import ComponentKind, Health, Presence, components
 
 NODE = find_node("SN30-8")
 RDU = "/NODE/XRDU_0/RDU_0"

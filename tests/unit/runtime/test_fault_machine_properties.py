@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from rdukit.errors import Conflict
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.catalogue import fault_classes
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, Outcome, Owner, Snapshot, nobody
-from rdukit_runtime.faults.pending import PendingChanges
-from rdukit_runtime.inventory import components
+from rdukit_node.faults.catalogue import fault_classes
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, Outcome, Owner, Snapshot, nobody
+from rdukit_node.faults.write_queue import PendingChanges
+from rdukit_node.inventory import components
 
 NODE = find_node("TEST-1")
 PATHS = [component.path for component in components(NODE) if not component.is_empty_slot]

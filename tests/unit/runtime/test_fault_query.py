@@ -6,9 +6,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, nobody
-from rdukit_runtime.faults.query import find_errors, find_faults, find_hangs
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.query import find_errors, find_faults, find_hangs
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Injection, nobody
-from rdukit_runtime.faults.salvage import put_back, set_aside
-from rdukit_runtime.faults.store import FaultStore
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, nobody
+from rdukit_node.faults.salvage import put_back, set_aside
+from rdukit_node.faults.store import FaultStore
 
 NODE = find_node("TEST-1")
 NOW = 1_700_000_000

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import find_node
-from rdukit_runtime.faults import scenario as scenario_module
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import nobody
-from rdukit_runtime.faults.scenario import read_scenario
+from rdukit_node.faults import scenario as scenario_module
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import nobody
+from rdukit_node.faults.scenario import read_scenario
 
 NODE = find_node("SN30-8")
 TEXT = """

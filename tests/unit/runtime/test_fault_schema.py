@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.hardware import find_node
-from rdukit_runtime.faults.machine import FaultMachine
-from rdukit_runtime.faults.model import Changes, Injection, nobody
-from rdukit_runtime.faults.schema import APPLICATION_ID, LOGS, VERSION
-from rdukit_runtime.faults.store import FaultStore
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Changes, Injection, nobody
+from rdukit_node.faults.schema import APPLICATION_ID, LOGS, VERSION
+from rdukit_node.faults.store import FaultStore
 
 NODE = find_node("TEST-1")
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
@@ -113,9 +113,7 @@ def test_an_old_database_is_migrated_with_everything_in_it(old: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "rdukit_runtime.faults.store.migrate", lambda connection, version: connection.execute("nonsense")
-    )
+    monkeypatch.setattr("rdukit_node.faults.store.migrate", lambda connection, version: connection.execute("nonsense"))
     with pytest.raises(InvalidArgument, match="nonsense"):
         FaultStore.open(old)
     monkeypatch.undo()

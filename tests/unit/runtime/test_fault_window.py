@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_runtime.faults.window import Window
+from rdukit_node.faults.window import Window
 
 SPAN = 1_000_000
 

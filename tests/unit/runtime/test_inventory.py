@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rdukit.errors import NotFound
 from rdukit.hardware import GIB, NODES, ChipSpec, NodeSpec, find_node
-from rdukit_runtime.inventory import (
+from rdukit_node.inventory import (
     LISTED_KINDS,
     ComponentKind,
     components,

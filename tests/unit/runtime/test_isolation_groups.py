@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_runtime.isolation.cgroup import CgroupGuard
-from rdukit_runtime.isolation.groups import (
+from rdukit_node.isolation.cgroup import CgroupGuard
+from rdukit_node.isolation.groups import (
     Hierarchy,
     LeaseGroups,
     Limits,
@@ -16,7 +16,7 @@ from rdukit_runtime.isolation.groups import (
     may_take_over,
     settings_of,
 )
-from rdukit_runtime.isolation.parts import applied, as_report, cores_of, off, unavailable
+from rdukit_node.isolation.parts import applied, as_report, cores_of, off, unavailable
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw

@@ -6,8 +6,8 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import GIB
-from rdukit_runtime.kept_leases import LeaseFile
-from rdukit_runtime.testing_desk import Desk, acquire
+from rdukit_node.leases.kept_leases import LeaseFile
+from rdukit_node.testing.harness import Desk, acquire
 
 
 def restarted(desk: Desk, folder: Path, patience: float = 10) -> Desk:

@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.launch import LAUNCHERS, LOOPBACK, Launcher, read_launch, slurm_job
+from rdukit_node.leases.launch import LAUNCHERS, LOOPBACK, Launcher, read_launch, slurm_job
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda launcher: launcher.name)

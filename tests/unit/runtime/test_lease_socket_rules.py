@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rdukit_runtime.allocator import LeaseId
-from rdukit_runtime.connections import Peer, SocketGrant
-from rdukit_runtime.protocol import LEASE_OPERATIONS, OPERATIONS
-from rdukit_runtime.testing_desk import ADMIN_TOKEN, Desk, acquire
+from rdukit_node.daemon.connections import Peer, SocketGrant
+from rdukit_node.daemon.protocol import LEASE_OPERATIONS, OPERATIONS
+from rdukit_node.leases.allocator import LeaseId
+from rdukit_node.testing.harness import ADMIN_TOKEN, Desk, acquire
 
 #: Legal arguments of every operation; a lease's are filled in.
 ARGUMENTS: dict[str, dict[str, object]] = {

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime import log_files
-from rdukit_runtime.log_files import (
+from rdukit_node.logs import files as log_files
+from rdukit_node.logs.files import (
     LOG_KEEP,
     LOG_MAX_BYTES,
     ApplicationLog,
@@ -23,8 +23,8 @@ from rdukit_runtime.log_files import (
     configure_daemon_log,
     level_of,
 )
-from rdukit_runtime.log_lines import Level, LogLine, application_level, log_id_line, parse_line, time_text
-from rdukit_runtime.rotated_log import LogFile
+from rdukit_node.logs.lines import Level, LogLine, application_level, log_id_line, parse_line, time_text
+from rdukit_node.logs.rotated import LogFile
 
 
 @pytest.fixture(autouse=True)

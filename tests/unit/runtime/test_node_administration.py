@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rdukit_runtime.connections import Peer
-from rdukit_runtime.testing_desk import ADMIN_TOKEN, Desk, acquire
+from rdukit_node.daemon.connections import Peer
+from rdukit_node.testing.harness import ADMIN_TOKEN, Desk, acquire
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
 
@@ -73,7 +73,7 @@ def test_an_uncorrectable_error_agrees_everywhere_at_once(desk: Desk) -> None:
 
 
 def test_faults_and_their_end_are_in_the_log_but_not_each_error(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "rdukit_runtime.administration")
+    caplog.set_level("INFO", "rdukit_node.daemon.administration")
     inject(desk, "pcie-correctable", "/NODE/XRDU_0/RDU_0/PCIE_0", count=3)
     assert caplog.records == []
     _, (fault,) = inject(desk, "tile-excluded", TILE)

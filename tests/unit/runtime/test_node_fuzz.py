@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rdukit.errors import all_error_classes
-from rdukit_runtime.connections import Answer, PageGrant, RegionGrant
-from rdukit_runtime.faults.catalogue import fault_classes
-from rdukit_runtime.inventory import components
-from rdukit_runtime.protocol import OPERATIONS
-from rdukit_runtime.status_page import private_page
-from rdukit_runtime.testing_desk import ADMIN_TOKEN, Desk
+from rdukit_node.daemon.connections import Answer, PageGrant, RegionGrant
+from rdukit_node.daemon.protocol import OPERATIONS
+from rdukit_node.faults.catalogue import fault_classes
+from rdukit_node.inventory import components
+from rdukit_node.status_page import private_page
+from rdukit_node.testing.harness import ADMIN_TOKEN, Desk
 
 CODES = set(all_error_classes())
 LOOKS = ("hello", "status", "events", "counters", "inventory", "op_state", "errors", "faults", "policies", "hangs",

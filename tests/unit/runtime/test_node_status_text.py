@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rdukit_runtime.cli.status_text import event_line, status_lines
+from rdukit_node.cli.status_text import event_line, status_lines
 
 LEASE: dict[str, object] = {
     "id": "lease-1", "application": "logreg", "tenant": None, "job": "j1", "tiles": ["/NODE/XRDU_0/RDU_0/TILE_1"],

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument, LeaseLost, NoResources, OutOfDeviceMemory, RuntimeFault, Unavailable
-from rdukit_runtime.launch import LAUNCHERS
-from rdukit_runtime.node import open_lease, ranks_here
+from rdukit_node.leases.launch import LAUNCHERS
+from rdukit_node.private_node import open_lease, ranks_here
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_a_malformed_lease_variable_is_an_error_that_does_not_show_it(
 
 def test_opening_a_lease_imports_no_torch() -> None:
     program = (
-        "import sys; from rdukit_runtime.node import open_lease; "
+        "import sys; from rdukit_node.private_node import open_lease; "
         "open_lease('app', arch='sn10', tiles=1, memory_bytes=0).release(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -18,11 +18,11 @@ from rdukit.pef.model import Cost, Resources
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.profile_dtypes import limit_dtype
-from rdukit_runtime.profile_inputs import index_bounds
-from rdukit_runtime.profile_labels import Dot, Rectangle, place_labels
-from rdukit_runtime.profile_operators import OperatorClock
-from rdukit_runtime.profile_pef import (
+from rdukit_runtime.profile.dtypes import limit_dtype
+from rdukit_runtime.profile.inputs import index_bounds
+from rdukit_runtime.profile.labels import Dot, Rectangle, place_labels
+from rdukit_runtime.profile.operators import OperatorClock
+from rdukit_runtime.profile.pef import (
     Bound,
     Measured,
     Profile,
@@ -32,9 +32,9 @@ from rdukit_runtime.profile_pef import (
     profile_to_dict,
     section_rows,
 )
-from rdukit_runtime.profile_roofline import draw_roofline
-from rdukit_runtime.profile_tables import operators_table, profile_tables
-from rdukit_runtime.profile_trace import trace_profile
+from rdukit_runtime.profile.roofline import draw_roofline
+from rdukit_runtime.profile.tables import operators_table, profile_tables
+from rdukit_runtime.profile.trace import trace_profile
 
 #: 100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOPs per byte.
 LIMITS = MachineLimits("processor", 1, 10.0, 8.0, {"f32": 100.0, "bf16": 400.0, "int8": 0.0}, 1e-6)

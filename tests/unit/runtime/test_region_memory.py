@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import OutOfDeviceMemory, RuntimeFault
-from rdukit_runtime.memory import create_region, map_private, map_region
+from rdukit_node.leases.memory import create_region, map_private, map_region
 
 MIB = 1024**2
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.errors import InvalidTransition
-from rdukit_runtime.states import (
+from rdukit_node.states import (
     LEASE_TRANSITIONS,
     EndReason,
     LeaseEvent,

@@ -5,8 +5,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_runtime.sampling import apportion, is_same_daemon, lease_rates, rdu_rates, tile_shares
-from rdukit_runtime.testing_readings import ImaginaryNode
+from rdukit_node.telemetry.sampling import apportion, is_same_daemon, lease_rates, rdu_rates, tile_shares
+from rdukit_node.testing.readings import ImaginaryNode
 
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
 

@@ -5,8 +5,8 @@ from itertools import groupby
 import pytest
 
 from rdukit.hardware import find_node
-from rdukit_runtime.testing_readings import ImaginaryNode
-from rdukit_runtime.traffic import DDR, PCIE, Traffic, spread_traffic
+from rdukit_node.telemetry.traffic import DDR, PCIE, Traffic, spread_traffic
+from rdukit_node.testing.readings import ImaginaryNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 LINKS = find_node("SN10-8").chip.pcie_links

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.protocol import OPERATIONS, read_message
+from rdukit_node.daemon.protocol import OPERATIONS, read_message
 
 
 def line(**fields: object) -> bytes:

@@ -7,11 +7,11 @@ import pytest
 
 from rdukit.errors import InvalidArgument, NotFound, Unauthenticated
 from rdukit.proto import snml_pb2 as pb
-from rdukit_runtime.paths import NodePaths
-from rdukit_runtime.snml.client import find_target
-from rdukit_runtime.snml.emulated import injection
-from rdukit_runtime.snml.settings import server_address
-from rdukit_runtime.snml.token import check_authorization, load_or_create_token, read_token
+from rdukit_node.paths import NodePaths
+from rdukit_node.snml.client import find_target
+from rdukit_node.snml.emulated import injection
+from rdukit_node.snml.settings import server_address
+from rdukit_node.snml.token import check_authorization, load_or_create_token, read_token
 
 
 @pytest.fixture

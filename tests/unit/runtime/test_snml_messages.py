@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from rdukit.errors import NotFound
 from rdukit.hardware import find_node
 from rdukit.proto import snml_pb2 as pb
-from rdukit_runtime.inventory import components, inventory_rows
-from rdukit_runtime.snml import rows
-from rdukit_runtime.snml.components import full_path, resource_tree
-from rdukit_runtime.snml.messages import from_row
-from rdukit_runtime.snml.routes import routes
-from rdukit_runtime.snml.watch import event_reply, missed
+from rdukit_node.inventory import components, inventory_rows
+from rdukit_node.snml import rows
+from rdukit_node.snml.components import full_path, resource_tree
+from rdukit_node.snml.messages import from_row
+from rdukit_node.snml.routes import routes
+from rdukit_node.snml.watch import event_reply, missed
 
 NODE = find_node("SN30-8")
 INVENTORY = inventory_rows(NODE, "node0")

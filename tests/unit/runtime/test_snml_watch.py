@@ -6,8 +6,8 @@ import pytest
 
 from rdukit.errors import NoResources
 from rdukit.proto import snml_pb2 as pb
-from rdukit_runtime.snml.node_calls import PAGE_ROWS, NodeCalls
-from rdukit_runtime.snml.watch import MAX_WATCHERS, EventWatch
+from rdukit_node.snml.node_calls import PAGE_ROWS, NodeCalls
+from rdukit_node.snml.watch import MAX_WATCHERS, EventWatch
 
 
 class FakeNode(NodeCalls):

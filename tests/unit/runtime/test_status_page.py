@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_runtime.status_page import (
+from rdukit_node.status_page import (
     ARGUMENT_LOAD,
     EXECUTE,
     HOST,

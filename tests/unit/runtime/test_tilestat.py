@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.cli.intervals import Options, document, fit_lines, make_plan
-from rdukit_runtime.cli.output import csv_text
-from rdukit_runtime.cli.snddrstat import snddrstat
-from rdukit_runtime.cli.snpciestat import snpciestat
-from rdukit_runtime.cli.sntilestat import TOOL, sntilestat, tile_lines, tile_rows
-from rdukit_runtime.sampling import Reading
-from rdukit_runtime.testing_readings import ImaginaryNode
+from rdukit_node.cli.intervals import Options, document, fit_lines, make_plan
+from rdukit_node.cli.output import csv_text
+from rdukit_node.cli.snddrstat import snddrstat
+from rdukit_node.cli.snpciestat import snpciestat
+from rdukit_node.cli.sntilestat import TOOL, sntilestat, tile_lines, tile_rows
+from rdukit_node.telemetry.sampling import Reading
+from rdukit_node.testing.readings import ImaginaryNode
 
 
 def readings(platform: str = "SN10-8") -> tuple[Reading, Reading, ImaginaryNode]:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_runtime.cli.output import Answer, Reader, aligned, connect, csv_text, json_text, parse_time, time_text
+from rdukit_node.cli.output import Answer, Reader, aligned, connect, csv_text, json_text, parse_time, time_text
 
 NOW = 1_718_072_095.0  # 2024-06-11T02:14:55Z
 

@@ -17,7 +17,7 @@ from rdukit.pef.memory_plan import lease_bytes
 from rdukit.pef.model import Pef, SectionType
 from rdukit.pef.read import LoadedPef
 from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
-from rdukit_runtime.cli.slurmfeeder import env_lines, needs_lines, needs_of, sbatch_lines, slurmfeeder
+from rdukit_node.cli.slurmfeeder import env_lines, needs_lines, needs_of, sbatch_lines, slurmfeeder
 
 
 def loaded(pef: Pef) -> LoadedPef:

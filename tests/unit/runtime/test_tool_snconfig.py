@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, RuntimeFault
 from rdukit.hardware import find_node
-from rdukit_runtime.cli.node_views import (
+from rdukit_node.cli.node_views import (
     banner,
     dynamic_lines,
     dynamic_tree,
@@ -22,9 +22,9 @@ from rdukit_runtime.cli.node_views import (
     topology,
     topology_lines,
 )
-from rdukit_runtime.cli.snconfig import file_name, snconfig
-from rdukit_runtime.host_info import check_huge_pages, describe_host, read_host, set_huge_pages
-from rdukit_runtime.inventory import components, node_tiles, serial_number
+from rdukit_node.cli.snconfig import file_name, snconfig
+from rdukit_node.host_info import check_huge_pages, describe_host, read_host, set_huge_pages
+from rdukit_node.inventory import components, node_tiles, serial_number
 
 STAMP = "2024-03-05 10:12:44"
 CPUINFO = (

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.cli.fault_changes import change_lines, change_request, policy_request, read_pair
-from rdukit_runtime.cli.fault_views import (
+from rdukit_node.cli.fault_changes import change_lines, change_request, policy_request, read_pair
+from rdukit_node.cli.fault_views import (
     VIEWS,
     choose_rows,
     find_severity,
@@ -25,7 +25,7 @@ from rdukit_runtime.cli.fault_views import (
     with_elapsed,
     with_node_prefix,
 )
-from rdukit_runtime.cli.snfadm import check_component, fetch_rows, snfadm
+from rdukit_node.cli.snfadm import check_component, fetch_rows, snfadm
 
 INVENTORY = [
     {"comp_name": "/NODE", "kind": "NODE", "serial": "N/A"},

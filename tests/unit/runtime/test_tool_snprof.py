@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from rdukit.errors import InvalidArgument
-from rdukit_runtime.cli.snprof import breakdown_lines, command_arguments, read_breakdowns, snprof
-from rdukit_runtime.profile import (
+from rdukit_runtime.profile.snprof import breakdown_lines, command_arguments, read_breakdowns, snprof
+from rdukit_runtime.profile.step import (
     Breakdown,
     Recorder,
     Row,

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from rdukit_runtime.cli.top import top
-from rdukit_runtime.cli.top_frame import draw, draw_down, rate_text
-from rdukit_runtime.picture import Picture, Slots, application_key, make_picture
-from rdukit_runtime.sampling import Reading, holders
-from rdukit_runtime.testing_readings import START_NS, ImaginaryNode
+from rdukit_node.cli.top import top
+from rdukit_node.cli.top_frame import draw, draw_down, rate_text
+from rdukit_node.telemetry.picture import Picture, Slots, application_key, make_picture
+from rdukit_node.telemetry.sampling import Reading, holders
+from rdukit_node.testing.readings import START_NS, ImaginaryNode
 
 START = START_NS / 1e9
 

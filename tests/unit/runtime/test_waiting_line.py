@@ -1,8 +1,8 @@
 import pytest
 
 from rdukit.errors import InvalidArgument, NoResources
-from rdukit_runtime.allocator import Request
-from rdukit_runtime.waiting import MAX_WAITING, Waiting, WaitingLine
+from rdukit_node.leases.allocator import Request
+from rdukit_node.leases.waiting import MAX_WAITING, Waiting, WaitingLine
 
 
 def request(tiles: int) -> Request:

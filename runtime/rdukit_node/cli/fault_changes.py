@@ -1,0 +1,126 @@
+"""The changes of ``snfadm``: options into one operation, its answer into lines. Reads a scenario's file, asks nobody.
+
+Source: runtime reference 4.3 (that there is a clear for root; its spelling and the other changes are ours).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument
+from rdukit_node.cli.fault_views import VIEWS, Row, find_severity, view_lines, with_node_prefix
+from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES
+from rdukit_node.faults.enums import Action
+
+#: Option → its parameter's name.
+CHANGES: Final[Mapping[str, str]] = {
+    "--clear": "clear_uuid", "--inject": "inject_class", "--scenario": "scenario", "--repair": "repair",
+    "--reset": "reset", "--set-policy": "set_policy",
+}  # fmt: skip
+#: Options of ``--set-policy``: parameter → field of a policy.
+POLICY_FIELDS: Final[Mapping[str, str]] = {
+    "count": "count", "window": "window_s", "action": "action", "severity": "severity", "fault_type": "fault_type",
+}  # fmt: skip
+#: Bytes of a scenario as JSON, beside the request's other arguments.
+_MAX_SCENARIO: Final = MAX_REQUEST_BYTES - 1024
+
+
+def change_request(change: str, options: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
+    """The operation and arguments of one change, but of ``--set-policy``.
+
+    Raises:
+        InvalidArgument: ``--data`` is not ``KEY=VALUE``, or the scenario cannot be read or is too long.
+    """
+    match change:
+        case "--clear":
+            return "clear", {"fault": options["clear_uuid"]}
+        case "--repair" | "--reset":
+            return change.removeprefix("--"), {"component": with_node_prefix(options[change.removeprefix("--")])}
+        case "--scenario":
+            return "scenario", _without_none({"text": _scenario_text(options["scenario"]), "seed": options["seed"]})
+        case _:
+            component = with_node_prefix(options["component"]) if options["component"] else None
+            event = {
+                "class": options["inject_class"],
+                "component": component,
+                "count": options["count"],
+                "seed": options["seed"],
+                "data": dict(map(read_pair, options["data"])) or None,
+            }
+            return "inject", {"events": [_without_none(event)]}
+
+
+def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[str, object]:
+    """Arguments of ``set_policy``: those of the policy in force, but for what the options say.
+
+    Args:
+        policies: those in force, rows of ``policies``.
+    Raises:
+        InvalidArgument: no such error type, or a word that is none; the message says which there are.
+    """
+    error_type = options["set_policy"]
+    by_type = {str(row["error_type"]): row for row in policies}
+    if error_type not in by_type:
+        raise InvalidArgument(f"no error type is called {error_type!r}; legal: {', '.join(by_type)}")
+    given = {field: options[name] for name, field in POLICY_FIELDS.items() if options[name] is not None}
+    if not given:
+        legal = ", ".join("--" + name.replace("_", "-") for name in POLICY_FIELDS)
+        raise InvalidArgument(f"--set-policy {error_type} says nothing new; say one or more of {legal}")
+    if "severity" in given:
+        given["severity"] = find_severity(given["severity"])
+    if "action" in given and given["action"] not in list(Action):
+        raise InvalidArgument(f"no action is called {given['action']!r}; legal: {', '.join(Action)}")
+    now = {field: by_type[error_type][field] for field in POLICY_FIELDS.values()}
+    return {"error_type": error_type, **now, **given}
+
+
+def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
+    """What a change did, for people."""
+    match change:
+        case "--clear":
+            lines = [f"fault {answer['fault']['fault_uuid']} cleared"]
+            if answer.get("returned"):
+                lines.append(f"its cause remains: it is back as {answer['returned']}; repair the component first")
+            return lines
+        case "--repair":
+            lines = [f"conditions repaired: {answer['repaired']}"]
+            return lines + [f"fault {uuid} cleared" for uuid in answer["cleared"]]
+        case "--reset":
+            return view_lines(VIEWS["hang"], [answer["hang"]])
+        case "--set-policy":
+            return view_lines(VIEWS["policy"], [answer["policy"]])
+        case "--scenario":
+            return [f"scenario started: {answer['steps']} steps"]
+        case _:
+            lines = [f"error {uuid}" for uuid in dict.fromkeys(answer["errors"])]
+            return lines + [f"fault {uuid}" for uuid in dict.fromkeys(answer["faults"])]
+
+
+def read_pair(text: str) -> tuple[str, object]:
+    """``KEY=VALUE``; a value that is JSON is taken as that, any other as text.
+
+    Raises:
+        InvalidArgument: there is no key.
+    """
+    key, sign, value = text.partition("=")
+    if not key or not sign:
+        raise InvalidArgument(f"--data {text!r} is not legal; legal: KEY=VALUE, such as address=4096")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _scenario_text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise InvalidArgument(f"the scenario {path} cannot be read: {cause}") from cause
+    if len(json.dumps(text)) > _MAX_SCENARIO:
+        raise InvalidArgument(f"the scenario {path} is too long; legal: at most {_MAX_SCENARIO} bytes")
+    return text
+
+
+def _without_none(values: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,213 @@
+"""What sntilestat, snddrstat and snpciestat share: their options, when they sample, and the columns that say who.
+
+The first sample is over a short window, so that a bare call answers at once; each later one is over the interval.
+
+Source: runtime reference 6.1 (``--skip-idle -i -T --count``, filters by user and process, CSV); the spelling of the
+filters and of ``--csv``, ``--job``, ``--json`` and the live mode are ours.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rdukit.errors import InvalidArgument
+from rdukit_node.cli.output import socket_option
+from rdukit_node.telemetry.sampling import Holder, Reading, window_ns
+
+#: Seconds between samples, and of the first one's window.
+DEFAULT_INTERVAL_S: Final = 5.0
+FIRST_WINDOW_S: Final = 0.5
+_MOST_S: Final = 86_400.0
+_COMMAND_WIDTH: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the three tools were asked for."""
+
+    interval_s: float | None = None
+    count: int | None = None
+    has_timestamps: bool = False
+    skip_idle: bool = False
+    user: str | None = None
+    pid: int | None = None
+    job: str | None = None
+    #: ``-`` for stdout.
+    csv_file: str | None = None
+    as_json: bool = False
+    socket: Path | None = None
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether only some holders are wanted."""
+        return self.user is not None or self.pid is not None or self.job is not None
+
+    def wants(self, holder: Holder | None) -> bool:
+        """Whether rows of this holder (``None``: of nobody) are wanted."""
+        if holder is None:
+            return not self.has_filter
+        return (
+            (self.user is None or holder.user == self.user)
+            and (self.pid is None or self.pid in (holder.pid, *holder.pids))
+            and (self.job is None or holder.job == self.job)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When to sample. ``count``: ``None`` goes on until Ctrl-C."""
+
+    first_window_s: float
+    interval_s: float
+    count: int | None
+    #: Redraw one screen instead of printing one sample after the other.
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One of the three: pure functions from two readings to what is shown."""
+
+    name: str
+    has_components: bool
+    #: Columns of the comma-separated form.
+    columns: tuple[str, ...]
+    #: Key of the list of rows in the JSON document.
+    key: str
+    rows: Callable[[Reading, Reading, Options], list[dict[str, Any]]]
+    lines: Callable[[Sequence[Mapping[str, Any]]], list[str]]
+
+
+def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that all three have; the command gets them by the names of ``Options``."""
+    for option in reversed(
+        [
+            click.option("-i", "interval_s", type=float, metavar="SEC", help="Seconds between samples (default 5)."),
+            click.option(
+                "--count",
+                type=click.IntRange(min=0),
+                metavar="N",
+                help="Samples to show (default 1; in a terminal with -i: until Ctrl-C). 0: until Ctrl-C.",
+            ),
+            click.option("-T", "has_timestamps", is_flag=True, help="Show the time of each sample."),
+            click.option("--skip-idle", is_flag=True, help="Only RDUs that are in use."),
+            click.option("-u", "user", metavar="USER", help="Only what this user holds."),
+            click.option("-p", "pid", type=int, metavar="PID", help="Only what this process holds."),
+            click.option("--job", metavar="ID", help="Only what this job holds."),
+            click.option(
+                "--csv",
+                "csv_file",
+                is_flag=False,
+                flag_value="-",
+                default=None,
+                metavar="[FILE]",
+                help="Comma-separated values, to a file if one is named.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="One JSON document a sample, each on one line."),
+            socket_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def make_plan(options: Options, stdout_is_terminal: bool) -> Plan:
+    """When to sample and whether to redraw.
+
+    Raises:
+        InvalidArgument: an interval that is no time, or two forms of output at once.
+    """
+    interval = DEFAULT_INTERVAL_S if options.interval_s is None else options.interval_s
+    if not 0.01 <= interval <= _MOST_S:
+        raise InvalidArgument(f"-i {interval}: legal are 0.01 to {_MOST_S:.0f} seconds")
+    if options.as_json and options.csv_file == "-":
+        raise InvalidArgument("--json and --csv both write to stdout; name a file for --csv, or use one of them")
+    is_for_people = stdout_is_terminal and not options.as_json and options.csv_file is None
+    count = options.count
+    if count is None:
+        count = 0 if is_for_people and options.interval_s is not None else 1
+    one_shot_window = interval if options.interval_s is not None else FIRST_WINDOW_S
+    return Plan(
+        first_window_s=one_shot_window if count == 1 else min(interval, FIRST_WINDOW_S),
+        interval_s=interval,
+        count=count or None,
+        is_live=is_for_people and count != 1,
+    )
+
+
+def document(tool: Tool, before: Reading, after: Reading, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A sample for machines."""
+    return {
+        "tool": tool.name,
+        "node": after.status["node"],
+        "platform": after.status["platform"],
+        "time_ns": after.time_ns,
+        "window_s": window_ns(before, after) / 1e9,
+        tool.key: list(rows),
+    }
+
+
+def holder_fields(holder: Holder | None) -> dict[str, Any]:
+    """Columns that say who: all ``None`` for nobody."""
+    return {
+        "pid": None if holder is None else holder.pid,
+        "user": None if holder is None else holder.user,
+        "command": None if holder is None else holder.command,
+        "application": None if holder is None else holder.application,
+        "tenant": None if holder is None else holder.tenant,
+        "job": None if holder is None else holder.job,
+        "lease": None if holder is None else holder.lease,
+        "phase": None if holder is None else holder.phase,
+        "fault": None if holder is None else holder.fault,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class WhoColumns:
+    """The columns PID, USER and COMMAND at a table's end, wide enough for all rows."""
+
+    pid_width: int = 6
+    user_width: int = 8
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> "WhoColumns":
+        """Widths for these rows; at least those of the vendor's tool."""
+        pids = [len(str(row["pid"])) for row in rows if row["pid"] is not None]
+        users = [len(printable(row["user"])) for row in rows if row["user"]]
+        return cls(max([6, *pids]), max([8, *users]))
+
+    def head(self) -> str:
+        """Their part of the header."""
+        return f" {'PID':>{self.pid_width}} {'USER':>{self.user_width}} COMMAND"
+
+    def cells(self, row: Mapping[str, Any]) -> str:
+        """Their part of a row: empty if nobody holds it. A health that is not ``Online`` stands before the command."""
+        is_well = row["health"] == "Online" and not row["fault"]
+        mark = "" if is_well else f"[{row['health'] if row['health'] != 'Online' else 'Fault'}] "
+        if row["lease"] is None:
+            return f" {'':>{self.pid_width}} {'':>{self.user_width}} {mark}".rstrip()
+        pid = "-" if row["pid"] is None else str(row["pid"])
+        command = (mark + printable(row["command"]))[:_COMMAND_WIDTH].rstrip()
+        return f" {pid:>{self.pid_width}} {printable(row['user']) or '-':>{self.user_width}} {command}"
+
+
+def printable(text: object) -> str:
+    """Another user's text without characters that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text or ""))
+
+
+def without_node(path: str) -> str:
+    """``/XRDU_0/…`` of ``/NODE/XRDU_0/…``. Source: runtime reference 1.1: these tools leave the node out."""
+    return path.removeprefix("/NODE")
+
+
+def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[str]:
+    """As many lines as a screen has room for, and then how many are missing."""
+    cut = [line[:width] for line in lines]
+    if len(cut) <= height:
+        return cut
+    missing = len(cut) - height + 1
+    return [*cut[: height - 1], f"… {missing} more {what}; a taller window or --skip-idle shows them"[:width]]

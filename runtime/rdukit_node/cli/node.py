@@ -1,0 +1,127 @@
+"""``rdukit node``: run a node daemon and look at it."""
+
+import contextlib
+import json
+import logging
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.clock import SystemClock
+from rdukit.hardware import NODES, find_node
+from rdukit.settings import resolve
+from rdukit.snd import SndClient
+from rdukit_node.cli.install import install, unit
+from rdukit_node.cli.status_text import event_line, status_lines
+from rdukit_node.cli.top import top
+from rdukit_node.daemon.run import NodeOptions, node_name, run_node
+from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_mode, socket_path
+from rdukit_node.snml.settings import SNML_PORT
+
+logger = logging.getLogger(__name__)
+
+_FOLLOW_EVERY_S: Final = 0.25
+
+_socket_option = click.option(
+    "--socket",
+    "socket_file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The daemon's UNIX socket (default: run/snd.sock in the home folder).",
+)
+
+
+@click.group()
+def node() -> None:
+    """Run and look at emulated nodes.
+
+    Example: rdukit node start --platform SN30-8
+    """
+
+
+node.add_command(install)
+node.add_command(top)
+node.add_command(unit)
+
+
+@node.command()
+@click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
+@_socket_option
+@click.option("--name", default=None, help="Name of the node (default: the host's name).")
+@click.option("--max-applications", type=int, default=None, help="Applications at once (default: the platform's).")
+@click.option("--state", type=click.Path(path_type=Path), default=None, help="Folder of the database and the logs.")
+@click.option("--snml-port", type=click.IntRange(-1, 65535), default=None, help="SNML's loopback port; -1: none.")
+@click.option("--no-snml", is_flag=True, help="Do without the management interface over gRPC.")
+@click.option("--announce", type=click.Path(path_type=Path), default=None, help="Write a JSON file here when ready.")
+@click.option("--with-parent", is_flag=True, help="Stop when the process that started this one ends.")
+def start(
+    platform: str | None,
+    socket_file: Path | None,
+    name: str | None,
+    max_applications: int | None,
+    state: Path | None,
+    snml_port: int | None,
+    no_snml: bool,
+    announce: Path | None,
+    with_parent: bool,
+) -> None:
+    """Run the node daemon in the foreground until Ctrl-C or SIGTERM.
+
+    Example: rdukit node start --platform SN10-8 --announce node.json
+    """
+    options = NodeOptions(
+        platform=find_node(resolve(PLATFORM, platform)),
+        name=node_name(resolve(SND_NAME, name)),
+        max_applications=resolve(SND_MAX_APPLICATIONS, max_applications) or None,
+        socket=socket_file,
+        state=state,
+        snml_port=resolve(SNML_PORT, snml_port),
+        socket_mode=socket_mode(),
+        announce=announce,
+        with_parent=with_parent,
+        with_snml=not no_snml,
+    )
+    click.echo(f"snd stopped: {run_node(options, click.echo)}", err=True)
+
+
+@node.command()
+@_socket_option
+@click.option("--json", "as_json", is_flag=True, help="Print the daemon's answer as JSON.")
+def status(socket_file: Path | None, as_json: bool) -> None:
+    """Show a running node: its tiles, and who holds them.
+
+    Example: rdukit node status --json
+    """
+    with SndClient(socket_path(socket_file)) as client:
+        answer = dict(client.status())
+    answer.pop("ok", None)
+    if as_json:
+        click.echo(json.dumps(answer, indent=2, sort_keys=True))
+        return
+    click.echo("\n".join(status_lines(answer, SystemClock().now())))
+
+
+@node.command()
+@_socket_option
+@click.option("--since", type=click.IntRange(min=0), default=0, help="Only events after this sequence number.")
+@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+def events(socket_file: Path | None, since: int, follow: bool, as_json: bool) -> None:
+    """List what happened on a running node: grants, releases, deaths, refusals.
+
+    Example: rdukit node events --follow
+    """
+    clock = SystemClock()
+    # Ctrl-C is the way to end what follows.
+    with SndClient(socket_path(socket_file)) as client, contextlib.suppress(*([KeyboardInterrupt] if follow else [])):
+        while True:
+            answer = client.call("events", since=since)
+            for event in answer["events"]:
+                click.echo(json.dumps(event, sort_keys=True) if as_json else event_line(event))
+                since = int(event["seq"])
+            if since < int(answer["last"]) and answer["events"]:
+                continue  # a long log comes in pages
+            if not follow:
+                return
+            clock.sleep(_FOLLOW_EVERY_S)

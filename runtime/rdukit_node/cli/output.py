@@ -1,0 +1,249 @@
+"""What the admin tools share: aligned tables, JSON and CSV, times, and asking a node.
+
+Listings are stable and without colour, so that two snapshots can be compared; nothing but the result goes to stdout.
+Only light imports: job scripts run these tools before and after every step.
+
+Source: runtime reference 4.3, 10.4, 11 (JSON for every view, also an empty one; reads while the daemon is down).
+"""
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+
+from rdukit.errors import InvalidArgument, PermissionDenied, RdukitError, Unavailable
+from rdukit.snd import SndClient
+from rdukit_node.paths import NodePaths, node_paths
+
+#: Shown where a component has no such value.
+NOT_AVAILABLE: Final = "N/A"
+#: Minor version of the socket's protocol that the tools need.
+MINOR_VERSION: Final = 1
+_TIMEOUT_S: Final = 5.0
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+socket_option = click.option(
+    "--socket",
+    "socket_file",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The daemon's UNIX socket (default: run/snd.sock in the home folder).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node said. ``age_s``: ``None`` if the daemon said it just now, else how old the database is."""
+
+    values: Mapping[str, Any]
+    age_s: float | None = None
+
+
+#: Reads the answer to an operation from a node's database, which no daemon serves at present.
+ReadStored = Callable[[NodePaths, str, Mapping[str, object]], Answer]
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  ") -> list[str]:
+    """Lines of a table whose columns line up; ``right``: the positions of columns that are aligned to the right."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        gap.join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def json_text(value: object) -> str:
+    """One JSON document, keys in order."""
+    return json.dumps(value, indent=2, sort_keys=True, default=str)
+
+
+def json_line(value: object) -> str:
+    """One JSON document on one line, for tools that go on."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]], has_header: bool = True) -> str:
+    """Comma-separated lines without the last newline; lists are joined by a semicolon, absent values are empty."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    if has_header:
+        writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(name)) for name in columns])
+    return stream.getvalue().removesuffix("\n")
+
+
+def _csv_cell(value: object) -> object:
+    match value:
+        case None:
+            return ""
+        case list() | tuple():
+            return ";".join(map(str, value))
+        case dict():
+            return json.dumps(value, sort_keys=True)
+    return value
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+def time_text(time_ns: int | None) -> str:
+    """``2024-06-11T02:14:55Z`` of nanoseconds since the epoch; ``-`` if there is no time."""
+    if time_ns is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, OSError, ValueError):
+        return str(time_ns)
+
+
+def parse_time(text: str, now: float) -> int:
+    """Nanoseconds since the epoch of an ISO time (UTC unless it says otherwise), or of ``90s 10m 2h 1d 1w`` ago.
+
+    Args:
+        now: seconds since the epoch.
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if ago := re.fullmatch(r"(\d{1,9})([smhdw])", text.strip()):
+        return int((now - int(ago[1]) * _UNIT_S[ago[2]]) * 1e9)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError as cause:
+        raise InvalidArgument(
+            f"{text!r} is not a time; legal: 2024-06-11T02:14:55, 2024-06-11, or an age such as 90s, 10m, 2h, 1d"
+        ) from cause
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e9)
+
+
+# -- asking a node ---------------------------------------------------------------------------------------------------
+
+
+def connect(socket: Path | None = None, timeout_s: float = _TIMEOUT_S) -> SndClient:
+    """A connection to the node's daemon that knows the operations of the tools.
+
+    Raises:
+        Unavailable: nothing listens there, or a daemon of an earlier version.
+    """
+    client = SndClient(node_paths(socket).socket, timeout_s)
+    try:
+        minor = client.call("hello").get("minor", 0)
+        if not isinstance(minor, int) or minor < MINOR_VERSION:
+            raise Unavailable(
+                f"the node daemon at {client.path} speaks minor version {minor} of the protocol, the tools need "
+                f"{MINOR_VERSION}; restart it with the installed version"
+            )
+    except RdukitError:
+        client.close()
+        raise
+    return client
+
+
+def connect_admin(socket: Path | None = None) -> SndClient:
+    """A connection that may change the node: as root, as the daemon's user, or with its token.
+
+    Raises:
+        Unavailable: no daemon answers. PermissionDenied: this user may only look.
+    """
+    client = connect(socket)
+    try:
+        if client.call("hello").get("admin"):
+            return client
+        token_file = node_paths(socket).admin_token
+        try:
+            token = token_file.read_text().strip()
+        except OSError as cause:
+            raise PermissionDenied(
+                "only root, the node daemon's user, or who can read its token may change the node; run this with "
+                f"sudo, or ask for access to {token_file} ({cause.strerror})"
+            ) from cause
+        client.call("authorize", token=token)
+    except RdukitError:
+        client.close()
+        raise
+    return client
+
+
+class Reader:
+    """Reads one node: its daemon, or, while none answers, its database, which says how old it is."""
+
+    def __init__(self, socket: Path | None = None, stored: ReadStored | None = None) -> None:
+        """Connect.
+
+        Args:
+            stored: how to read the database; without it only a daemon will do.
+        Raises:
+            Unavailable: no daemon answers, and there is nothing to read instead.
+        """
+        #: Age of the last answer in seconds; ``None`` while a daemon answers.
+        self.age_s: float | None = None
+        self._paths = node_paths(socket)
+        self._stored = stored
+        self._client: SndClient | None = None
+        self._why = ""
+        self._is_shut = False
+        try:
+            self._client = connect(socket)
+        except Unavailable as error:
+            self._why = error.message
+            self._is_shut = isinstance(error.__cause__, PermissionError)
+            if stored is None:
+                raise
+            if not self._paths.database.exists():
+                raise Unavailable(f"{error.message}; nor is there a database at {self._paths.database}") from error
+
+    def ask(self, op: str, **arguments: object) -> dict[str, Any]:
+        """The answer to one operation, without its ``ok``. Absent arguments (``None``) are left out.
+
+        Raises:
+            RdukitError: refused. Unavailable: the daemon went away, or the database cannot answer this.
+        """
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if self._client is not None:
+            answer = self._client.call(op, **given)
+            answer.pop("ok", None)
+            return answer
+        assert self._stored is not None
+        if self._is_shut and op == "status":  # the file would say that all tiles are free
+            raise Unavailable(f"{self._why}; who holds tiles only the daemon knows")
+        found = self._stored(self._paths, op, given)
+        self.age_s = found.age_s
+        return dict(found.values)
+
+    def say_age(self, tool: str) -> None:
+        """One line on stderr if the last answer came from the database."""
+        if self.age_s is not None:
+            click.echo(f"{tool}: {self._why}; this is its database, last written {self.age_s:.0f} s ago", err=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def is_terminal() -> bool:
+    """Whether people read stdout."""
+    return sys.stdout.isatty()

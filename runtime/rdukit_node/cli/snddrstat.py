@@ -1,0 +1,49 @@
+"""``snddrstat``: what is read from and written to device memory, by DDR channel.
+
+Source: runtime reference 6.2 (columns are ours: the vendor's are not public).
+"""
+
+from typing import Any, Final
+
+import click
+
+from rdukit.cli import run_command
+from rdukit_node.cli.intervals import Options, statistics_options
+from rdukit_node.cli.run_statistics import run_tool
+from rdukit_node.cli.traffic_table import Column, TrafficTable
+from rdukit_node.telemetry.traffic import DDR
+
+#: GB/s (1e9 bytes) read and written, percent of the channel's peak, bytes in the window.
+TABLE: Final = TrafficTable(
+    DDR,
+    (
+        Column("read_gb_s", lambda row: row.in_rate / 1e9, "rd_GB/s", 7, 3),
+        Column("write_gb_s", lambda row: row.out_rate / 1e9, "wr_GB/s", 7, 3),
+        Column("total_percent", lambda row: row.percent, "tot%", 5, 1),
+        Column("read_bytes", lambda row: row.in_bytes),
+        Column("written_bytes", lambda row: row.out_bytes),
+    ),
+)
+TOOL: Final = TABLE.tool("snddrstat", "channels")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@statistics_options
+def snddrstat(socket_file: Any, **options: Any) -> None:
+    """Show what is read from and written to device memory, by DDR channel.
+
+    Bytes are those that the emulated device moved, a second of this machine's time; tot% is of the channel's peak. A
+    channel that several programs use has a line for each.
+
+    Example: snddrstat --skip-idle -i 1
+    """
+    run_tool(TOOL, Options(socket=socket_file, **options))
+
+
+def main() -> None:
+    """Entry point of the command."""
+    run_command(snddrstat)
+
+
+if __name__ == "__main__":
+    main()

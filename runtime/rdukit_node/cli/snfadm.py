@@ -1,0 +1,305 @@
+"""``snfadm``: look at a node's inventory, errors and faults; clear, inject and repair.
+
+Everybody may look; changes need root, the daemon's user, or its administration token. The vendor's options are ``-l``,
+``-a``, ``-v`` and ``--csv``; the others are ours.
+
+Source: runtime reference 4.3.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rdukit.cli import run_command
+from rdukit.clock import SystemClock
+from rdukit.errors import InvalidArgument, NotFound, Unavailable
+from rdukit.hardware import NODES
+from rdukit_node.cli.fault_changes import CHANGES, change_lines, change_request, policy_request
+from rdukit_node.cli.fault_views import (
+    VIEWS,
+    Row,
+    View,
+    choose_rows,
+    find_severity,
+    judge,
+    nothing_text,
+    running_rows,
+    suggestion_blocks,
+    view_blocks,
+    view_csv,
+    view_lines,
+    with_advice,
+    with_elapsed,
+    with_node_prefix,
+)
+from rdukit_node.cli.output import (
+    Reader,
+    connect_admin,
+    csv_option,
+    is_terminal,
+    json_line,
+    json_option,
+    json_text,
+    parse_time,
+    socket_option,
+)
+from rdukit_node.cli.stored import read_stored
+from rdukit_node.inventory import find_component
+
+_TOOL: Final = "snfadm"
+#: Rows asked for at once; an answer is one line, and long lines are refused.
+_PAGE: Final = 500
+_FOLLOW_EVERY_S: Final = 0.5
+_COULD_NOT_ASK: Final = 2
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-l", "--list", "listing", type=click.Choice(tuple(VIEWS)), help="What to list.")
+@click.option("-a", "--all-faults", is_flag=True, help="With faults: also those that were cleared.")
+@click.option("-v", "--verbose", is_flag=True, help="The long form, with the recovery advice.")
+@csv_option
+@json_option
+@click.option("-c", "--component", metavar="PREFIX", help="Only this component and its parts.")
+@click.option("--since", metavar="TIME", help="Only from this time on: 2024-06-11T02:14:55, or 2h for two hours ago.")
+@click.option("--until", metavar="TIME", help="Only up to this time.")
+@click.option("--follow", is_flag=True, help="With errors and faults: go on with what happens until Ctrl-C.")
+@click.option("--suggestions", is_flag=True, help="What to do about the active faults.")
+@click.option("--exit-code", is_flag=True, help="Exit with 0: healthy, 1: an active fault, 2: could not ask.")
+@click.option(
+    "--severity",
+    metavar="WORD",
+    help="With --exit-code: Minor (default), Major or Critical, and above. With --set-policy: the fault's.",
+)
+@click.option("--clear", "clear_uuid", metavar="UUID", help="Clear a fault; it returns if its cause remains.")
+@click.option("--inject", "inject_class", metavar="CLASS", help="Make an error of this class of the catalogue.")
+@click.option("--count", type=click.IntRange(1, 1_000_000), help="Errors: to --inject, or for --set-policy.")
+@click.option("--seed", type=click.IntRange(0), help="With --inject and --scenario: what chance depends on.")
+@click.option("--data", multiple=True, metavar="KEY=VALUE", help="With --inject: what the error tells; repeatable.")
+@click.option("--scenario", type=click.Path(path_type=Path), help="Start a schedule of errors from a YAML file.")
+@click.option("--set-policy", metavar="ETYPE", help="Change when errors of this type make a fault, and what follows.")
+@click.option("--window", type=click.IntRange(1), metavar="SECONDS", help="With --set-policy: within how long.")
+@click.option("--action", metavar="WORD", help="With --set-policy: what the node does.")
+@click.option("--fault-type", metavar="FTYPE", help="With --set-policy: the fault's type.")
+@click.option("--repair", metavar="PATH", help="Take away the conditions that injected errors left at a component.")
+@click.option("--reset", metavar="PATH", help="Reset a tile or an RDU.")
+@socket_option
+@click.pass_context
+def snfadm(context: click.Context, /, listing: str | None, socket_file: Path | None, **options: Any) -> None:
+    """Fault management of the node: inventory, errors, faults, policies, recovery.
+
+    Without a daemon, listings come from the node's database, and stderr says how old it is. Looking is for everybody;
+    --clear, --inject, --scenario, --set-policy, --repair and --reset need root, the daemon's user, or its token.
+
+    Example: snfadm -l fault -v
+    """
+    changes = [name for name in CHANGES if options[CHANGES[name]] is not None]
+    asked = changes + [f"--{name}" for name in ("suggestions",) if options[name]] + (["-l"] if listing else [])
+    if len(asked) > 1:
+        raise InvalidArgument(f"{' and '.join(asked)} do not go together; run them one after the other")
+    if not asked and not options["exit_code"]:
+        raise InvalidArgument(f"nothing to do; say what to list with -l: {', '.join(VIEWS)}, or look at snfadm --help")
+    _check_options(options, listing, changes)
+    if changes:
+        answer = _change(changes[0], socket_file, options)
+        click.echo(json_text(answer) if options["as_json"] else "\n".join(change_lines(changes[0], answer)))
+        return
+    try:
+        with Reader(socket_file, read_stored) as reader:
+            status = _look(reader, listing, options)
+            reader.say_age(_TOOL)
+    except Unavailable as error:
+        if not options["exit_code"]:
+            raise
+        if options["as_json"]:
+            click.echo(json_text({"status": "unknown", "faults": [], "rdus": [], **error.body()}))
+        click.echo(f"error [{error.code}]: {error.message}", err=True)
+        status = _COULD_NOT_ASK
+    context.exit(status)
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+
+
+def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
+    as_json, as_csv = options["as_json"], options["as_csv"]
+    if options["component"]:
+        check_component(reader, options["component"])
+    if listing is not None:
+        view = VIEWS[listing]
+        rows = fetch_rows(reader, view, options)
+        if view.op == "errors" and options["verbose"]:
+            rows = with_advice(rows, fetch_rows(reader, VIEWS["policy"], options))
+        if options["follow"]:
+            with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+                _follow(reader, view, rows, options)
+            return 0
+        if as_json and not options["exit_code"]:
+            click.echo(json_text({view.key: rows}))
+        else:
+            _print_rows(view, rows, options)
+            if not rows and not as_csv and not as_json and is_terminal():
+                click.echo(f"{_TOOL}: {nothing_text(listing, options['all_faults'])}", err=True)
+    elif options["suggestions"]:
+        faults = fetch_rows(reader, VIEWS["fault"], {**options, "all_faults": False})
+        if as_json:
+            names = ("fault_uuid", "severity", "fault_type", "comp_name", "action", "recovery_act", "suspects")
+            click.echo(json_text({"suggestions": [{name: row.get(name) for name in names} for row in faults]}))
+        elif as_csv:
+            click.echo(view_csv(VIEWS["fault"], faults, is_verbose=True))
+        else:
+            _print_lines(suggestion_blocks(faults))
+    if not options["exit_code"]:
+        return 0
+    return _verdict(reader, listing, options)
+
+
+def check_component(reader: Reader, component: str) -> None:
+    """A misspelt component must not look like a healthy one.
+
+    Raises:
+        InvalidArgument: the node has no such component; the message says which it has.
+    """
+    platform = reader.ask("hello").get("platform")
+    if platform in NODES:  # a daemon of another version may know more platforms
+        try:
+            find_component(NODES[platform], component)
+        except NotFound as error:
+            raise InvalidArgument(error.message) from error
+
+
+def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str | None = None) -> list[Row]:
+    """All rows of a listing that the options ask for, page by page."""
+    component = with_node_prefix(options["component"]) if options["component"] else None
+    since, until = _times(options)
+    arguments: dict[str, object] = {"limit": view.limit}
+    if view.is_paged:
+        arguments = {"since": since, "until": until, "limit": _PAGE}
+    if "component" in view.accepted:
+        arguments["component"] = component
+    if view.op == "faults":
+        arguments["cleared"] = True if options["all_faults"] else None
+    rows: list[Row] = []
+    while True:
+        answer = reader.ask(view.op, **arguments, after=after) if view.is_paged else reader.ask(view.op, **arguments)
+        page = answer[view.key]
+        rows += page
+        if not view.is_paged or not answer.get("more") or not page:
+            break
+        after = str(page[-1][view.columns[0]])
+    if view.op == "applications" and reader.age_s is None:
+        rows = running_rows(reader.ask("status")["leases"]) + rows
+    if view.op == "applications":
+        rows = with_elapsed(rows, int(SystemClock().now() * 1e9))
+    return choose_rows(view, rows, component, since, until)
+
+
+def _verdict(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
+    severity = find_severity(options["severity"] or "Minor")
+    every = {**options, "since": None, "until": None, "all_faults": False}
+    faults = fetch_rows(reader, VIEWS["fault"], every)
+    rdus = fetch_rows(reader, VIEWS["op-state"], every)
+    verdict = judge(faults, rdus, severity, is_current=reader.age_s is None)
+    if options["as_json"]:
+        found: dict[str, object] = {"status": verdict.word, "faults": verdict.faults, "rdus": verdict.rdus}
+        if listing is not None:
+            found[VIEWS[listing].key] = fetch_rows(reader, VIEWS[listing], options)
+        click.echo(json_text(found))
+    elif listing is None:
+        click.echo(verdict.line)
+    return verdict.exit_status
+
+
+def _follow(reader: Reader, view: View, rows: list[Row], options: dict[str, Any]) -> None:
+    """Print rows, then each new one, and each fault whose state changes, until Ctrl-C."""
+    clock = SystemClock()
+    printed: dict[str, object] = {}
+    has_header = True
+    last: str | None = None
+    while True:
+        for row in rows:
+            identity = str(row[view.columns[0]])
+            last = identity if identity not in printed else last
+            if printed.get(identity, ()) == row.get("fault_state"):
+                continue
+            printed[identity] = row.get("fault_state")
+            _print_rows(view, [row], options, has_header)
+            has_header = False
+        clock.sleep(_FOLLOW_EVERY_S)
+        if view.op == "faults":  # states change in old rows too
+            rows = fetch_rows(reader, view, {**options, "all_faults": True})
+        else:
+            rows = fetch_rows(reader, view, options, after=last)
+
+
+def _print_rows(view: View, rows: list[Row], options: dict[str, Any], has_header: bool = True) -> None:
+    if options["follow"] and options["as_json"]:
+        click.echo("\n".join(json_line(row) for row in rows))
+    elif options["as_csv"]:
+        click.echo(view_csv(view, rows, options["verbose"], has_header))
+    elif not options["as_json"]:
+        _print_lines(view_blocks(view, rows) if options["verbose"] else view_lines(view, rows))
+
+
+def _print_lines(lines: list[str]) -> None:
+    if lines:
+        click.echo("\n".join(lines))
+
+
+# -- changing --------------------------------------------------------------------------------------------------------
+
+
+def _change(change: str, socket: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    if change == "--set-policy":
+        with connect_admin(socket) as client:
+            request = policy_request(options, client.call("policies")["policies"])
+            answer = client.call("set_policy", **request)
+    else:
+        op, arguments = change_request(change, options)
+        with connect_admin(socket) as client:
+            answer = client.call(op, **arguments)
+    answer.pop("ok", None)
+    return answer
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+#: Options that only some changes have.
+_BELONG_TO: Final = {
+    "count": ("--inject", "--set-policy"), "seed": ("--inject", "--scenario"), "data": ("--inject",),
+    "window": ("--set-policy",), "action": ("--set-policy",), "fault_type": ("--set-policy",),
+}  # fmt: skip
+
+
+def _check_options(options: dict[str, Any], listing: str | None, changes: list[str]) -> None:
+    if options["as_json"] and options["as_csv"]:
+        raise InvalidArgument("--json and --csv do not go together; choose one")
+    if options["severity"] is not None:
+        find_severity(options["severity"])
+        if not options["exit_code"] and "--set-policy" not in changes:
+            raise InvalidArgument("--severity belongs to --exit-code and --set-policy")
+    if options["follow"] and (listing is None or not VIEWS[listing].is_paged or options["exit_code"]):
+        raise InvalidArgument("--follow belongs to -l error and -l fault, without --exit-code")
+    for name, allowed in _BELONG_TO.items():
+        if options[name] not in (None, ()) and not set(allowed) & set(changes):
+            raise InvalidArgument(f"--{name.replace('_', '-')} belongs to {' and '.join(allowed)}")
+    if changes and (options["exit_code"] or options["as_csv"]):
+        raise InvalidArgument(f"--exit-code and --csv are for looking, not for {changes[0]}")
+    _times(options)
+
+
+def _times(options: dict[str, Any]) -> tuple[int | None, int | None]:
+    now = SystemClock().now()
+    since, until = (None if options[name] is None else parse_time(options[name], now) for name in ("since", "until"))
+    return since, until
+
+
+def main() -> None:
+    """Entry point."""
+    run_command(snfadm)
+
+
+if __name__ == "__main__":
+    main()

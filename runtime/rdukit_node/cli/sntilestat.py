@@ -1,0 +1,83 @@
+"""``sntilestat``: how busy each tile is, and with whose program.
+
+Source: runtime reference 6.1.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from rdukit.cli import run_command
+from rdukit_node.cli.intervals import (
+    Options,
+    Tool,
+    WhoColumns,
+    holder_fields,
+    statistics_options,
+    without_node,
+)
+from rdukit_node.cli.run_statistics import run_tool
+from rdukit_node.telemetry.sampling import SHARES, Reading, tile_shares
+
+_WIDTHS: Final = (5, 5, 6, 6, 6, 8)
+_PATH_WIDTH: Final = 20
+
+
+def tile_rows(before: Reading, after: Reading, options: Options) -> list[dict[str, Any]]:
+    """One row a tile, in the node's order: six percentages with one decimal that add up to 100, and who holds it."""
+    tiles = tile_shares(before, after)
+    active = {tile.rdu for tile in tiles if tile.holder is not None or tile.tenths[0] < 1000}
+    return [
+        {
+            "tile": without_node(tile.path),
+            **{name: tenths / 10 for name, tenths in zip(SHARES, tile.tenths, strict=True)},
+            **holder_fields(tile.holder),
+            "health": tile.health,
+        }
+        for tile in tiles
+        if options.wants(tile.holder) and (tile.rdu in active or not options.skip_idle)
+    ]
+
+
+def tile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The vendor's layout: header, one line a tile; that of an idle tile stops after the sixth number."""
+    who = WhoColumns.of(rows)
+    head = " ".join(f"{'%' + name:>{width}}" for name, width in zip(SHARES, _WIDTHS, strict=True))
+    lines = [f"{'TILE':<{_PATH_WIDTH}} {head}{who.head()}"]
+    for row in rows:
+        numbers = " ".join(f"{row[name]:>{width}.1f}" for name, width in zip(SHARES, _WIDTHS, strict=True))
+        lines.append(f"{row['tile']:<{_PATH_WIDTH}} {numbers}{who.cells(row)}")
+    return lines
+
+
+TOOL: Final = Tool(
+    name="sntilestat",
+    has_components=False,
+    columns=("tile", *SHARES, "pid", "user", "command", "application", "tenant", "job", "phase", "health"),
+    key="tiles",
+    rows=tile_rows,
+    lines=tile_lines,
+)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@statistics_options
+def sntilestat(socket_file: Any, **options: Any) -> None:
+    """Show how busy each tile is, and with whose program.
+
+    Percentages are shares of the time since the sample before; the first sample is over half a second. On a tile that
+    somebody holds, %idle is the program's time on the host.
+
+    Example: sntilestat --skip-idle -i 1 -T --count 10
+    """
+    run_tool(TOOL, Options(socket=socket_file, **options))
+
+
+def main() -> None:
+    """Entry point of the command."""
+    run_command(sntilestat)
+
+
+if __name__ == "__main__":
+    main()

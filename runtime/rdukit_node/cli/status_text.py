@@ -1,0 +1,121 @@
+"""What ``rdukit node status`` and ``rdukit node events`` print for people. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rdukit.units import format_bytes, format_seconds
+from rdukit_node.cli.output import aligned
+from rdukit_node.telemetry.sampling import WORKING
+
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz0123456789+*"
+_FREE: Final = "."
+_OUT_OF_SERVICE: Final = "x"
+
+Row = Mapping[str, Any]
+
+
+def status_lines(answer: Mapping[str, Any], now: float) -> list[str]:
+    """The text form of a ``status`` answer: a head, the tiles by RDU, who holds them, who waits.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    leases: Sequence[Row] = answer["leases"]
+    letters = {lease["id"]: _LETTERS[i % len(_LETTERS)] for i, lease in enumerate(leases)}
+    return [
+        *_head_lines(answer), "", *_rdu_lines(answer, letters), "", *_lease_lines(leases, letters, now),
+        *_waiting_lines(answer.get("waiting", ()), now),
+    ]  # fmt: skip
+
+
+def _head_lines(answer: Mapping[str, Any]) -> list[str]:
+    tiles: Sequence[Row] = answer["tiles"]
+    memory = answer["memory"]
+    memory_free = memory.get("free", memory["total"] - memory["used"])  # an earlier daemon does not say it
+    free = sum(tile["lease"] is None and _is_working(tile) for tile in tiles)
+    lost = sum(not _is_working(tile) for tile in tiles)
+    lines = [
+        f"{answer['platform']} ({answer['chip']}) on {answer['node']}, up {format_seconds(answer['uptime_s'])}",
+        f"tiles   {free} of {len(tiles)} free" + (f", {lost} out of service ({_OUT_OF_SERVICE})" if lost else ""),
+        f"memory  {format_bytes(memory_free)} of {format_bytes(memory['total'])} free",
+        f"apps    {answer['applications']} of {answer['max_applications']}",
+    ]
+    database = answer.get("database", {})
+    if not database.get("is_writable", True):
+        lines.append(
+            f"faults  are not written down: {database['path']}: {database['reason']}; {database['pending']} rows wait"
+        )
+    return lines
+
+
+def _rdu_lines(answer: Mapping[str, Any], letters: Mapping[str, str]) -> list[str]:
+    states = {row["comp_name"]: row for row in answer.get("rdus", ())}
+    by_rdu: dict[str, list[str]] = {}
+    for tile in answer["tiles"]:
+        mark = letters[tile["lease"]] if tile["lease"] is not None else _FREE if _is_working(tile) else _OUT_OF_SERVICE
+        by_rdu.setdefault(str(tile["path"]).rpartition("/")[0], []).append(mark)
+    return [f"{rdu}  {' '.join(marks)}{_state_text(states.get(rdu))}" for rdu, marks in by_rdu.items()]
+
+
+def _state_text(row: Row | None) -> str:
+    if row is None or row["state"] == "FUNCTIONAL":
+        return ""
+    return f"  {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
+
+
+def _lease_lines(leases: Sequence[Row], letters: Mapping[str, str], now: float) -> list[str]:
+    if not leases:
+        return ["no leases"]
+    rows = [
+        ["", "LEASE", "APPLICATION", "USER", "TENANT", "JOB", "TILES", "MEMORY", "USED", "PHASE", "PIDS", "AGE"],
+        *(
+            [
+                letters[lease["id"]], lease["id"], lease["application"], lease.get("user") or "-",
+                lease["tenant"] or "-", lease["job"] or "-", str(len(lease["tiles"])),
+                format_bytes(lease["memory_bytes"]), format_bytes(lease["memory_allocated"]),
+                "FAULT" if lease.get("fault") else str(lease["counters"].get("phase", "-")),
+                ",".join(map(str, lease["pids"])) or "-", format_seconds(max(0.0, now - lease["granted_at"])),
+            ]
+            for lease in leases
+        ),
+    ]  # fmt: skip
+    failed = [f"{letters[lease['id']]}  {_message(lease['fault'])}" for lease in leases if lease.get("fault")]
+    return [*aligned(rows), *failed]
+
+
+def _message(fault: object) -> str:
+    return str(fault.get("message", fault)) if isinstance(fault, Mapping) else str(fault)
+
+
+def _waiting_lines(waiting: Sequence[Row], now: float) -> list[str]:
+    """Who waits in the queue, the next one first."""
+    if not waiting:
+        return []
+    rows = [["WAITING", "TILES", "MEMORY", "SINCE", "REASON"]]
+    rows += [
+        [str(row["application"]), str(row["tiles"]), format_bytes(row["memory_bytes"]),
+         format_seconds(max(0.0, now - row["since"])), str(row["reason"])]
+        for row in waiting
+    ]  # fmt: skip
+    return ["", *aligned(rows)]
+
+
+def _is_working(tile: Row) -> bool:
+    return tile.get("health", "Online") in WORKING
+
+
+def event_line(event: Mapping[str, Any]) -> str:
+    """The text form of one event."""
+    stamp = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    tiles = event["tiles"]
+    words = [f"{event['seq']:>5}", stamp, f"{event['kind']:<9}"]
+    if event["lease"] or event["application"]:
+        words += [event["lease"] or "-", f"application={event['application']}"]
+    if tiles:
+        words.append(tiles[0] if len(tiles) == 1 else f"{tiles[0]} and {len(tiles) - 1} more")
+    if event.get("component"):
+        words.append(event["component"])
+    words += [f"{name}={event[name]}" for name in ("tenant", "job", "pid", "reason") if event[name]]
+    words += [f"{name.removesuffix('_uuid')}={event[name]}" for name in ("error_uuid", "fault_uuid") if event.get(name)]
+    return "  ".join(words)

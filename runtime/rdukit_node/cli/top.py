@@ -1,0 +1,120 @@
+"""``rdukit node top``: a node at a glance, live.
+
+Source: ours.
+"""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.snd import SndClient
+from rdukit_node.cli.output import connect, is_terminal, socket_option
+from rdukit_node.telemetry.picture import Picture, Slots, application_key, make_picture
+from rdukit_node.telemetry.reading import take_reading
+from rdukit_node.telemetry.sampling import Reading, holders
+
+_FIRST_WINDOW_S: Final = 0.3
+_MOST_S: Final = 3600.0
+_DEFAULT_WIDTH: Final = 80
+
+
+@click.command()
+@click.option("--interval", "interval_s", type=float, default=1.0, show_default=True, help="Seconds between pictures.")
+@click.option("--once", is_flag=True, help="Print one picture as plain text and stop.")
+@click.option("--width", type=click.IntRange(min=40), default=None, help="Columns (default: those of the terminal).")
+@socket_option
+def top(interval_s: float, once: bool, width: int | None, socket_file: Path | None) -> None:
+    """Watch a node: tiles, who occupies them, health, DDR, PCIe, faults, who waits.
+
+    A letter and a colour stand for an application; the bar beside the letter is how busy the tile is, ✗ a tile out of
+    service. Ctrl-C ends.
+
+    Example: rdukit node top --interval 2
+    """
+    if not 0.1 <= interval_s <= _MOST_S:
+        raise InvalidArgument(f"--interval {interval_s}: legal are 0.1 to {_MOST_S:.0f} seconds")
+    if once or not is_terminal():
+        _print_once(socket_file, width)
+        return
+    try:
+        _watch(socket_file, interval_s, width)
+    except KeyboardInterrupt:
+        return
+
+
+def _print_once(socket_file: Path | None, width: int | None) -> None:
+    from rich.console import Console  # as slow to import as the rest of the tool
+
+    from rdukit_node.cli.top_frame import draw
+
+    with connect(socket_file) as node:
+        before = take_reading(node)
+        time.sleep(_FIRST_WINDOW_S)
+        picture = _picture(node, before, take_reading(node), Slots())
+    columns = width or shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
+    console = Console(width=columns, color_system=None, force_terminal=False, highlight=False, markup=False)
+    with console.capture() as capture:
+        console.print(draw(picture, columns))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    click.echo("\n".join(lines).encode(_encoding(), "replace").decode(_encoding()))
+
+
+def _watch(socket_file: Path | None, interval_s: float, width: int | None) -> None:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+    from rdukit_node.cli.top_frame import draw, draw_down
+
+    console = Console(highlight=False, markup=False, width=width)
+    latest: Picture | str | None = None
+
+    def frame() -> RenderableType:
+        if latest is None:
+            return Text("asking the node …", "dim")
+        if isinstance(latest, str):
+            return draw_down(latest, console.width)
+        return draw(latest, console.width, console.height)
+
+    # Without this a SIGTERM would leave the terminal on its other screen.
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with Live(get_renderable=frame, console=console, screen=True, vertical_overflow="crop"):
+            for picture in _pictures(socket_file, interval_s):
+                latest = picture
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _pictures(socket_file: Path | None, interval_s: float) -> Iterator[Picture | str]:
+    """Pictures without end, or the reason why there is none at present."""
+    slots = Slots()
+    while True:
+        try:
+            with connect(socket_file) as node:
+                before = take_reading(node)
+                time.sleep(min(_FIRST_WINDOW_S, interval_s))
+                while True:
+                    after = take_reading(node)
+                    yield _picture(node, before, after, slots)
+                    before = after
+                    time.sleep(interval_s)
+        except Unavailable as error:
+            yield error.message
+            time.sleep(min(1.0, interval_s))
+
+
+def _picture(node: SndClient, before: Reading, after: Reading, slots: Slots) -> Picture:
+    keys: dict[str, Any] = {application_key(holder): None for holder in holders(after).values()}
+    return make_picture(before, after, node.call("faults", limit=1000)["faults"], slots.assign(list(keys)))
+
+
+def _encoding() -> str:
+    return sys.stdout.encoding or "utf-8"

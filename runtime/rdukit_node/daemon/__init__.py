@@ -1,0 +1,1 @@
+"""The daemon of a node: its socket, its protocol, its journal."""

@@ -1,0 +1,224 @@
+"""A node daemon from its start to its end: database, log, socket, SNML, the loop."""
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rdukit import __version__
+from rdukit.clock import Clock, SystemClock
+from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.files import sha256_of, write_json_atomic
+from rdukit.hardware import NodeSpec
+from rdukit.settings import SND_REATTACH_S, resolve
+from rdukit_node.daemon.daemon import NodeDaemon
+from rdukit_node.daemon.journal import Journal
+from rdukit_node.daemon.server import SndServer, listening, new_identity, new_uuid
+from rdukit_node.daemon.service_notify import notify_ready, notify_stopping, watchdog
+from rdukit_node.faults.machine import FaultMachine
+from rdukit_node.faults.model import Injection, Snapshot
+from rdukit_node.faults.salvage import Salvage, put_back, set_aside
+from rdukit_node.faults.store import FaultStore
+from rdukit_node.inventory import find_component, serial_number
+from rdukit_node.isolation.cgroup import CgroupGuard
+from rdukit_node.leases.allocator import Allocator
+from rdukit_node.leases.kept_leases import KeptLease, LeaseFile
+from rdukit_node.leases.sockets import LeaseSockets
+from rdukit_node.logs.files import configure_daemon_log
+from rdukit_node.paths import NodePaths, node_paths
+from rdukit_node.settings import SND_RDU_RESET_S
+from rdukit_node.snml.token import load_or_create_token
+
+logger = logging.getLogger(__name__)
+
+NO_SNML: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node is started with."""
+
+    platform: NodeSpec
+    name: str
+    max_applications: int | None = None
+    socket: Path | None = None
+    state: Path | None = None
+    #: Loopback port of SNML; 0: any free one; -1: its UNIX socket only.
+    snml_port: int = NO_SNML
+    #: Mode of the socket's file; 0o600: this user only.
+    socket_mode: int = 0o600
+    announce: Path | None = None
+    with_parent: bool = False
+    #: Without it nothing but the socket is served.
+    with_snml: bool = True
+
+
+def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
+    """Serve until a signal. Returns why it stopped.
+
+    Args:
+        say: takes the line that says that the node is ready.
+    Raises:
+        Conflict: a daemon serves this socket or this database already. InvalidArgument: a path is not usable, or the
+            database is not ours.
+    """
+    _raise_descriptor_limit()
+    clock = SystemClock()
+    paths = node_paths(options.socket, options.state)
+    with listening(paths.socket, options.socket_mode) as listener:
+        configure_daemon_log(paths.snd_log)
+        guard = cgroup_guard(options, paths)
+        daemon, store = _open_daemon(options, paths, clock, guard)
+        journal = Journal(daemon, store)
+        lease_file = LeaseFile(paths.leases)
+        server = SndServer(daemon, listener, clock, journal, lease_file, LeaseSockets(paths.lease_sockets))
+        server.stop_on_signals()
+        if options.with_parent:
+            server.stop_with_parent()
+        with _snml(options, paths) as port:
+            ready = {
+                "socket": str(paths.socket), "platform": options.platform.platform, "pid": os.getpid(),
+                "database": str(paths.database), "snml_socket": str(paths.snml_socket), "snml_port": port,
+            }  # fmt: skip
+            if options.announce is not None:
+                write_json_atomic(options.announce, ready)
+            spec = options.platform
+            say(f"snd ready: platform={spec.platform} tiles={spec.tiles} socket={paths.socket} pid={os.getpid()}")
+            logger.info("event=ready %s", json.dumps(ready, sort_keys=True))
+            notify_ready(f"{spec.platform}, {spec.tiles} tiles")
+            try:
+                # Last: programs have their time from when somebody answers them.
+                restore_leases(daemon, lease_file.read(), clock.now())
+                with watchdog(paths.socket):
+                    reason = server.serve()
+            finally:
+                notify_stopping()
+                guard.close()
+        logger.info("event=stopped reason=%s", reason)
+    return reason
+
+
+def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
+    """Control groups for the leases of the node with this socket; what a killed daemon left is removed."""
+    owner = sha256_of(str(paths.socket).encode())[:12]
+    guard = CgroupGuard.by_settings(owner, options.platform.chip.tiles)
+    guard.reap(())
+    return guard
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor: use as many as the machine allows without asking."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _open_daemon(
+    options: NodeOptions, paths: NodePaths, clock: Clock, guard: CgroupGuard
+) -> tuple[NodeDaemon, FaultStore]:
+    now_ns = int(clock.now() * 1e9)
+
+    def machine_of(snapshot: Snapshot) -> FaultMachine:
+        machine = FaultMachine(
+            options.platform,
+            new_uuid,
+            now_ns=now_ns,
+            rdu_reset_ns=int(resolve(SND_RDU_RESET_S) * 1e9),
+            serial_of=lambda path: serial_number(options.name, find_component(options.platform, path)),
+        )
+        machine.restore(snapshot, now_ns)
+        return machine
+
+    store, faults, salvage = _open_store(paths.database, machine_of, clock.now())
+    try:
+        daemon = NodeDaemon(
+            Allocator(options.platform, options.max_applications),
+            name=options.name,
+            version=__version__,
+            started_at=clock.now(),
+            new_identity=new_identity,
+            faults=faults,
+            admin_token=load_or_create_token(paths.admin_token),
+            pid=os.getpid(),
+            groups=guard,
+        )
+        for row in store.applications():
+            daemon.administration.remember_application(row)
+        if not store.was_closed_in_order:
+            daemon.administration.tell(Injection("daemon-restart", "/NODE"), clock.now())
+        if salvage is not None:
+            daemon.administration.tell(Injection("database-damaged", "/NODE", data=salvage.as_data()), clock.now())
+    except BaseException:
+        store.close()
+        raise
+    return daemon, store
+
+
+def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) -> None:
+    """Keep the leases of the daemon before for their programs; those whose programs are gone end at once."""
+    patience = resolve(SND_REATTACH_S)
+    for kept in leases:
+        is_gone = bool(kept.pids) and not any(Path(f"/proc/{pid}").exists() for pid in kept.pids)
+        try:
+            daemon.restore_lease(kept, now if is_gone else now + patience, now)
+        except InvalidArgument as error:
+            logger.warning("event=lease-not-restored reason=%s", error.message)
+    daemon.tick(now)
+
+
+def _open_store(
+    path: Path, machine_of: Callable[[Snapshot], FaultMachine], now: float
+) -> tuple[FaultStore, FaultMachine, Salvage | None]:
+    """The database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
+    try:
+        store = FaultStore.open(path)
+        try:
+            return store, machine_of(store.load()), None
+        except BaseException:
+            store.close()
+            raise
+    except InvalidArgument as error:
+        if not error.detail.get("is_damaged"):
+            raise
+        reason = str(error.detail["reason"])
+    salvage = set_aside(path, reason, now)
+    try:
+        machine = machine_of(salvage.snapshot)
+    except (RdukitError, ValueError, KeyError, IndexError):  # rows that can be read, and contradict each other
+        salvage = replace(salvage, snapshot=Snapshot())
+        machine = machine_of(salvage.snapshot)
+    store = FaultStore.open(path)
+    put_back(salvage, store, int(now * 1e9))
+    return store, machine, salvage
+
+
+@contextlib.contextmanager
+def _snml(options: NodeOptions, paths: NodePaths) -> Iterator[int | None]:
+    """SNML beside the daemon's loop; a node without it still runs. Yields its TCP port."""
+    if not options.with_snml:
+        yield None
+        return
+    from rdukit_node.snml.server import start_snml  # gRPC: a third of the start-up time
+
+    try:
+        server = start_snml(paths, None if options.snml_port == NO_SNML else options.snml_port)
+    except RdukitError as error:
+        logger.error("event=no-snml reason=%s", error.message)
+        yield None
+        return
+    for notice in server.notices:
+        logger.warning("event=snml-notice text=%s", notice)
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+def node_name(given: str) -> str:
+    """The node's name: the given one, or the host's."""
+    return given or socket.gethostname()

@@ -1,0 +1,339 @@
+"""What follows from hardware events on one node: diagnoses, resets, what goes out of service, who is told. Pure.
+
+``machine`` says what happens and when; here is what it leads to, gathered as it goes (``gathering``).
+
+Source: runtime reference 1.4, 4.1, 4.2; ours where those say so.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from rdukit.hardware import NodeSpec
+from rdukit_node.faults.catalogue import fault_classes, find_class
+from rdukit_node.faults.checks import Event
+from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState
+from rdukit_node.faults.health import suspects_of
+from rdukit_node.faults.impact import hit_by, owners_on
+from rdukit_node.faults.model import (
+    Condition,
+    FaultRow,
+    NoticeKind,
+    OwnerOf,
+    Policy,
+)
+from rdukit_node.faults.outcome_builder import Gathering
+from rdukit_node.faults.rdus import RduStates, Reset
+from rdukit_node.faults.records import ErrorRecord, owner_fields
+from rdukit_node.faults.registry import FaultBooks
+from rdukit_node.inventory import Component, ComponentKind, Presence, node_tiles, rdu_path
+
+_RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
+#: What a policy does when a reset failed or did not help often enough.
+_INSTEAD_OF_RESET: Final = {Action.RESET_TILE: Action.EXCLUDE_TILE, Action.RESET_RDU: Action.RETIRE_RDU}
+#: Classes whose condition makes the reset of their component fail: those about a tile or an RDU that does not work.
+_STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_RDU})
+_REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
+
+
+class Consequences:
+    """What events, clears and resets lead to, in the books and in the states of the RDUs, which the machine shares."""
+
+    def __init__(
+        self,
+        node: NodeSpec,
+        books: FaultBooks,
+        rdus: RduStates,
+        find: Callable[[str], Component],
+        new_uuid: Callable[[], str],
+        serial_of: Callable[[str], str],
+        rdu_reset_ns: int,
+    ) -> None:
+        """
+        Args:
+            find: the component of a path, or ``InvalidArgument``.
+            new_uuid, serial_of, rdu_reset_ns: as of ``FaultMachine``.
+        """
+        self.node: Final = node
+        self._books = books
+        self._rdus = rdus
+        self._find = find
+        self._new_uuid = new_uuid
+        self._serial_of = serial_of
+        self._rdu_reset_ns = rdu_reset_ns
+        #: By flat RDU number: corrected errors of its PCIe links since the machine was made.
+        self.replays: Final[dict[int, int]] = dict.fromkeys(range(node.rdus), 0)
+
+    def component(self, component: Component | str) -> Component:
+        """The component of a path.
+
+        Raises:
+            InvalidArgument: the node has none.
+        """
+        return component if isinstance(component, Component) else self._find(component)
+
+    def presence_of(self, component: Component | str) -> str:
+        """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        rdu = self.component(component).rdu
+        if rdu is None or self._rdus.state(rdu) is not RduState.UNAVAILABLE:
+            return Presence.PRESENT
+        path = rdu_path(self.node, rdu)
+        gone = any(fault_classes()[found.class_name].removes for found in self._books.conditions_at(path))
+        return Presence.ABSENT if gone else Presence.PRESENT
+
+    def occur(self, event: Event, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+        """One event: its error, what its policy says, and who is hit."""
+        entry, path = event.entry, event.component.path
+        books = self._books
+        record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
+        owners = hit_by(self.node, event, owner_of)
+        owner = owners[0] if owners else None
+        in_window = record.add(event.count, owner, now_ns)
+        books.touch(record)
+        gathering.error(record, is_new, owner)
+        if event.persists:
+            books.set_condition(Condition(path, entry.name, now_ns, event.resets_that_fail, event.data))
+        for hit in owners if entry.is_uncorrectable else ():
+            gathering.hit(hit, path, entry.exception_code, record)
+        if entry.error_type in _REPLAYS and event.component.rdu is not None:
+            self.replays[event.component.rdu] += event.count
+        policy = books.policies.get(entry.error_type)
+        if policy is None:
+            return
+        if policy.action in _RESETS:
+            self._respond(record, policy, in_window, event.component, gathering, owner_of, now_ns)
+        elif record.fault is None and in_window >= policy.count:
+            self._diagnose(record, policy, policy.action, gathering, now_ns)
+            self.settle(path, policy.fault_desc, record, gathering, owner_of, now_ns)
+
+    def _respond(
+        self,
+        record: ErrorRecord,
+        policy: Policy,
+        in_window: int,
+        component: Component,
+        gathering: Gathering,
+        owner_of: OwnerOf,
+        now_ns: int,
+    ) -> None:
+        """Try a reset; diagnose when it fails or errors come too often."""
+        assert component.rdu is not None, "only parts of an RDU are reset"
+        if component.rdu in self._rdus.resets or self.presence_of(component) == Presence.ABSENT:
+            return  # a reset is under way already, or there is nothing to reset
+        if record.fault is not None and not record.entry.is_command:
+            return  # out of service already
+        too_often = record.fault is None and in_window >= policy.count
+        if policy.action is Action.RESET_RDU and not too_often:
+            self._begin_reset(component.rdu, record, gathering, owner_of, now_ns)
+            return
+        passed = policy.action is Action.RESET_TILE and self._reset_tile(record, component, gathering, now_ns)
+        if record.fault is None and (too_often or not passed):
+            self._diagnose(record, policy, _INSTEAD_OF_RESET[policy.action], gathering, now_ns)
+            self.settle(component.path, policy.fault_desc, record, gathering, owner_of, now_ns)
+
+    def _reset_tile(self, record: ErrorRecord, component: Component, gathering: Gathering, now_ns: int) -> bool:
+        assert component.rdu is not None, "a tile is on an RDU"
+        passed = self.try_reset(component.path)
+        outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
+        self._books.add_hang(component.rdu, component.path, HangEvent.TILE_RESET, outcome, now_ns)
+        gathering.notice(NoticeKind.RESET, component.path, f"tile reset {outcome.lower()}", record.uuid)
+        return passed
+
+    def _begin_reset(self, rdu: int, record: ErrorRecord, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+        path = rdu_path(self.node, rdu)
+        hang = self._books.add_hang(rdu, path, HangEvent.CHIP_RESET, HangOutcome.IN_PROGRESS, now_ns)
+        for owner in owners_on(self.node, rdu, owner_of):
+            gathering.hit(owner, path, record.entry.exception_code or "hardware-error", record)
+        reset = Reset(now_ns + self._rdu_reset_ns, hang.number, path, record.component, record.entry.name, record.uuid)
+        self._rdus.begin_reset(rdu, reset, record.entry.error_desc, now_ns)
+        gathering.notice(NoticeKind.STATE, path, f"{RduState.PENDING}: {record.entry.error_desc}", record.uuid)
+        if not self._rdu_reset_ns:
+            self._finish_reset(rdu, gathering, now_ns)
+
+    def finish_due(self, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+        """End the resets that are due."""
+        for rdu in [rdu for rdu, reset in self._rdus.resets.items() if reset.due_ns <= now_ns]:
+            self._finish_reset(rdu, gathering, now_ns)
+
+    def _finish_reset(self, rdu: int, gathering: Gathering, now_ns: int) -> None:
+        """Nobody is on the RDU: its programs ended when the reset began."""
+        books, path, reset = self._books, rdu_path(self.node, rdu), self._rdus.resets[rdu]
+        for tile in range(self.node.chip.tiles):
+            self.try_reset(f"{path}/TILE_{tile}")
+        passed = self.try_reset(path)
+        books.end_hang(reset.hang, HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED)
+        gathering.notice(NoticeKind.RESET, path, f"RDU reset {'succeeded' if passed else 'failed'}", reset.error_uuid)
+        reason = "init passed"
+        if not passed:
+            record = self._record_of_reset(reset, gathering, now_ns)
+            policy = books.policies[record.entry.error_type]
+            reason = policy.fault_desc
+            if record.fault is None:
+                self._diagnose(record, policy, Action.RETIRE_RDU, gathering, now_ns)
+        active = books.rows_concerning(path)
+        if passed and active:
+            reason = f"{active[-1].fault_type} is active: {active[-1].fault_desc}"
+        state = self._rdus.end_reset(rdu, active, reason, now_ns)
+        gathering.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
+
+    def _record_of_reset(self, reset: Reset, gathering: Gathering, now_ns: int) -> ErrorRecord:
+        """The error that asked for a reset which failed; another if a fault without consequence has that one."""
+        books = self._books
+        for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
+            entry = find_class(name)
+            event = Event(entry, self.component(component), 1, reset.hang, {}, False, None, None)
+            record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
+            if is_new:
+                record.add(1, None, now_ns)
+                books.touch(record)
+                gathering.error(record, is_new, None)
+            if record.fault is None or books.faults[record.fault].action is Action.RETIRE_RDU:
+                break
+        return record
+
+    def try_reset(self, path: str) -> bool:
+        """Whether the reset of the component passes: whatever is broken there takes one reset nearer to its cure."""
+        passed = True
+        for condition in self._books.conditions_at(path):
+            if fault_classes()[condition.class_name].action not in _STOPS_RESETS:
+                continue
+            left = condition.resets_that_fail
+            if left == 0:
+                self._books.remove_condition(condition)
+                continue
+            passed = False
+            if left is not None:
+                self._books.set_condition(replace(condition, resets_that_fail=left - 1))
+        return passed
+
+    def initialise(self, fault: FaultRow, gathering: Gathering, now_ns: int) -> str | None:
+        """Start the component of a fault that was just cleared; the new fault if its cause is still there."""
+        path = fault.comp_name
+        component = self.component(path)
+        if fault.action in (Action.EXCLUDE_TILE, Action.RETIRE_RDU):
+            passed = self.try_reset(path)
+            outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
+            assert component.rdu is not None, "only parts of an RDU are taken out of service"
+            self._books.add_hang(component.rdu, path, HangEvent.OTHER, outcome, now_ns)
+            gathering.notice(NoticeKind.RESET, path, f"initialised again: {outcome.lower()}")
+        return self.diagnose_conditions(component, fault.fault_type, gathering, now_ns)
+
+    def diagnose_conditions(
+        self, component: Component, fault_type: str | None, gathering: Gathering, now_ns: int
+    ) -> str | None:
+        """The first active fault for what is broken at a component, made at once: those of one type, or those that stop
+        a reset."""
+        books, returned = self._books, None
+        for condition in books.conditions_at(component.path):
+            entry = find_class(condition.class_name)
+            policy = books.policies.get(entry.error_type)
+            if policy is None:
+                continue
+            if policy.fault_type != fault_type if fault_type is not None else entry.action not in _STOPS_RESETS:
+                continue
+            event = Event(entry, component, 1, now_ns, dict(condition.data), True, None, None)
+            record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
+            record.add(1, None, now_ns)
+            books.touch(record)
+            gathering.error(record, is_new, None)
+            if record.fault is None:
+                action = _INSTEAD_OF_RESET.get(policy.action, policy.action)
+                made = self._diagnose(record, policy, action, gathering, now_ns)
+                returned = returned or made
+        return returned
+
+    def _diagnose(self, record: ErrorRecord, policy: Policy, action: Action, gathering: Gathering, now_ns: int) -> str:
+        """The active fault of this kind: a new one, or the one that is there already."""
+        books, path = self._books, record.component
+        known = books.active.get((path, policy.fault_type, action))
+        if known is not None:
+            books.diagnose(record, known)
+            return known
+        application, tenant, job, lease, pid = owner_fields(record.owner)
+        uuid = self._new_uuid()
+        fault = FaultRow(
+            fault_uuid=uuid, fault_type=policy.fault_type, fault_state=FaultState.ACTIVE,
+            severity=policy.severity, comp_name=path, comp_ser_num=self._serial_of(path),
+            fault_desc=policy.fault_desc, recovery_act=self._advice(policy, path, uuid), action=action,
+            err_uuid=record.uuid,
+            timestamp=now_ns, cleared_timestamp=None, cleared_by=None,
+            suspects=suspects_of(self.node, self.component(path), record.entry),
+            application=application, tenant=tenant, job=job, lease=lease, pid=pid,
+        )  # fmt: skip
+        books.add_fault(fault)
+        books.diagnose(record, fault.fault_uuid)
+        gathering.fault(fault)
+        return fault.fault_uuid
+
+    def _advice(self, policy: Policy, path: str, fault_uuid: str) -> str:
+        """What helps a real node, and what helps this one, whose parts nobody can take out."""
+        is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
+                        for each in self._books.conditions_at(path))  # fmt: skip
+        command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"
+        return f"{policy.recovery_act} Here, where the hardware is emulated: snfadm {command}".lstrip()
+
+    def end_fault(
+        self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, gathering: Gathering, now_ns: int
+    ) -> FaultRow:
+        """Clear a fault; the cleared row. ``verb``: how, for its description."""
+        ended = self._books.end_fault(fault, by, f"{verb} by {by} at {_iso(now_ns)}", now_ns)
+        gathering.cleared(ended, kind, by)
+        return ended
+
+    def settle(
+        self,
+        path: str,
+        reason: str,
+        record: ErrorRecord | None,
+        gathering: Gathering,
+        owner_of: OwnerOf,
+        now_ns: int,
+    ) -> None:
+        """Faults of a component came or went: operational state; programs on what is gone, because of ``record``."""
+        component = self.component(path)
+        if component.rdu is not None:
+            self._settle_rdu(component.rdu, path, reason, record, gathering, owner_of, now_ns)
+        elif component.kind is ComponentKind.NODE:
+            # Nobody knows of a program that was hit: those that have tiles go on.
+            for rdu in range(self.node.rdus):
+                self._settle_rdu(rdu, path, reason, None, gathering, owner_of, now_ns)
+
+    def _settle_rdu(
+        self,
+        rdu: int,
+        path: str,
+        reason: str,
+        record: ErrorRecord | None,
+        gathering: Gathering,
+        owner_of: OwnerOf,
+        now_ns: int,
+    ) -> None:
+        former = self._rdus.losses(rdu)
+        reset = self._rdus.resets.get(rdu)
+        rdu_name = rdu_path(self.node, rdu)
+        moved = self._rdus.settle(rdu, self._books.rows_concerning(rdu_name), reason, now_ns)
+        if reset is not None and rdu not in self._rdus.resets:
+            self._books.end_hang(reset.hang, HangOutcome.FAILED)
+        if moved:
+            error_uuid = None if record is None else record.uuid
+            gathering.notice(NoticeKind.STATE, rdu_name, f"{self._rdus.state(rdu)}: {reason}", error_uuid)
+        if record is None:
+            return
+        losses = self._rdus.losses(rdu)
+        if losses.whole and not former.whole:
+            for owner in owners_on(self.node, rdu, owner_of):
+                gathering.hit(owner, path, "hardware-error", record)
+        for index in sorted(losses.tiles - former.tiles):
+            tile = node_tiles(self.node)[index].path
+            if (tile_owner := owner_of(tile)) is not None:
+                gathering.hit(tile_owner, tile, "tile-fault", record)
+
+    def _draw(self, event: Event) -> dict[str, object]:
+        drawn = event.entry.draw(random.Random(f"{event.seed}:{event.entry.name}:{event.component.path}"), self.node)
+        return {**drawn, **event.data}
+
+
+def _iso(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

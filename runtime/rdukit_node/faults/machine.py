@@ -1,0 +1,284 @@
+"""Fault management of one node: hardware events in; errors, diagnoses and their consequences out. Pure.
+
+An event becomes an *error* row, or is counted in the one that is open for its component and type. The error type's
+policy says when errors are diagnosed as a *fault* and what the node does then: resets, exclusion, retirement. What
+active faults take out of service makes the operational state of each RDU (table in ``words``) and what may be granted.
+
+Beside what is known there is what is true: *conditions*, things that are really broken. They decide whether a reset
+passes and whether a fault that was cleared comes back.
+
+Source: runtime reference 1.4, 4.1, 4.2; ours where those say so. A machine keeps the newest rows only (``books``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rdukit.errors import Conflict, InvalidArgument, NotFound
+from rdukit.hardware import NodeSpec
+from rdukit_node.faults.actions import Consequences
+from rdukit_node.faults.catalogue import find_class
+from rdukit_node.faults.checks import Event, InjectionChecker, check_policy
+from rdukit_node.faults.health import health_word
+from rdukit_node.faults.model import (
+    Changes,
+    Condition,
+    ErrorRow,
+    FaultRow,
+    HangRow,
+    Injection,
+    NoticeKind,
+    OpState,
+    Outcome,
+    OwnerOf,
+    Policy,
+    Snapshot,
+    nobody,
+)
+from rdukit_node.faults.outcome_builder import Gathering
+from rdukit_node.faults.rdus import RduStates
+from rdukit_node.faults.recovery import UNFINISHED, fitted
+from rdukit_node.faults.registry import MOST_ROWS, FaultBooks
+from rdukit_node.inventory import Component, ComponentKind, Health, Presence, rdu_path
+
+
+def no_serial(path: str) -> str:
+    """Serial numbers of a node that knows none."""
+    return "N/A"
+
+
+class FaultMachine:
+    """Everything that is known, and true, about what is broken on one node."""
+
+    def __init__(
+        self,
+        node: NodeSpec,
+        new_uuid: Callable[[], str],
+        *,
+        now_ns: int = 0,
+        rdu_reset_ns: int = 0,
+        serial_of: Callable[[str], str] = no_serial,
+        most_rows: int = MOST_ROWS,
+    ) -> None:
+        """
+        Args:
+            new_uuid: returns one that was never used.
+            rdu_reset_ns: how long the reset of an RDU takes; it is PENDING meanwhile, until ``advance``. 0: no time.
+            serial_of: serial number of the component with a path.
+        """
+        self.node: Final = node
+        self._checker: Final = InjectionChecker(node)
+        self._books: Final = FaultBooks(most_rows)
+        self._rdus: Final = RduStates(node, now_ns)
+        self._consequences: Final = Consequences(
+            node, self._books, self._rdus, self._checker.find, new_uuid, serial_of, rdu_reset_ns
+        )
+        self._next_seed = 0
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def errors(self) -> tuple[ErrorRow, ...]:
+        """Oldest first."""
+        return tuple(record.row() for record in self._books.records.values())
+
+    @property
+    def faults(self) -> tuple[FaultRow, ...]:
+        """Oldest first, cleared ones too."""
+        return tuple(self._books.faults.values())
+
+    @property
+    def hangs(self) -> tuple[HangRow, ...]:
+        """The hang-recovery log, oldest first."""
+        return tuple(self._books.hangs.values())
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """One an error type."""
+        return tuple(self._books.policies.values())
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is really broken; tools are not shown it."""
+        return tuple(self._books.conditions.values())
+
+    @property
+    def is_healthy(self) -> bool:
+        """No fault is active and no recovery is under way."""
+        return not self._books.active and not self._rdus.resets
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When ``advance`` has something to do; ``None``: nothing is under way."""
+        return min((reset.due_ns for reset in self._rdus.resets.values()), default=None)
+
+    def op_states(self) -> tuple[OpState, ...]:
+        """One an RDU, by flat number."""
+        return tuple(self._rdus.row(rdu) for rdu in range(self.node.rdus))
+
+    def unusable_tiles(self) -> frozenset[int]:
+        """Flat numbers of tiles that may not be granted."""
+        return self._rdus.unusable_tiles()
+
+    def retired_memory(self, rdu: int) -> int:
+        """Bytes of an RDU's memory that may not be granted."""
+        return self._rdus.losses(rdu).memory_bytes
+
+    def active_faults(self, component: str = "/NODE") -> list[FaultRow]:
+        """Active faults at or below a component, oldest first."""
+        return self._books.active_rows(self._consequences.component(component).path)
+
+    def pcie_replays(self) -> Mapping[int, int]:
+        """By flat RDU number: corrected errors of its PCIe links since the machine was made."""
+        return self._consequences.replays
+
+    def health_of(self, component: Component | str) -> str:
+        """A word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at it, or
+        below it."""
+        found = self._consequences.component(component)
+        return Health.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
+            self.node, found, self._rdus, self._books.active_below
+        )  # fmt: skip
+
+    def presence_of(self, component: Component | str) -> str:
+        """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        return self._consequences.presence_of(component)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def inject(self, events: Sequence[Injection], owner_of: OwnerOf, now_ns: int) -> Outcome:
+        """Let hardware events happen, in order. All are checked first: if one is not legal none happens.
+
+        Raises:
+            InvalidArgument: a value is not legal; the message says what is.
+        """
+        seed = self._next_seed
+        checked = [self._checker.check(event, seed + number) for number, event in enumerate(events)]
+        self._next_seed += len(checked)
+        gathering = Gathering()
+        self._consequences.finish_due(gathering, owner_of, now_ns)
+        for event in checked:
+            self._consequences.occur(event, gathering, owner_of, now_ns)
+        return gathering.outcome(self._books.faults)
+
+    def advance(self, owner_of: OwnerOf, now_ns: int) -> Outcome:
+        """End the resets that are due."""
+        gathering = Gathering()
+        self._consequences.finish_due(gathering, owner_of, now_ns)
+        return gathering.outcome(self._books.faults)
+
+    def clock_stepped(self, nanoseconds: int) -> None:
+        """The wall clock was set by so many nanoseconds: what is under way is due as much later, or earlier."""
+        self._rdus.shift_resets(nanoseconds)
+
+    def clear(self, fault_uuid: str, by: str, owner_of: OwnerOf, now_ns: int) -> tuple[FaultRow, str | None, Outcome]:
+        """End a fault and initialise its component again. If the cause is still there the fault comes back.
+
+        Returns:
+            The cleared row; the uuid of the fault that took its place, if any; what followed.
+        Raises:
+            NotFound: there is no such fault.
+            Conflict: it is cleared already.
+        """
+        fault = self._books.faults.get(fault_uuid)
+        if fault is None:
+            raise NotFound(f"there is no fault {fault_uuid!r}; `snfadm -l fault` lists them")
+        if not fault.is_active:
+            raise Conflict(f"fault {fault_uuid} was cleared by {fault.cleared_by} already", fault=fault_uuid)
+        gathering = Gathering()
+        self._consequences.finish_due(gathering, owner_of, now_ns)
+        ended = self._consequences.end_fault(fault, by, "cleared", NoticeKind.CLEAR, gathering, now_ns)
+        returned = self._consequences.initialise(ended, gathering, now_ns)
+        self._consequences.settle(ended.comp_name, f"{ended.fault_type} was cleared", None, gathering, owner_of, now_ns)
+        return ended, returned, gathering.outcome(self._books.faults)
+
+    def repair(self, component: str, by: str, now_ns: int) -> Outcome:
+        """Mend everything that is broken at or below a component, and clear its faults.
+
+        Returns:
+            ``repaired`` counts conditions, ``cleared`` has the faults.
+        Raises:
+            InvalidArgument: the node has no such component.
+        """
+        path = self._consequences.component(component).path
+        gathering = Gathering()
+        self._consequences.finish_due(gathering, nobody, now_ns)
+        for condition in self._books.conditions_below(path):
+            self._books.remove_condition(condition)
+            gathering.repaired += 1
+        touched = {fault.comp_name for fault in self._books.active_rows(path)}
+        for fault in self._books.active_rows(path):
+            self._consequences.end_fault(fault, by, "repaired", NoticeKind.CLEAR, gathering, now_ns)
+        gathering.notice(NoticeKind.REPAIR, path, f"{gathering.repaired} conditions repaired by {by}")
+        for touched_path in sorted(touched):
+            self._consequences.settle(touched_path, f"{touched_path} was repaired", None, gathering, nobody, now_ns)
+        return gathering.outcome(self._books.faults)
+
+    def reset(self, component: str, owner_of: OwnerOf, now_ns: int) -> tuple[HangRow, Outcome]:
+        """Reset a tile or an RDU. Programs on it end; active faults stay until they are cleared.
+
+        Raises:
+            InvalidArgument: it is neither.
+            Conflict: its RDU is being reset, or is not there.
+        """
+        found = self._consequences.component(component)
+        if found.kind not in (ComponentKind.TILE, ComponentKind.RDU) or found.rdu is None:
+            raise InvalidArgument(f"{found.path} is a {found.kind}; legal for a reset: a TILE or an RDU")
+        gathering = Gathering()
+        self._consequences.finish_due(gathering, owner_of, now_ns)
+        if found.rdu in self._rdus.resets or self.presence_of(found) == Presence.ABSENT:
+            state = "is being reset" if found.rdu in self._rdus.resets else "is not there"
+            raise Conflict(f"{rdu_path(self.node, found.rdu)} {state}; look at `snconfig show Node op-state`")
+        entry = find_class("tile-reset" if found.kind is ComponentKind.TILE else "chip-reset")
+        last = next(reversed(self._books.hangs), 0)
+        self._consequences.occur(Event(entry, found, 1, 0, {}, False, 0, None), gathering, owner_of, now_ns)
+        hang = next(row for row in reversed(self._books.hangs.values()) if row.comp_name == found.path)
+        assert hang.number > last, "a reset is in the hang log"
+        return hang, gathering.outcome(self._books.faults)
+
+    def set_policy(self, policy: Policy) -> Policy:
+        """Put a policy in force, with its texts filled in.
+
+        Raises:
+            InvalidArgument: a value is not legal; the message says what is.
+        """
+        checked = check_policy(policy)
+        self._books.set_policy(checked)
+        return checked
+
+    # -- the database ------------------------------------------------------------------------------------------------
+
+    def take_changes(self) -> Changes:
+        """Rows to write since the last call."""
+        changes = self._books.take_changes()
+        changed = tuple(self._rdus.row(rdu) for rdu in self._rdus.changed)
+        self._rdus.changed.clear()
+        return replace(changes, op_states=changed)
+
+    def restore(self, snapshot: Snapshot, now_ns: int = 0) -> None:
+        """Go on from what an earlier daemon wrote. Only for a machine to which nothing happened yet.
+
+        A reset that was under way counts as failed; the RDU is initialised anew, which is diagnosed if it fails too.
+        Rows about components that this node does not have stay in the lists, but such faults are cleared.
+        """
+        self._books.restore(fitted(snapshot, {component.path for component in self._checker.components}, now_ns))
+        gathering = Gathering()
+        for rdu in {row.rdu for row in snapshot.hangs if row.outcome in UNFINISHED and row.rdu < self.node.rdus}:
+            path = rdu_path(self.node, rdu)
+            if not self._consequences.try_reset(path):
+                self._consequences.diagnose_conditions(self._consequences.component(path), None, gathering, now_ns)
+        self._rdus.restore(snapshot.op_states, self._books.active_rows(), now_ns)
+
+    def validate(self) -> None:
+        """Derive every index, total and state again.
+
+        Raises:
+            AssertionError: a bug.
+        """
+        self._books.validate()
+        self._rdus.validate(self._books.active_rows())
+        for rdu in range(self.node.rdus):
+            path = rdu_path(self.node, rdu)
+            if self._books.active_below[path] or rdu in self._rdus.resets:
+                assert self.health_of(path) != Health.ONLINE, f"{path} cannot be healthy"
+        assert self.is_healthy == (self.health_of("/NODE") == Health.ONLINE), "the node's health"

@@ -1,0 +1,125 @@
+"""A fault database that is damaged: out of the way under another name, and what can still be read of it.
+
+Source: ours; a node that does not start because a log of its past is damaged helps nobody.
+"""
+
+import contextlib
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rdukit_node.faults.model import Changes, Snapshot
+from rdukit_node.faults.schema import connect
+from rdukit_node.faults.store import FaultStore
+from rdukit_node.faults.tables import SALVAGED, RowReader
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Rows of a table that are looked at, from either end, and accounting rows that are kept.
+_MOST_ROWS: Final = 10_000
+_MOST_APPLICATIONS: Final = 1000
+_LOG_FILES: Final = ("-wal", "-shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """What became of a damaged database."""
+
+    #: Where the file is now.
+    path: Path
+    reason: str
+    snapshot: Snapshot
+    applications: tuple[dict[str, Any], ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows could be read."""
+        kept = self.snapshot
+        tables = (kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
+        return sum(map(len, tables)) + len(self.applications)
+
+    def as_data(self) -> dict[str, object]:
+        """For the error that tells of it."""
+        return {"set_aside": str(self.path), "rows_salvaged": self.rows, "reason": self.reason[:300]}
+
+
+def set_aside(path: Path, reason: str, now: float) -> Salvage:
+    """Rename the damaged database at ``path``, with its log, and read what can be read.
+
+    Raises:
+        OSError: the folder does not allow it.
+    """
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
+    names = (f"{path.name}.damaged-{stamp}{more}" for more in ("", *(f"-{number}" for number in range(1, 1000))))
+    target = next(found for name in names if not (found := path.with_name(name)).exists())
+    path.rename(target)
+    for suffix in _LOG_FILES:
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
+    snapshot, applications = _read(target)
+    logger.error("event=database-set-aside path=%s to=%s reason=%s", path, target, reason)
+    return Salvage(target, reason, snapshot, applications)
+
+
+def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
+    """Write what was read into a new database."""
+    kept = salvage.snapshot
+    changes = Changes(kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
+    store.write(changes, applications=salvage.applications, now_ns=now_ns)
+
+
+def _read(path: Path) -> tuple[Snapshot, tuple[dict[str, Any], ...]]:
+    try:
+        connection = connect(path, "rw")  # its log is read too, which makes a file beside it
+    except sqlite3.Error:
+        return Snapshot(), ()
+    with contextlib.closing(connection):
+        suspects: dict[str, list[str]] = {}
+        for uuid, _, component in _rows(connection, "suspects", ("fault_uuid", "ord", "comp_name"), "fault_uuid, ord"):
+            if isinstance(uuid, str) and isinstance(component, str):
+                suspects.setdefault(uuid, []).append(component)
+        found = {name: _legal(connection, reader, suspects) for name, reader in SALVAGED.items()}
+        return Snapshot(**found), _applications(connection)
+
+
+def _legal(connection: sqlite3.Connection, reader: RowReader[Any], suspects: dict[str, list[str]]) -> tuple[Any, ...]:
+    """The rows of a table that are legal, oldest first."""
+    rows = []
+    for row in _rows(connection, reader.table, reader.columns, reader.place):
+        with contextlib.suppress(ValueError, OverflowError, TypeError):
+            rows.append(reader.make(row, suspects))
+    return tuple(rows)
+
+
+def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
+    found = []
+    for _, text in _rows(connection, "applications", ("ended_at", "accounting"), "ended_at"):
+        with contextlib.suppress(ValueError, TypeError):
+            row = json.loads(text)  # type: ignore[arg-type]
+            if isinstance(row, dict) and isinstance(row.get("lease"), str):
+                found.append(row)
+    return tuple(found[-_MOST_APPLICATIONS:])
+
+
+def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
+    """Rows in the order of ``place``: from the end on until a damaged page, then from the beginning until one."""
+    backwards = ", ".join(f"{name} DESC" for name in place.split(", "))
+    select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY"
+    last = _until_damage(lambda: connection.execute(f"{select} {backwards} LIMIT {_MOST_ROWS}"))[::-1]
+    first = _until_damage(lambda: connection.execute(f"{select} {place} LIMIT {_MOST_ROWS}"))
+    known = set(last)
+    return [*(row for row in first if row not in known), *last]
+
+
+def _until_damage(execute: Callable[[], Iterator[tuple[object, ...]]]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError, OverflowError):
+        rows.extend(execute())
+    return rows

@@ -1,0 +1,269 @@
+"""Rows of the fault database as values, and values as rows. What a file says is checked like any input."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState, Severity
+from rdukit_node.faults.model import (
+    Changes,
+    Condition,
+    ErrorRow,
+    FaultRow,
+    HangRow,
+    OpState,
+    Policy,
+    Snapshot,
+)
+
+Statement = tuple[str, tuple[object, ...]]
+T = TypeVar("T")
+
+_ERROR: Final = (
+    "err_uuid", "err_type", "err_type_desc", "err_data", "err_count", "orig_timestamp", "last_timestamp", "comp_name",
+    "fault_uuid", "application", "tenant", "job", "recent", "lease", "pid",
+)  # fmt: skip
+_FAULT: Final = (
+    "fault_uuid", "fault_type", "fault_state", "severity", "comp_name", "comp_ser_num", "fault_desc", "recovery_act",
+    "action", "err_uuid", "timestamp", "cleared_timestamp", "cleared_by", "application", "tenant", "job", "lease",
+    "pid",
+)  # fmt: skip
+_POLICY: Final = (
+    "error_type", "fault_type", "count", "window_s", "action", "severity", "fault_desc", "fault_detail_desc",
+    "recovery_act",
+)  # fmt: skip
+_HANG: Final = ("number", "rdu", "comp_name", "timestamp", "event", "outcome")
+_OP_STATE: Final = ("rdu", "comp_name", "state", "reason", "since", "available_tiles", "perfect")
+_CONDITION: Final = ("component", "class_name", "since", "resets_that_fail", "data")
+_INVENTORY: Final = ("comp_name", "ord", "kind", "parent", "serial", "part", "presence", "health", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader(Generic[T]):
+    """How a table's rows are read one by one. ``place``: the columns of their order."""
+
+    table: str
+    columns: tuple[str, ...]
+    make: Callable[[tuple[object, ...], Mapping[str, list[str]]], T]
+    place: str = "rowid"
+
+
+def statements_of(changes: Changes) -> Iterable[Statement]:
+    """What writes ``changes``; doing it twice changes nothing more."""
+    for error in changes.errors:
+        yield _upsert("error", _ERROR, 1), (
+            error.err_uuid, error.err_type, error.err_type_desc, json.dumps(dict(error.err_data)), error.err_count,
+            error.orig_timestamp, error.last_timestamp, error.comp_name, error.fault_uuid, error.application,
+            error.tenant, error.job, json.dumps(error.recent), error.lease, error.pid,
+        )  # fmt: skip
+    for fault in changes.faults:
+        yield _upsert("fault", _FAULT, 1), (
+            fault.fault_uuid, fault.fault_type, str(fault.fault_state), str(fault.severity), fault.comp_name,
+            fault.comp_ser_num, fault.fault_desc, fault.recovery_act, str(fault.action), fault.err_uuid,
+            fault.timestamp, fault.cleared_timestamp, fault.cleared_by, fault.application, fault.tenant, fault.job,
+            fault.lease, fault.pid,
+        )  # fmt: skip
+        for place, path in enumerate(fault.suspects):
+            yield "INSERT OR REPLACE INTO suspects VALUES (?, ?, ?)", (fault.fault_uuid, place, path)
+    for policy in changes.policies:
+        yield _upsert("policy", _POLICY, 1), (
+            policy.error_type, policy.fault_type, policy.count, policy.window_s, str(policy.action),
+            str(policy.severity), policy.fault_desc, policy.fault_detail_desc, policy.recovery_act,
+        )  # fmt: skip
+    for hang in changes.hangs:
+        yield _upsert("hang_log", _HANG, 1), (
+            hang.number, hang.rdu, hang.comp_name, hang.timestamp, str(hang.event), str(hang.outcome),
+        )  # fmt: skip
+    for state in changes.op_states:
+        yield _upsert("op_state", _OP_STATE, 1), (
+            state.rdu, state.comp_name, str(state.state), state.reason, state.since, state.available_tiles,
+            int(state.perfect),
+        )  # fmt: skip
+    for condition in changes.conditions:
+        yield _upsert("condition", _CONDITION, 2), (
+            condition.component, condition.class_name, condition.since, condition.resets_that_fail,
+            json.dumps(dict(condition.data)),
+        )  # fmt: skip
+    for key in changes.conditions_gone:
+        yield "DELETE FROM condition WHERE component = ? AND class_name = ?", key
+
+
+def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[Statement]:
+    """What replaces the inventory."""
+    yield "DELETE FROM inventory", ()
+    for place, row in enumerate(rows):
+        yield _upsert("inventory", _INVENTORY, 1), tuple(
+            place if name == "ord" else row[name] for name in _INVENTORY
+        )  # fmt: skip
+
+
+def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> Snapshot:
+    """The newest rows, oldest first; whatever is still open always.
+
+    Raises:
+        ValueError: a row is not legal.
+    """
+    suspects: dict[str, list[str]] = {}
+    for uuid, _, path in connection.execute(
+        "SELECT * FROM suspects ORDER BY fault_uuid, ord LIMIT ?", (8 * most_rows,)
+    ):
+        suspects.setdefault(uuid, []).append(path)
+    is_open = "fault_uuid IS NULL OR fault_uuid IN (SELECT fault_uuid FROM fault WHERE fault_state = 'ACTIVE')"
+    return Snapshot(
+        errors=_newest(connection, "error", _ERROR, is_open, most_rows, _error),
+        faults=_newest(
+            connection, "fault", _FAULT, "fault_state = 'ACTIVE'", most_rows, lambda row: _fault(row, suspects)
+        ),
+        hangs=_newest(connection, "hang_log", _HANG, "1 = 0", most_rows, _hang),
+        op_states=_newest(connection, "op_state", _OP_STATE, "1 = 0", most_rows, _op_state),
+        policies=_newest(connection, "policy", _POLICY, "1 = 0", most_rows, _policy),
+        conditions=_newest(connection, "condition", _CONDITION, "1 = 0", most_rows, _condition),
+    )
+
+
+def read_inventory(connection: sqlite3.Connection) -> list[dict[str, object]]:
+    """The inventory as it was written, in its order."""
+    names = [name for name in _INVENTORY if name != "ord"]
+    rows = connection.execute(f"SELECT {', '.join(names)} FROM inventory ORDER BY ord LIMIT 100000")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _newest(
+    connection: sqlite3.Connection,
+    table: str,
+    columns: tuple[str, ...],
+    is_kept: str,
+    most: int,
+    make: Callable[[tuple[object, ...]], T],
+) -> tuple[T, ...]:
+    """The newest rows; those for which ``is_kept`` holds come first if there are more than ``most``."""
+    place = "since" if table == "condition" else "rowid"  # the one table without row numbers
+    query = f"SELECT {place} AS place, {', '.join(columns)} FROM {table} ORDER BY ({is_kept}) DESC, place DESC LIMIT ?"
+    rows = sorted(connection.execute(query, (most,)), key=lambda row: int(row[0]))
+    return tuple(make(row[1:]) for row in rows)
+
+
+def _error(row: tuple[object, ...]) -> ErrorRow:
+    (uuid, type_, desc, data, count, first, last, component, fault, application, tenant, job, recent, lease, pid) = row
+    return ErrorRow(
+        _text(uuid), _text(type_), _text(desc), _object(data), _whole(count, 1), _whole(first), _whole(last),
+        _text(component), _find_text(fault), _find_text(application), _find_text(tenant), _find_text(job),
+        _recent(recent), _find_text(lease), _find_whole(pid),
+    )  # fmt: skip
+
+
+def _fault(row: tuple[object, ...], suspects: Mapping[str, list[str]]) -> FaultRow:
+    (uuid, type_, state, severity, component, serial, desc, recovery, action, error, at, cleared, by, *owner) = row
+    cleared_at = None if cleared is None else _whole(cleared)
+    found = FaultRow(
+        _text(uuid), _text(type_), FaultState(_text(state)), Severity(_text(severity)), _text(component),
+        _text(serial), _text(desc), _text(recovery), Action(_text(action)), _text(error), _whole(at), cleared_at,
+        _find_text(by), tuple(_text(path) for path in suspects.get(_text(uuid), ())),
+        _find_text(owner[0]), _find_text(owner[1]), _find_text(owner[2]), _find_text(owner[3]), _find_whole(owner[4]),
+    )  # fmt: skip
+    if found.is_active != (cleared_at is None):
+        raise ValueError(f"fault {found.fault_uuid} is {found.fault_state} and was cleared at {cleared_at}")
+    return found
+
+
+def _policy(row: tuple[object, ...]) -> Policy:
+    error_type, fault_type, count, window_s, action, severity, desc, detail, recovery = row
+    return Policy(
+        _text(error_type), _text(fault_type), _whole(count, 1), _whole(window_s, 1), Action(_text(action)),
+        Severity(_text(severity)), _text(desc), _text(detail), _text(recovery),
+    )  # fmt: skip
+
+
+def _hang(row: tuple[object, ...]) -> HangRow:
+    number, rdu, component, at, event, outcome = row
+    return HangRow(
+        _whole(number, 1), _whole(rdu), _text(component), _whole(at), HangEvent(_text(event)),
+        HangOutcome(_text(outcome)),
+    )  # fmt: skip
+
+
+def _op_state(row: tuple[object, ...]) -> OpState:
+    rdu, component, state, reason, since, available, perfect = row
+    return OpState(
+        _whole(rdu), _text(component), RduState(_text(state)), _text(reason), _whole(since), _whole(available),
+        bool(_whole(perfect)),
+    )  # fmt: skip
+
+
+def _condition(row: tuple[object, ...]) -> Condition:
+    component, class_name, since, resets, data = row
+    return Condition(
+        _text(component), _text(class_name), _whole(since), None if resets is None else _whole(resets), _object(data)
+    )  # fmt: skip
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 4096:
+        raise ValueError(f"{str(value)[:80]!r} is no text of 4096 characters at most")
+    return value
+
+
+def _find_text(value: object) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _whole(value: object, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{str(value)[:80]!r} is no whole number from {least}")
+    return value
+
+
+def _find_whole(value: object) -> int | None:
+    return None if value is None else _whole(value)
+
+
+def _object(value: object) -> dict[str, object]:
+    found = _json(value)
+    if not isinstance(found, dict):
+        raise ValueError(f"{str(value)[:80]!r} is no JSON object")  # noqa: TRY004
+    return found
+
+
+def _recent(value: object) -> tuple[tuple[int, int], ...]:
+    found = _json(value)
+    if not isinstance(found, list) or len(found) > 64:
+        raise ValueError(f"{str(value)[:80]!r} is no list of 64 times at most")
+    pairs = []
+    for pair in found:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"{str(pair)[:80]!r} is no time and number")
+        pairs.append((_whole(pair[0]), _whole(pair[1], 1)))
+    return tuple(sorted(pairs))
+
+
+def _json(value: object) -> object:
+    text = value if isinstance(value, str) else ""
+    if not 0 < len(text) <= 16_384:
+        raise ValueError(f"{str(value)[:80]!r} is no JSON of 16384 characters at most")
+    try:
+        return json.loads(text)
+    except RecursionError as cause:
+        raise ValueError("JSON is nested too deeply") from cause
+
+
+def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
+    """Insert or change a row, keeping its place in the order."""
+    changed = ", ".join(f"{name} = excluded.{name}" for name in columns[keys:])
+    marks = ", ".join("?" * len(columns))
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
+        f"ON CONFLICT ({', '.join(columns[:keys])}) DO UPDATE SET {changed}"
+    )
+
+
+#: By field of ``Snapshot``: for reading what can be read of a damaged file.
+SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
+    "errors": RowReader("error", _ERROR, lambda row, _: _error(row)),
+    "faults": RowReader("fault", _FAULT, _fault),
+    "hangs": RowReader("hang_log", _HANG, lambda row, _: _hang(row)),
+    "op_states": RowReader("op_state", _OP_STATE, lambda row, _: _op_state(row)),
+    "policies": RowReader("policy", _POLICY, lambda row, _: _policy(row)),
+    "conditions": RowReader("condition", _CONDITION, lambda row, _: _condition(row), "component, class_name"),
+}

@@ -1,0 +1,137 @@
+"""What leases, tiles and RDUs have done since the daemon started: sums, without a clock or shared memory.
+
+A lease's totals are spread evenly over the RDUs that it is on, and its phases count for each of its tiles.
+
+Source: ours; that the tools show differences of such counters is the vendor's (runtime reference 6.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from rdukit.hardware import NodeSpec
+from rdukit_node.inventory import node_tiles, rdu_path
+from rdukit_node.status_page import PageValues
+
+#: Names of the nanosecond counters, in the order of ``status_page.TIMED_PHASES``.
+PHASE_COUNTERS: Final = ("exec_ns", "pload_ns", "aload_ns", "chkpt_ns", "quiesce_ns")
+BYTE_COUNTERS: Final = ("ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", "pcie_tx_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counted by one holder, or by all of a lease; whole numbers from 0."""
+
+    exec_ns: int = 0
+    pload_ns: int = 0
+    aload_ns: int = 0
+    chkpt_ns: int = 0
+    quiesce_ns: int = 0
+    ddr_read_bytes: int = 0
+    ddr_written_bytes: int = 0
+    pcie_rx_bytes: int = 0
+    pcie_tx_bytes: int = 0
+    runs: int = 0
+    sections: int = 0
+    cycles: int = 0
+    flops: int = 0
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
+
+    @property
+    def host_seconds(self) -> float:
+        """Seconds that this machine spent in sections."""
+        return self.exec_ns / 1e9
+
+    def as_json(self) -> dict[str, int | float]:
+        """Every counter, and the two that follow from others."""
+        values: dict[str, int | float] = {name: getattr(self, name) for name in _NAMES}
+        return {
+            **values, "bytes": self.ddr_read_bytes + self.ddr_written_bytes, "host_seconds": self.host_seconds
+        }  # fmt: skip
+
+
+_NAMES: Final = tuple(field.name for field in fields(Totals))
+
+
+def totals_of_page(values: PageValues) -> Totals:
+    """What a holder's page says."""
+    execute, program_load, argument_load, checkpoint, quiesce = values.phase_ns
+    return Totals(
+        execute, program_load, argument_load, checkpoint, quiesce,
+        values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx,
+        values.runs, values.sections, values.cycles, values.flops,
+    )  # fmt: skip
+
+
+def totals_of_report(counters: Mapping[str, float | str]) -> Totals:
+    """What a holder without a page reported. Bytes are counted as read: such clients do not tell them apart."""
+
+    def number(name: str) -> float:
+        value = counters.get(name, 0)
+        assert not isinstance(value, str)
+        return value
+
+    return Totals(
+        exec_ns=int(number("host_seconds") * 1e9),
+        ddr_read_bytes=int(number("bytes")),
+        runs=int(number("runs")),
+        sections=int(number("sections")),
+        cycles=int(number("cycles")),
+        flops=int(number("flops")),
+    )
+
+
+class NodeTotals:
+    """Sums by tile and by RDU of the leases that ended."""
+
+    def __init__(self, node: NodeSpec) -> None:
+        self._node = node
+        self._tiles = [[0] * len(PHASE_COUNTERS) for _ in range(node.tiles)]
+        self._rdus = [[0] * len(BYTE_COUNTERS) for _ in range(node.rdus)]
+
+    def book(self, tiles: Sequence[int], totals: Totals) -> None:
+        """Add a lease's totals. ``tiles``: its flat tile numbers."""
+        _add(self._node, self._tiles, self._rdus, tiles, totals)
+
+    def rows(
+        self, active: Sequence[tuple[Sequence[int], Totals]], leases: Sequence[str | None], replays: Mapping[int, int]
+    ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+        """Rows of the ``counters`` operation, by tile and by RDU, with the active leases' totals added.
+
+        Args:
+            active: flat tile numbers and totals of each active lease. leases: by flat tile number, who has it.
+            replays: PCIe replays by flat RDU number.
+        """
+        by_tile, by_rdu = [list(row) for row in self._tiles], [list(row) for row in self._rdus]
+        for tiles, totals in active:
+            _add(self._node, by_tile, by_rdu, tiles, totals)
+        tile_rows: list[dict[str, object]] = [
+            {
+                "path": tile.path, "rdu": tile.rdu, "tile": tile.tile, "lease": leases[tile.index],
+                **dict(zip(PHASE_COUNTERS, by_tile[tile.index], strict=True)),
+            }
+            for tile in node_tiles(self._node)
+        ]  # fmt: skip
+        rdu_rows: list[dict[str, object]] = [
+            {
+                "path": rdu_path(self._node, rdu), "rdu": rdu, **dict(zip(BYTE_COUNTERS, row, strict=True)),
+                "pcie_replays": replays.get(rdu, 0),
+            }
+            for rdu, row in enumerate(by_rdu)
+        ]  # fmt: skip
+        return tile_rows, rdu_rows
+
+
+def _add(
+    node: NodeSpec, by_tile: list[list[int]], by_rdu: list[list[int]], tiles: Sequence[int], totals: Totals
+) -> None:
+    times = [getattr(totals, name) for name in PHASE_COUNTERS]
+    for index in tiles:
+        by_tile[index] = [a + b for a, b in zip(by_tile[index], times, strict=True)]
+    rdus = sorted({index // node.chip.tiles for index in tiles})
+    for position, name in enumerate(BYTE_COUNTERS):
+        share, rest = divmod(getattr(totals, name), len(rdus))
+        for i, rdu in enumerate(rdus):
+            by_rdu[rdu][position] += share + (1 if i < rest else 0)

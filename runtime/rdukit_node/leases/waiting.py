@@ -1,0 +1,133 @@
+"""Requests for tiles that wait their turn. Pure: times are arguments, connections are numbers.
+
+First come, first served, and nobody overtakes: a large request at the head is not starved by small ones behind it.
+
+Source: ours; the vendor's runtime refuses, and sites queue with Slurm.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rdukit.errors import NoResources, RdukitError
+from rdukit_node.leases.allocator import Request
+
+#: Requests that may wait at once.
+MAX_WAITING: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One request in the queue. ``reason``: why it did not fit when it was looked at last."""
+
+    connection: int
+    request: Request
+    since: float
+    deadline: float
+    reason: NoResources
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A request that left the queue: granted, or refused with its reason."""
+
+    connection: int
+    request: Request
+    refusal: RdukitError | None
+
+
+class WaitingLine:
+    """The queue of one node."""
+
+    def __init__(self) -> None:
+        #: By connection; a connection waits for one request at most.
+        self._line: Final[OrderedDict[int, Waiting]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def __contains__(self, connection: int) -> bool:
+        return connection in self._line
+
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
+        """In order of their turn."""
+        return tuple(self._line.values())
+
+    def join(self, waiting: Waiting) -> None:
+        """Wait at the end of the line.
+
+        Raises:
+            NoResources: the line is full.
+        """
+        if len(self._line) >= MAX_WAITING:
+            raise NoResources(
+                f"{len(self._line)} requests wait already, the most that may; try again later",
+                waiting=len(self._line),
+                fits_when_empty=True,
+            )
+        self._line[waiting.connection] = waiting
+
+    def leave(self, connection: int) -> Waiting | None:
+        """Give up the place, if there is one."""
+        return self._line.pop(connection, None)
+
+    def settle(self, acquire: Callable[[Request, int], None], now: float) -> list[Settled]:
+        """Grant from the head on what ``acquire`` grants, and refuse what waited too long or can never fit.
+
+        Args:
+            acquire: grants to the request of a connection; raises as ``Allocator.acquire`` does.
+        """
+        settled: list[Settled] = []
+        blocker: int | None = None
+        for connection in list(self._line):
+            waiting = self._line[connection]
+            refusal: RdukitError | None = None
+            is_granted = False
+            if blocker is None:
+                try:
+                    acquire(waiting.request, connection)
+                    is_granted = True
+                except NoResources as error:
+                    error.__traceback__ = None  # it is kept, and must not keep the frames it came through
+                    if error.detail.get("fits_when_empty"):
+                        blocker = connection
+                        waiting = self._line[connection] = replace(waiting, reason=error)
+                    else:
+                        refusal = error
+                except RdukitError as error:
+                    refusal = error.with_traceback(None)
+            if not is_granted and refusal is None and now >= waiting.deadline:
+                refusal = _timed_out(waiting, now)
+                blocker = None if blocker == connection else blocker
+            if is_granted or refusal is not None:
+                del self._line[connection]
+                settled.append(Settled(connection, waiting.request, refusal))
+        return settled
+
+    def shift(self, seconds: float) -> None:
+        """The wall clock was set by ``seconds``: everybody waits as long as before."""
+        for connection, waiting in self._line.items():
+            self._line[connection] = replace(
+                waiting, since=waiting.since + seconds, deadline=waiting.deadline + seconds
+            )
+
+    def next_deadline(self) -> float | None:
+        """When the next one has waited long enough; ``None`` if nobody waits."""
+        return min((waiting.deadline for waiting in self._line.values()), default=None)
+
+    def validate(self) -> None:
+        """Raises ``AssertionError`` if the books are wrong."""
+        assert all(connection == waiting.connection for connection, waiting in self._line.items())
+        assert len(self._line) <= MAX_WAITING
+
+
+def _timed_out(waiting: Waiting, now: float) -> NoResources:
+    reason = waiting.reason
+    return NoResources(
+        f"waited {now - waiting.since:.1f} s for {waiting.request.tiles} tiles in vain; the reason at the end: "
+        f"{reason.message}",
+        **{**reason.detail, "waited_s": now - waiting.since},
+    )

@@ -1,0 +1,245 @@
+"""``sn.log``, which all applications of a node append to, and ``snd.log``, the daemon's own.
+
+Logging fails no program: see ``rotated_log.py`` for how lines get into the files and ``log_lines.py`` for their form.
+
+Source: runtime reference 2.1; modes of the files are ours.
+"""
+
+import collections
+import logging
+import os
+import pwd
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TextIO
+
+from rdukit.errors import InvalidArgument
+from rdukit.settings import Setting, resolve
+from rdukit_node.logs.lines import (
+    DAEMON,
+    LIBRARY,
+    Level,
+    LogLine,
+    application_level,
+    level_named,
+    log_id_line,
+    time_text,
+)
+from rdukit_node.logs.rotated import LogFile, say
+from rdukit_node.paths import node_paths
+from rdukit_node.settings import ROOT
+
+LOG_MAX_BYTES: Final = Setting("log.max_bytes", 50_000_000, "Size at which sn.log and snd.log are rotated.", int)
+LOG_KEEP: Final = Setting("log.keep", 8, "How many rotated files of each log are kept.", int)
+LOG_DAEMON_LEVEL: Final = Setting("log.daemon_level", "INFO", "Level of snd.log: DEBUG … EMERG.", str)
+
+LOG_SETTINGS: Final = (LOG_MAX_BYTES, LOG_KEEP, LOG_DAEMON_LEVEL)
+
+#: How long the daemon's lines wait for others, and how many may wait.
+_BATCH_S: Final = 0.05
+_MOST_WAITING: Final = 100_000
+
+
+class ApplicationLog:
+    """What a program says in ``sn.log``. Lines below the level cost a comparison."""
+
+    def __init__(self, program: str, file: LogFile, level: Level) -> None:
+        """``program``: its name in the "Log ID" line."""
+        self.program: Final = program
+        self.level: Final = level
+        self._file = file
+        self._announced_by = 0
+
+    @property
+    def path(self) -> Path:
+        """Where the log is."""
+        return self._file.path
+
+    def log_id(self) -> str:
+        """The "Log ID" line of this process, for the user's terminal."""
+        return log_id_line(_user(), self.program, os.getpid(), self.path)
+
+    def announce(self, stream: TextIO | None = None) -> None:
+        """Print the "Log ID" line to the user's terminal (stderr), once per process."""
+        if self._announced_by != os.getpid():
+            self._announced_by = os.getpid()
+            self._file.write()  # nothing yet: a line below the level must not be the reason that there is no file
+            print(self.log_id(), file=stream or sys.stderr, flush=True)
+
+    def is_on(self, level: Level) -> bool:
+        """Whether lines of ``level`` are written."""
+        return level >= self.level
+
+    def log(self, level: Level, function: str, text: str) -> None:
+        """Write one line if its level is on; from ERR on to the console as well."""
+        if level < self.level:
+            return
+        line = str(LogLine(time_text(time.time()), level, LIBRARY, os.getpid(), function, text))
+        self._file.write(line)
+        if level >= Level.ERR:
+            say(line)
+
+    def debug(self, function: str, text: str) -> None:
+        """``log`` at DEBUG."""
+        self.log(Level.DEBUG, function, text)
+
+    def info(self, function: str, text: str) -> None:
+        """``log`` at INFO."""
+        self.log(Level.INFO, function, text)
+
+    def notice(self, function: str, text: str) -> None:
+        """``log`` at NOTICE."""
+        self.log(Level.NOTICE, function, text)
+
+    def warning(self, function: str, text: str) -> None:
+        """``log`` at WARNING."""
+        self.log(Level.WARNING, function, text)
+
+    def err(self, function: str, text: str) -> None:
+        """``log`` at ERR."""
+        self.log(Level.ERR, function, text)
+
+    def crit(self, function: str, text: str) -> None:
+        """``log`` at CRIT."""
+        self.log(Level.CRIT, function, text)
+
+    def alert(self, function: str, text: str) -> None:
+        """``log`` at ALERT."""
+        self.log(Level.ALERT, function, text)
+
+    def emerg(self, function: str, text: str) -> None:
+        """``log`` at EMERG."""
+        self.log(Level.EMERG, function, text)
+
+
+def application_log(program: str, path: Path | None = None) -> ApplicationLog:
+    """The shared log of all applications; the same object for the same program and place. Opens nothing yet.
+
+    A level in ``$SF_RNT_LOG_LEVEL`` that does not exist is said once, and NOTICE used: logging fails no program.
+
+    Args:
+        path: default: ``sn.log`` of the node in force.
+    """
+    return _application_log(program, path or node_paths().sn_log)
+
+
+@lru_cache(maxsize=8)
+def _application_log(program: str, path: Path) -> ApplicationLog:
+    try:
+        level = application_level(os.environ)
+    except InvalidArgument as error:
+        say(f"{error.message}; using {Level.NOTICE.name}")
+        level = Level.NOTICE
+    # Under a root folder programs of several users share the file; a home folder belongs to one.
+    mode = 0o666 if resolve(ROOT) else 0o644
+    return ApplicationLog(program, _log_file(path, mode), level)
+
+
+class LogFileHandler(logging.Handler):
+    """Writes records of ``logging`` into a log file, in the grammar, without holding up whoever logs.
+
+    Lines wait a moment and a thread writes them together, so a slow disk does not stop the daemon. Those from ERR on,
+    and what waits before them, are written at once; a process that is killed loses what came in its last moment.
+    """
+
+    def __init__(self, file: LogFile, module: str, level: Level) -> None:
+        """``module``: the second word in brackets."""
+        super().__init__(_LOGGING_LEVELS[level])
+        self._file = file
+        self._module = module
+        #: Lines not written yet, oldest first; dropped when the disk takes none for very long.
+        self._waiting: collections.deque[str] = collections.deque(maxlen=_MOST_WAITING)
+        self._flushing = threading.RLock()  # a signal handler may log in the middle
+        self._is_wanted = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take one record; a traceback goes on the same line."""
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
+            level = level_of(record.levelno)
+            line = LogLine(time_text(record.created), level, self._module, os.getpid(), record.funcName or "-", text)
+            self._waiting.append(str(line))
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted fails no caller
+            self.handleError(record)
+            return
+        if level >= Level.ERR:
+            self.flush()
+        elif not self._is_wanted.is_set():
+            self._is_wanted.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_often, name="log", daemon=True)
+                self._thread.start()
+
+    def flush(self) -> None:
+        """Write what waits. Lines keep their order: only one thread does this at a time."""
+        with self._flushing:
+            lines = []
+            while self._waiting:
+                lines.append(self._waiting.popleft())
+            if lines:
+                self._file.write(*lines)
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        self._is_closed = True
+        self._is_wanted.set()
+        self.flush()
+        self._file.close()
+        super().close()
+
+    def _write_often(self) -> None:
+        while not self._is_closed:
+            self._is_wanted.wait()
+            time.sleep(_BATCH_S)
+            self._is_wanted.clear()
+            self.flush()
+
+
+def configure_daemon_log(path: Path) -> LogFileHandler:
+    """Send what the process says by ``logging`` to ``path`` (mode 0600), from the level ``log.daemon_level`` on.
+
+    Returns:
+        The handler, which ``logging.getLogger().removeHandler`` and ``close`` undo.
+    Raises:
+        InvalidArgument: the setting names no level.
+    """
+    level = level_named(resolve(LOG_DAEMON_LEVEL))
+    handler = LogFileHandler(_log_file(path, 0o600), DAEMON, level)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    if root.level == logging.NOTSET or root.level > handler.level:
+        # Other handlers keep what they showed.
+        for other in root.handlers:
+            if other is not handler and other.level < root.level:
+                other.setLevel(root.level)
+        root.setLevel(handler.level)
+    return handler
+
+
+def level_of(number: int) -> Level:
+    """The level of a record of ``logging``."""
+    return next((level for level, least in reversed(_LOGGING_LEVELS.items()) if number >= least), Level.DEBUG)
+
+
+_LOGGING_LEVELS: Final = {
+    Level.DEBUG: 0, Level.INFO: 20, Level.NOTICE: 25, Level.WARNING: 30, Level.ERR: 40, Level.CRIT: 50,
+    Level.ALERT: 60, Level.EMERG: 70,
+}  # fmt: skip
+
+
+def _log_file(path: Path, mode: int) -> LogFile:
+    return LogFile(path, mode, resolve(LOG_MAX_BYTES), resolve(LOG_KEEP))
+
+
+def _user() -> str:
+    try:
+        return os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return str(os.getuid())

@@ -1,0 +1,1 @@
+"""What the node measures, and those who read it."""

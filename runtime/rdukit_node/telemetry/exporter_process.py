@@ -1,0 +1,148 @@
+"""The exporter's shell: asks the node at each scrape and serves the answer to Prometheus over HTTP."""
+
+import errno
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from rdukit.clock import Clock
+from rdukit.errors import Conflict, InvalidArgument, RdukitError
+from rdukit.snd import SndClient
+from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, Sample, node_samples
+from rdukit_node.telemetry.exporter_settings import ExporterSettings
+from rdukit_node.telemetry.reading import take_reading
+from rdukit_node.telemetry.sampling import Reading
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+logger = logging.getLogger(__name__)
+
+#: Percentages are over the time since a reading of at least, and at most, this age; else over ``_FIRST_WINDOW_S``.
+_LEAST_AGE_NS: Final = 1_000_000_000
+_MOST_AGE_NS: Final = 300_000_000_000
+_FIRST_WINDOW_S: Final = 0.25
+_PAGE: Final = 1000
+
+
+class NodeCollector(Collector):
+    """Asks one node. Keeps its connection, and the latest readings to compare with; used by several threads."""
+
+    def __init__(self, connect: Callable[[], SndClient], clock: Clock, collectors: Sequence[str] = COLLECTORS) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._collectors = tuple(collectors)
+        self._lock = threading.Lock()
+        self._client: SndClient | None = None
+        #: Of the present connection, oldest first, at least ``_LEAST_AGE_NS`` apart: a second scraper, soon after the
+        #: first, still has a window that means something.
+        self._readings: deque[Reading] = deque(maxlen=3)
+
+    def collect(self) -> Iterator[Metric]:
+        """Families of the metrics that have samples."""
+        with self._lock:
+            samples = node_samples(self._observe(), self._collectors)
+        yield from families(samples)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not ask the node."""
+        return []
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            self._hang_up()
+
+    def _observe(self) -> Observed | None:
+        for _ in range(2):  # a daemon that was started again is reached by a new connection
+            is_new = self._client is None
+            try:
+                client = self._client = self._client or self._connect()
+                return self._ask(client)
+            except RdukitError as error:
+                self._hang_up()
+                if is_new:
+                    logger.info("event=node-down error=%s", error)
+                    return None
+        return None
+
+    def _ask(self, client: SndClient) -> Observed:
+        after = take_reading(client)
+        before = find_baseline(self._readings, after)
+        if before is None:
+            self._clock.sleep(_FIRST_WINDOW_S)
+            before, after = after, take_reading(client)
+        if not self._readings or not 0 <= after.time_ns - self._readings[-1].time_ns < _LEAST_AGE_NS:
+            self._readings.append(after)
+        if "platform" not in self._collectors:
+            return Observed(before, after)
+        return Observed(
+            before, after, _all_rows(client, "faults", "fault_uuid"), _all_rows(client, "errors", "err_uuid")
+        )
+
+    def _hang_up(self) -> None:
+        self._readings.clear()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def find_baseline(readings: Sequence[Reading], after: Reading) -> Reading | None:
+    """The newest reading that is old enough, and not too old, to compare ``after`` with; ``None`` if there is none."""
+    for reading in reversed(readings):
+        age = after.time_ns - reading.time_ns
+        if _LEAST_AGE_NS <= age <= _MOST_AGE_NS:
+            return reading
+    return None
+
+
+def families(samples: Sequence[Sample]) -> list[Metric]:
+    """Prometheus' form of samples, in the order of ``METRICS``."""
+    made: dict[str, Metric] = {}
+    for name, metric in METRICS.items():
+        mine = [sample for sample in samples if sample.metric == name]
+        if not mine:
+            continue
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(name, metric.help, labels=metric.labels)
+        for sample in mine:
+            family.add_metric(sample.labels, sample.value)
+        made[name] = family
+    return list(made.values())
+
+
+def serve(settings: ExporterSettings, collector: NodeCollector) -> "WSGIServer":
+    """Begin to serve ``/metrics``, in threads. The caller shuts the server down.
+
+    Raises:
+        Conflict: somebody listens there already. InvalidArgument: nobody may listen there.
+    """
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, _ = start_http_server(settings.http_port, settings.http_address, registry)
+    except OSError as cause:
+        where = f"{settings.http_address}:{settings.http_port}"
+        words = (
+            f"the exporter cannot listen on {where} ({cause.strerror or cause}); name another with --port or http_port"
+        )
+        raise (Conflict if cause.errno == errno.EADDRINUSE else InvalidArgument)(words) from cause
+    return server
+
+
+def _all_rows(client: SndClient, op: str, key: str) -> list[Mapping[str, Any]]:
+    """All rows of an operation that answers in pages."""
+    rows: list[Mapping[str, Any]] = []
+    more: dict[str, object] = {}
+    while True:
+        answer = client.call(op, limit=_PAGE, **more)
+        rows += answer[op]
+        if not answer["more"] or not answer[op]:
+            return rows
+        more = {"after": answer[op][-1][key]}

@@ -1,0 +1,1 @@
+"""A daemon, clients and faults for tests."""

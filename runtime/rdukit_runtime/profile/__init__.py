@@ -1,0 +1,1 @@
+"""Where a program's time goes: one step measured, modelled and drawn."""

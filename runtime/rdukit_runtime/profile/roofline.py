@@ -1,0 +1,272 @@
+"""A profile as a roofline: FLOPs per byte against GFLOP/s, on logarithmic axes, under this machine's limits. Pure.
+
+One dot a kernel (sections that share one share the dot), its area by its part of the host time, its colour by section
+type as in the picture of a PEF. The slope is memory bandwidth, the roofs are GEMM speeds by dtype. Sections that only
+move data have no FLOPs and are listed below. Colours follow the viewer's light or dark scheme.
+
+Source: ours; the picture is the usual one (Williams, Waterman, Patterson 2009).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10, sqrt
+from typing import Final
+
+from rdukit.units import format_seconds
+from rdukit_runtime.profile.labels import CHARACTER, Dot, Label, Rectangle, place_labels, squares_along, text_box
+from rdukit_runtime.profile.pef import Profile, Row, group_rows
+
+WIDTH: Final = 960
+HEIGHT: Final = 620
+_LEFT: Final = 70
+_RIGHT: Final = 30
+_TOP: Final = 78
+_BOTTOM: Final = 66
+_LINE: Final = 13
+#: Labelled dots; the others have their name where the pointer is.
+MOST_LABELS: Final = 16
+_MOST_NAME: Final = 30
+_LEAST_RADIUS: Final = 3.5
+_MOST_RADIUS: Final = 22.0
+_NAMES: Final = {"fwd": "forward", "bckwd": "backward", "opt": "optimizer"}
+
+_STYLE: Final = """
+  svg { color-scheme: light dark; background: #ffffff; }
+  text { font: 11px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
+  .title { font-size: 15px; font-weight: bold; } .dim { fill: #57606a; }
+  .grid { stroke: #d8dee4; stroke-width: 1; } .axis { stroke: #57606a; stroke-width: 1.2; }
+  .roof { fill: none; stroke: #424a53; stroke-width: 1.8; } .other { stroke-dasharray: 5 4; stroke-width: 1.2; }
+  .dot { stroke-width: 1.3; fill-opacity: 0.55; } .leader { stroke: #8c959f; stroke-width: 0.8; }
+  .fwd { fill: #1f6feb; stroke: #1f6feb; } .bckwd { fill: #bc6a0a; stroke: #bc6a0a; }
+  .opt, .gradnorm, .reduce { fill: #1a7f37; stroke: #1a7f37; }
+  .label { stroke: #ffffff; stroke-width: 3px; paint-order: stroke; }
+  @media (prefers-color-scheme: dark) {
+    svg { background: #0d1117; } text { fill: #e6edf3; } .dim { fill: #9198a1; }
+    .grid { stroke: #21262d; } .axis { stroke: #9198a1; } .roof { stroke: #c9d1d9; } .leader { stroke: #6e7681; }
+    .fwd { fill: #58a6ff; stroke: #58a6ff; } .bckwd { fill: #e0a04d; stroke: #e0a04d; }
+    .opt, .gradnorm, .reduce { fill: #56d364; stroke: #56d364; } .label { stroke: #0d1117; }
+  }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Powers of ten from ``low`` to ``high`` over the pixels from ``start`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def around(cls, values: Sequence[float], start: float, end: float) -> "Axis":
+        """From a little below the smallest to a little above the largest."""
+        low, high = log10(min(values)), log10(max(values))
+        margin = 0.04 * (high - low) + 0.05
+        return cls(low - margin, high + margin, start, end)
+
+    def ticks(self) -> list[float]:
+        """Values to write at the axis: powers of ten, and twice and five times these if the range is short."""
+        steps = (1, 2, 5) if self.high - self.low < 2.6 else (1,)
+        found = [step * 10.0**power for power in range(floor(self.low), ceil(self.high) + 1) for step in steps]
+        return [value for value in found if self.low <= log10(value) <= self.high]
+
+    def pixel(self, value: float) -> float:
+        """Where a value lies; outside the range it is drawn at its edge."""
+        power = min(max(log10(value), self.low), self.high) if value > 0 else self.low
+        return self.start + (power - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def draw_roofline(profile: Profile) -> str:
+    """The picture as a complete SVG document."""
+    rows = group_rows(profile.rows)
+    drawn = sorted((row for row in rows if row.gflop_s and row.intensity), key=lambda row: -row.measured_s)
+    horizontal, vertical = axes(profile, drawn)
+    dots = [_dot(profile, row, horizontal, vertical) for row in drawn]
+    frame = Rectangle(_LEFT, _TOP, WIDTH - _RIGHT, HEIGHT - _BOTTOM)
+    roofs = [*_gemm_names(profile, vertical), _memory_name(profile, horizontal, vertical, dots)]
+    taken = [text_box(x, y, text) for x, y, text in roofs]
+    for segment in _segments(profile, horizontal, vertical):
+        taken += squares_along(*segment)
+    labels = place_labels(dots[:MOST_LABELS], dots, taken, frame)
+    still = [row for row in rows if not row.flops and row.measured_s]
+    foot = _foot(profile, still)
+    height = HEIGHT + _LINE * max(len(foot) - 1, 0)
+    parts = [
+        *_head(profile), *_grid(horizontal, vertical), *_roofs(profile, horizontal, vertical),
+        *(_text(x, y, "dim label", text) for x, y, text in roofs),
+        *(_circle(profile, row, dot) for row, dot in zip(drawn, dots, strict=True)),
+        *(_leader(label) for label in labels if label.is_far),
+        *(_text(label.x, label.y, "label", label.dot.text) for label in labels),
+        *(_text(_LEFT, HEIGHT - 14 + _LINE * index, "dim", text) for index, text in enumerate(foot)),
+    ]  # fmt: skip
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        f'role="img" aria-label="{escape(f"Roofline of {profile.pef}")}">\n<style>{_STYLE}</style>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def axes(profile: Profile, rows: Sequence[Row]) -> tuple[Axis, Axis]:
+    """FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
+    peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
+    ridge = max(peaks) / profile.limits.memory_gb_s
+    x = [row.intensity * 2.5 for row in rows] + [row.intensity for row in rows] + [ridge * 4, ridge / 10]
+    y = [row.gflop_s for row in rows] + [max(peaks) * 1.6, max(peaks) / 20]
+    return Axis.around(x, _LEFT, WIDTH - _RIGHT), Axis.around(y, HEIGHT - _BOTTOM, _TOP)
+
+
+def _dot(profile: Profile, row: Row, horizontal: Axis, vertical: Axis) -> Dot:
+    radius = max(_MOST_RADIUS * sqrt(profile.share(row)), _LEAST_RADIUS)
+    text = f"{_short(row.name)} {100 * profile.share(row):.0f} %"
+    return Dot(text, horizontal.pixel(row.intensity), vertical.pixel(row.gflop_s), radius)
+
+
+def _dtypes(profile: Profile) -> list[str]:
+    """Roofs that sections of this PEF have, f32 if it has none."""
+    used = {row.dtype for row in profile.rows if row.flops}
+    return [dtype for dtype, speed in profile.limits.gemm.items() if speed and dtype in used] or ["f32"]
+
+
+def _head(profile: Profile) -> list[str]:
+    limits = profile.limits
+    machine = f"{limits.processor}, {limits.threads} thread{'s' * (limits.threads != 1)}"
+    about = f"measured on {machine}, median of {profile.runs} runs; FLOPs and bytes by the cost model"
+    parts = [
+        _text(_LEFT, 24, "title", f"{profile.pef} · {profile.mode} · {profile.precision}"),
+        _text(_LEFT, 42, "dim", about),
+    ]
+    x = float(_LEFT)
+    present = dict.fromkeys(row.first.type.value for row in profile.rows)
+    for kind in present:
+        name = _NAMES.get(kind, kind)
+        parts.append(f'<circle class="dot {kind}" cx="{x + 5:.1f}" cy="58" r="5"/>')
+        parts.append(_text(x + 15, 62, "", name))
+        x += 35 + len(name) * CHARACTER
+    parts.append(_text(x, 62, "dim", "area: part of the host time (% of a step)"))
+    return parts
+
+
+def _grid(horizontal: Axis, vertical: Axis) -> Iterator[str]:
+    for value in horizontal.ticks():
+        x = horizontal.pixel(value)
+        yield f'<line class="grid" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{HEIGHT - _BOTTOM}"/>'
+        yield f'<text class="dim" text-anchor="middle" x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}">{_number(value)}</text>'
+    for value in vertical.ticks():
+        y = vertical.pixel(value)
+        yield f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}"/>'
+        yield f'<text class="dim" text-anchor="end" x="{_LEFT - 8}" y="{y + 4:.1f}">{_number(value)}</text>'
+    yield f'<path class="axis" fill="none" d="M{_LEFT} {_TOP} V{HEIGHT - _BOTTOM} H{WIDTH - _RIGHT}"/>'
+    middle = (_LEFT + WIDTH - _RIGHT) / 2
+    yield f'<text text-anchor="middle" x="{middle:.1f}" y="{HEIGHT - _BOTTOM + 32}">FLOPs per byte</text>'
+    centre = (_TOP + HEIGHT - _BOTTOM) / 2
+    yield f'<text text-anchor="middle" transform="translate(18 {centre:.1f}) rotate(-90)">GFLOP/s (measured)</text>'
+
+
+def _roofs(profile: Profile, horizontal: Axis, vertical: Axis) -> Iterator[str]:
+    slope, *flat = _segments(profile, horizontal, vertical)
+    yield _roof(slope, "roof")
+    highest = min(y for _, y, _, _ in flat)
+    for segment in flat:
+        yield _roof(segment, "roof" if segment[1] == highest else "roof other")
+
+
+def _roof(segment: tuple[float, float, float, float], style: str) -> str:
+    x1, y1, x2, y2 = segment
+    return f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _segments(profile: Profile, horizontal: Axis, vertical: Axis) -> list[tuple[float, float, float, float]]:
+    """Lines in pixels: memory's slope first, then a roof for each dtype from where it meets the slope."""
+    bandwidth = profile.limits.memory_gb_s
+    peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
+    low, ridge = _slope_begin(bandwidth, horizontal, vertical), max(peaks) / bandwidth
+    slope = (
+        horizontal.pixel(low), vertical.pixel(low * bandwidth), horizontal.pixel(ridge), vertical.pixel(max(peaks)),
+    )  # fmt: skip
+    return [
+        slope,
+        *(
+            (horizontal.pixel(p / bandwidth), vertical.pixel(p), float(WIDTH - _RIGHT), vertical.pixel(p))
+            for p in peaks
+        ),
+    ]
+
+
+def _slope_begin(bandwidth: float, horizontal: Axis, vertical: Axis) -> float:
+    """FLOPs per byte at which memory's slope enters the picture."""
+    return float(max(10.0**horizontal.low, 10.0**vertical.low / bandwidth))
+
+
+def _gemm_names(profile: Profile, vertical: Axis) -> Iterator[tuple[float, float, str]]:
+    """(x, y, text) of the roofs' names, no two on each other."""
+    taken: list[Rectangle] = []
+    for dtype in sorted(_dtypes(profile), key=lambda name: -profile.limits.gemm[name]):
+        speed = profile.limits.gemm[dtype]
+        text = f"GEMM {dtype} {speed:.3g} GFLOP/s"
+        x, y = WIDTH - _RIGHT - len(text) * CHARACTER - 4, vertical.pixel(speed) - 6
+        while any(text_box(x, y, text).overlaps(other) for other in taken):
+            y += 20
+        taken.append(text_box(x, y, text))
+        yield x, y, text
+
+
+def _memory_name(profile: Profile, horizontal: Axis, vertical: Axis, dots: Sequence[Dot]) -> tuple[float, float, str]:
+    """(x, y, text) of the slope's name: under or over the slope, from its beginning on, where no dot is."""
+    bandwidth = profile.limits.memory_gb_s
+    text = f"memory {bandwidth:.3g} GB/s"
+    low = _slope_begin(bandwidth, horizontal, vertical)
+    places = []
+    for step in range(1, 12):
+        value = low * 1.3**step
+        x, y = horizontal.pixel(value), vertical.pixel(value * bandwidth)
+        places.append((x + 16, y + 12))
+        places.append((x - len(text) * CHARACTER - 12, y - 6))
+    inside = [(x, y) for x, y in places if x > _LEFT + 4]
+    free = [(x, y) for x, y in inside if not text_box(x, y, text).overlaps_any(dot.box for dot in dots)]
+    return (*(free or inside)[0], text)
+
+
+def _circle(profile: Profile, row: Row, dot: Dot) -> str:
+    title = (
+        f"{row.name} ({row.first.type.value}, {row.form}, {row.dtype}): {format_seconds(row.measured_s)}, "
+        f"{100 * profile.share(row):.1f} % of the step, {row.gflop_s:.3g} GFLOP/s, {row.gb_s:.3g} GB/s, "
+        f"{100 * row.limit_share:.0f} % of its limit ({row.bound.value})"
+    )
+    return (
+        f'<circle class="dot {row.first.type.value}" cx="{dot.x:.1f}" cy="{dot.y:.1f}" r="{dot.radius:.1f}">'
+        f"<title>{escape(title)}</title></circle>"
+    )
+
+
+def _leader(label: Label) -> str:
+    x1, y1, x2, y2 = label.leader
+    return f'<line class="leader" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _foot(profile: Profile, still: Sequence[Row]) -> list[str]:
+    """Lines that name the sections without FLOPs."""
+    if not still:
+        return []
+    names = [f"{_short(row.name)} {100 * profile.share(row):.0f} %" for row in still]
+    lines = ["without FLOPs: "]
+    for index, name in enumerate(names):
+        piece = name + (", " if index < len(names) - 1 else "")
+        if (len(lines[-1]) + len(piece)) * CHARACTER > WIDTH - _LEFT - _RIGHT:
+            lines.append("  ")
+        lines[-1] += piece
+    return lines
+
+
+def _text(x: float, y: float, style: str, text: str) -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MOST_NAME else f"{name[:12]}…{name[-(_MOST_NAME - 13) :]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:.6f}".rstrip("0")

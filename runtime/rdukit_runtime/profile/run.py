@@ -1,0 +1,152 @@
+"""Run a PEF by itself, with made-up values, and time its sections: the doing part of ``rdukit pef profile``.
+
+Source: ours.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef.kernel import KernelGraph
+from rdukit.pef.model import Graph
+from rdukit.pef.read import read_pef
+from rdukit_runtime.application import Application, open_application
+from rdukit_runtime.engine.device import engine_device
+from rdukit_runtime.engine.machine_limits import load_limits, renew_limits
+from rdukit_runtime.engine.portable import Kernel, build_portable, count_operators
+from rdukit_runtime.profile.dtypes import limit_dtype
+from rdukit_runtime.profile.inputs import fill_program
+from rdukit_runtime.profile.operators import OperatorClock, OperatorRow
+from rdukit_runtime.profile.pef import Measured, Profile, SectionWork, section_rows
+
+#: An application's name on the node while it is profiled.
+_NAME = "profile"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What to run. None: all graphs in order, all section types."""
+
+    path: Path
+    runs: int = 10
+    graph: str | None = None
+    types: tuple[str, ...] | None = None
+    #: Leave native libraries aside and run generated ATen code.
+    is_portable: bool = False
+    #: Measure the machine again, even if its limits are kept.
+    renews_limits: bool = False
+
+
+#: Called after each run.
+OnRun = Callable[[], None]
+
+
+def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profile:
+    """Run the PEF once for warming up and ``runs`` times for measuring.
+
+    A section type that needs what earlier ones leave is run after these; only what was asked for is in the result.
+
+    Raises:
+        PefError: the file cannot be used. NoResources: the node has no room.
+        InvalidArgument: no such graph or section type, or fewer than one run.
+    """
+    _check(request)
+    kernels = read_pef(request.path).kernels
+    with open_application(request.path, _NAME, build=_portable_build(request)) as app:
+        device = app.program.device
+        limits = (renew_limits if request.renews_limits else load_limits)(app.threads, device=device)
+        schedule = _schedule_of(app, request)
+        measured = _measure(app, kernels, schedule, request.runs, on_run)
+        shown = [number for graph, _, wanted in schedule for number in graph.schedule if number in wanted]
+        work = [_work_of(app, kernels, number) for number in dict.fromkeys(shown)]
+        pef = app.pef
+        return Profile(
+            path=str(request.path), pef=pef.name, mode=pef.mode, arch=pef.arch, precision=pef.precision,
+            graphs=tuple(graph.name for graph, _, _ in schedule), sections=pef.sections, runs=request.runs,
+            limits=limits, rows=section_rows(work, measured, limits), outside_s=measured.outside_s,
+            last_run=measured.sections[-1],
+        )  # fmt: skip
+
+
+def _portable_build(request: ProfileRequest) -> Callable[[KernelGraph], Kernel] | None:
+    """What makes kernels without native libraries, if that was asked for; a GPU has none anyway."""
+    return build_portable if request.is_portable and engine_device().type == "cpu" else None
+
+
+def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> tuple[OperatorRow, ...]:
+    """The same with every kernel as generated ATen code and every operator timed by itself, the longest first.
+
+    Raises:
+        As ``profile_file``.
+    """
+    _check(request)
+    clock = OperatorClock(engine_device())
+    kernels = read_pef(request.path).kernels
+    with open_application(request.path, _NAME, build=clock.build) as app:
+        schedule = _schedule_of(app, request)
+        _measure(app, kernels, schedule, request.runs, on_run, clock.reset)
+        return clock.rows(app.pef, request.runs)
+
+
+#: A graph, the sections to run in order, and those to show.
+_Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
+
+
+def _schedule_of(app: Application, request: ProfileRequest) -> list[_Scheduled]:
+    """Each graph with the sections up to the last one that was asked for: an earlier one may leave what it reads."""
+    program = app.program
+    graphs = list(app.pef.main_graphs()) if request.graph is None else [program.find_graph(request.graph)]
+    found: list[_Scheduled] = []
+    for graph in graphs:
+        wanted = program.choose_sections(graph, request.types)
+        if not wanted:
+            continue
+        last = max(graph.schedule.index(number) for number in wanted)
+        found.append((graph, graph.schedule[: last + 1], frozenset(wanted)))
+    if not found:
+        present = sorted({app.pef.sections[n].type.value for graph in graphs for n in graph.schedule})
+        raise InvalidArgument(f"there is no section of type {', '.join(request.types or ())}; legal: {present}")
+    return found
+
+
+def _measure(
+    app: Application, kernels: Mapping[str, KernelGraph], schedule: list[_Scheduled], runs: int, on_run: OnRun,
+    on_warm: OnRun = lambda: None,
+) -> Measured:  # fmt: skip
+    program = app.program
+    fill_program(program, kernels)
+    _run_once(app, schedule)
+    on_warm()
+    sections: list[tuple[tuple[int, float], ...]] = []
+    run_s: list[float] = []
+    for _ in range(runs):
+        taken: list[tuple[int, float]] = []
+        program.section_seconds = taken
+        began = time.perf_counter()
+        try:
+            _run_once(app, schedule)
+        finally:
+            program.section_seconds = None
+        run_s.append(time.perf_counter() - began)
+        sections.append(tuple(taken))
+        on_run()
+    return Measured(tuple(sections), tuple(run_s))
+
+
+def _run_once(app: Application, schedule: list[_Scheduled]) -> None:
+    for graph, ran, _ in schedule:
+        app.run(graph.name, ran, app.pef.hyperparameters)
+
+
+def _work_of(app: Application, kernels: Mapping[str, KernelGraph], number: int) -> SectionWork:
+    section = app.pef.sections[number]
+    kernel = kernels[section.kernel]
+    form = "native" if section.kernel in app.native_digests else "portable"
+    return SectionWork(section, form, limit_dtype(kernel), count_operators(kernel))
+
+
+def _check(request: ProfileRequest) -> None:
+    if request.runs < 1:
+        raise InvalidArgument(f"{request.runs} runs; legal: 1 or more")

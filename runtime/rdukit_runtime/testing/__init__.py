@@ -1,0 +1,1 @@
+"""Programs and PEFs for tests."""
