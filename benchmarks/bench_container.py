@@ -169,7 +169,7 @@ def host_box(model: str, folder: Path) -> Iterator[Side]:
     rest, grpc = free_ports(2)
     shared = folder / "shared"
     command = [
-        sys.executable, "-m", "rdukit_modelbox", "run", "--box", "mlp", "--rest-port", str(rest), "--grpc-port",
+        sys.executable, "-m", "rdukit_modelbox", "run", "mlp", "--rest-port", str(rest), "--grpc-port",
         str(grpc), "--state", str(folder / f"host-{model}/state"), "--mount", str(shared),
         "--pef", str(shared / f"{model}.pef"), "--checkpoint", str(shared / f"{model}.safetensors"),
     ]  # fmt: skip
@@ -206,7 +206,7 @@ def container_box(model: str, folder: Path, image: str) -> Iterator[tuple[Side, 
         began = time.perf_counter()
         docker(
             "run", "--detach", "--name", name, "--cpuset-cpus", str(SERVER_CORE), "--publish", f"127.0.0.1:{rest}:9000",
-            *options, image, "rdukit", "box", "run", "--box", "mlp", "--host", "0.0.0.0", "--parent", "0",
+            *options, image, "rdukit", "box", "run", "mlp", "--host", "0.0.0.0", "--parent", "0",
             "--mount", INSIDE, "--pef", built, "--checkpoint", f"{INSIDE}/{model}.safetensors",
         )  # fmt: skip
         url = f"http://127.0.0.1:{rest}"

@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from comparison import write_json
-from rich.console import Console
 
 import sambaflow.samba as samba
+from rdukit.tables import print_tables
 from rdukit_zoo.comparisons.model import Row
 from rdukit_zoo.comparisons.report import make_table
 from rdukit_zoo.comparisons.timing import rows_against_peers, time_in_turn
@@ -97,7 +97,7 @@ def main() -> None:
             for mode in options.modes.split(",")
             for row in measure(model, mode, options.rounds, folder)
         ]
-    Console(width=140).print(make_table(rows))
+    print_tables([make_table(rows)])
     if options.json:
         write_json(options.json, {"rows": [row.body() for row in rows]})
 

@@ -78,7 +78,7 @@ def box_command(files: Files, rest_port: int, grpc_port: int, box: str = "mlp") 
     tokens = files.folder / "tokens"
     tokens.write_text(f"{TOKEN}\n")
     command = [
-        sys.executable, "-m", "rdukit_modelbox", "run", "--box", box, "--pef", str(files.pef),
+        sys.executable, "-m", "rdukit_modelbox", "run", box, "--pef", str(files.pef),
         "--checkpoint", str(files.checkpoint), "--rest-port", str(rest_port), "--grpc-port", str(grpc_port),
         "--state", str(files.folder / "state"), "--mount", str(files.pef.parent),
     ]  # fmt: skip

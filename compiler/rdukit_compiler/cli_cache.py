@@ -9,8 +9,10 @@ from typing import Final
 
 import click
 
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.kept_files import KeptFile, choose_evicted, remove_kept
 from rdukit.settings import resolve
+from rdukit.tables import print_table
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
     kernels_folder,
@@ -24,7 +26,7 @@ from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.passes.section_store import compiler_digest, list_sections, sections_folder
 from rdukit_compiler.settings import KERNEL_CACHE, SECTION_CACHE
 
-_COLUMNS: Final = ("WHAT", "TORCH", "PROCESSOR", "BUILT", "FILES", "SIZE", "LAST USED", "HERE")
+_COLUMNS: Final = ("WHAT", "FILES", "SIZE", "LAST USED", "HERE", "TORCH", "PROCESSOR", "BUILT")
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
 
@@ -45,7 +47,7 @@ class CacheRow:
     is_usable_here: bool
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def cache() -> None:
     """Show, trim and clear what compiles keep for later ones.
 
@@ -70,7 +72,10 @@ def show(as_json: bool) -> None:
         shown = {"folders": folders, "rows": [asdict(row) for row in rows], "max_bytes": bounds}
         click.echo(json.dumps(shown, sort_keys=True))
         return
-    click.echo("\n".join(cache_lines(rows, time.time())))
+    if rows:
+        print_table(_COLUMNS, [_cells(row, time.time()) for row in rows])
+    else:
+        click.echo("nothing is kept")
     for what, setting in (("kernels", KERNEL_CACHE), ("sections", SECTION_CACHE)):
         used = sum(row.bytes for row in rows if (row.what == "sections") == (what == "sections"))
         click.echo(f"{what}: {format_bytes(used)} of {format_bytes(bounds[what])} ({setting.name})")
@@ -120,18 +125,10 @@ def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[
     ]
 
 
-def cache_lines(rows: Sequence[CacheRow], now_s: float) -> list[str]:
-    """An aligned table; one line when nothing is kept."""
-    if not rows:
-        return ["nothing is kept"]
-    table = [_COLUMNS]
-    for row in rows:
-        age = f"{format_seconds(max(round(now_s - row.last_used_s), 0))} ago"
-        here = "yes" if row.is_usable_here else "no"
-        size = format_bytes(row.bytes)
-        table.append((row.what, row.torch, row.processor, row.built, str(row.files), size, age, here))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+def _cells(row: CacheRow, now_s: float) -> tuple[object, ...]:
+    age = f"{format_seconds(max(round(now_s - row.last_used_s), 0))} ago"
+    here = "yes" if row.is_usable_here else "no"
+    return row.what, row.files, format_bytes(row.bytes), age, here, row.torch, row.processor, row.built
 
 
 def _rows() -> list[CacheRow]:

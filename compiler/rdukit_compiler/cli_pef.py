@@ -10,9 +10,9 @@ from rdukit.pef import read_pef, write_pef
 
 
 @click.command()
-@click.option("--pef", "source", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The PEF.")
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
-    "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Where the new PEF goes to."
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Where the new PEF goes to."
 )
 def build(source: Path, output: Path) -> None:
     """Build native kernels for this machine. What a PEF computes stays the same; libraries in it are made anew.
@@ -20,7 +20,7 @@ def build(source: Path, output: Path) -> None:
     A PEF from another installation or processor runs from generated code, as its libraries are not trusted or do not
     fit. Its kernels' graphs are in it, too.
 
-    Example: rdukit pef build --pef /models/mlp.pef --output /var/lib/rdukit/mlp.pef
+    Example: rdukit pef build /models/mlp.pef -o /var/lib/rdukit/mlp.pef
     """
     built, wanted = build_pef(source, output)
     click.echo(f"{output}: {built} of {wanted} kernels are native", err=True)

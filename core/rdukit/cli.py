@@ -12,9 +12,10 @@ import click
 
 from rdukit import __version__
 from rdukit.command_groups import ExtensibleGroup
+from rdukit.command_options import Choice
 from rdukit.errors import InvalidArgument, RdukitError
 from rdukit.home import mend_home
-from rdukit.logs import configure_logging
+from rdukit.logs import LEVELS, configure_logging
 from rdukit.system_errors import find_system_error
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,9 @@ SUMMARIES = {
 
 @click.group(cls=CommandGroup, extended_by=GROUP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rdukit")
-@click.option("--log-level", default=None, help="Level of the log on stderr (default WARNING).")
+@click.option(
+    "--log-level", type=Choice(LEVELS, case_sensitive=False), default=None, help="Level of the log on stderr."
+)
 def cli(log_level: str | None) -> None:
     """An emulated DataScale system: SDK, compiler, runtime, ModelBoxes and a job platform.
 

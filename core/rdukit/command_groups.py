@@ -1,27 +1,80 @@
-"""Command groups that other parts add commands to, by entry points."""
+"""Command groups: commands that other parts add by entry points, and suggestions for a mistyped one."""
 
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from rdukit.errors import suggest
+
+#: What users of other tools type, and what it is called here.
+_SYNONYMS: Final = {
+    "ls": ("list",),
+    "ps": ("list", "operations", "status"),
+    "get": ("show",),
+    "describe": ("show",),
+    "inspect": ("show",),
+    "info": ("show", "status"),
+    "rm": ("revoke", "uninstall", "clear"),
+    "delete": ("revoke", "uninstall", "clear"),
+    "stop": ("cancel",),
+    "kill": ("cancel",),
+    "add": ("create", "install"),
+    "create": ("add", "submit", "new"),
+    "run": ("submit", "start"),
+    "tail": ("logs", "watch", "events"),
+    "follow": ("watch",),
+    "upload": ("add",),
+    "download": ("get",),
+    "jobs": ("job",),
+    "boxes": ("box",),
+    "models": ("zoo",),
+    "serve": ("up", "run"),
+}
+
 
 class ExtensibleGroup(click.Group):
-    """Has its own commands, and those of an entry-point group, each imported only when it is asked for."""
+    """A group with commands of its own and those of an entry-point group, each imported only when it is used.
 
-    def __init__(self, *args: Any, extended_by: str, **options: Any) -> None:
-        """Make the group.
+    An unknown command is refused with the nearest ones.
+    """
+
+    def __init__(self, *args: Any, extended_by: str = "", **options: Any) -> None:
+        """Create the group.
 
         Args:
-            extended_by: the entry-point group, such as ``rdukit.box.commands``.
+            extended_by: the entry-point group, such as ``rdukit.box.commands``; empty: none.
         """
         super().__init__(*args, **options)
         self.extended_by = extended_by
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *(point.name for point in entry_points(group=self.extended_by))})
+        """Return the names of all commands, sorted."""
+        return sorted({*super().list_commands(ctx), *(point.name for point in self._points())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command, imported if another part has it."""
         own = super().get_command(ctx, cmd_name)
-        found = [] if own is not None else [p for p in entry_points(group=self.extended_by) if p.name == cmd_name]
+        found = [] if own is not None else [point for point in self._points() if point.name == cmd_name]
         return found[0].load() if found else own
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command's name and first sentence, whole."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(limit=400)) for name, command in commands if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that ``args`` begin with. Raises: click.UsageError: there is none; names near ones."""
+        word, names = args[0], self.list_commands(ctx)
+        if word in names or word.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        meant = [name for name in _SYNONYMS.get(word, ()) if name in names]
+        hint = suggest(word, meant or names, is_sure=bool(meant))
+        raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
+
+    def _points(self) -> list[Any]:
+        return list(entry_points(group=self.extended_by)) if self.extended_by else []

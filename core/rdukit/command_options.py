@@ -2,14 +2,22 @@
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, suggest
 
 #: Gives the command's function ``as_json``.
 JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+class Choice(click.Choice[str]):
+    """One of some words; a mistyped one is refused with those near it."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return click's message with a suggestion."""
+        return super().get_invalid_choice_message(value, ctx) + suggest(str(value), map(str, self.choices))
 
 
 def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:

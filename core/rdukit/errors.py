@@ -5,7 +5,7 @@ class's docstring is its manual entry. A message says what happened, with which 
 next step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 
@@ -393,3 +393,15 @@ def error_from_body(body: Mapping[str, object], fallback: type[RdukitError] = Rd
     cls = all_error_classes().get(str(error.get("code")), fallback)
     detail = error.get("detail")
     return cls(str(error.get("message")), **(dict(detail) if isinstance(detail, Mapping) else {}))
+
+
+def suggest(word: str, names: Iterable[str], *, is_sure: bool = False) -> str:
+    """Return ``" Did you mean 'x'?"`` for the names that are near ``word``, or ``""`` where none is.
+
+    Args:
+        is_sure: all names are meant, however they are spelt.
+    """
+    from difflib import get_close_matches
+
+    near = list(names) if is_sure else get_close_matches(word, list(names))
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

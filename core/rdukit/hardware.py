@@ -10,7 +10,7 @@ SN30 and SN40L are not published and are ours.
 from dataclasses import dataclass, field
 from typing import Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, suggest
 
 MIB: Final = 1024**2
 GIB: Final = 1024**3
@@ -163,4 +163,4 @@ def find_node(platform: str) -> NodeSpec:
     for name, node in NODES.items():
         if name.lower() == platform.lower():
             return node
-    raise InvalidArgument(f"no platform is called {platform!r}; legal: {sorted(NODES)}")
+    raise InvalidArgument(f"no platform is called {platform!r}; legal: {sorted(NODES)}.{suggest(platform, NODES)}")

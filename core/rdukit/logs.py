@@ -7,6 +7,7 @@ from pathlib import Path
 from rdukit.home import make_folder
 from rdukit.settings import LOG_LEVEL, resolve
 
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 

@@ -1,26 +1,128 @@
-"""Aligned tables on the command line, for people."""
+"""Aligned tables on the command line: within the screen's width on a terminal, one plain line a row into a pipe.
 
+On a narrow screen a cell goes on at the next line, between words; a table that has too many columns even so is cut
+into bands of columns, each of which begins with the first column. A word is never broken, so that it can be copied.
+"""
+
+import os
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+_GAP: Final = "  "
+#: Columns of text are not made narrower than this.
+_NARROWEST: Final = 16
+#: Where a cell may go on at the next line: after a space, after a comma.
+_WORDS: Final = re.compile(r"[^\s,]*,+|[^\s,]+|\s+")
+
+Styles = Mapping[str, str]
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], colours: Mapping[str, str] | None = None
-) -> None:
-    """Aligned columns on stdout; ``colours`` by the text of a cell, seen on a terminal."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        # Ids come first and stay whole, so that they can be copied.
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell), style=(colours or {}).get(str(cell), "")) for cell in row))
-    # Into a pipe a table is as wide as it needs to be: nothing is cut for who reads it there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under column names; columns in ``right`` are aligned to the right."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[str] = frozenset()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], colours: Styles | None = None) -> None:
+    """Print aligned columns; ``colours`` by the text of a cell, seen on a terminal."""
+    print_tables([Table("", tuple(columns), tuple(tuple(map(str, row)) for row in rows))], colours)
+
+
+def print_tables(tables: Iterable[Table], colours: Styles | None = None) -> None:
+    """Print tables with an empty line between them."""
+    width = screen_width()
+    styles = {} if colours is None or width is None or os.environ.get("NO_COLOR") else colours
+    click.echo("\n\n".join(format_table(table, width, styles) for table in tables))
+
+
+def screen_width() -> int | None:
+    """Return the columns of the terminal that stdout is; ``None``: it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def format_table(table: Table, width: int | None = None, styles: Styles | None = None) -> str:
+    """Return the table as lines: title, column names, rows. Without column names a row is a name and a value.
+
+    Args:
+        width: columns of the screen; ``None``: as wide as need be.
+        styles: colours by the text of a cell.
+    """
+    head = [table.columns] if any(table.columns) else []
+    grid = [*head, *table.rows]
+    indent = "  " if table.title else ""
+    room = None if width is None else width - len(indent)
+    natural = [max((len(line[i]) for line in grid), default=0) for i in range(len(table.columns))]
+    least = [min(natural[i], max(_NARROWEST, _longest_word(grid, i))) for i in range(len(table.columns))]
+    least[:1] = natural[:1]
+    lines = [table.title] if table.title and width is None else _wrap(table.title, width or 0) if table.title else []
+    for number, band in enumerate(_bands(natural, least, room)):
+        lines += [""] * (number > 0)
+        widths = _fit(band, natural, least, room)
+        for line in grid:
+            lines += [indent + text for text in _format_line(table, line, band, widths, styles or {})]
+    return "\n".join(lines)
+
+
+def _format_line(
+    table: Table, line: Sequence[str], band: Sequence[int], widths: Sequence[int], styles: Styles
+) -> list[str]:
+    cells = [_wrap(line[i], width) for i, width in zip(band, widths, strict=True)]
+    found = []
+    for row in range(max(map(len, cells))):
+        parts = []
+        for i, cell, width in zip(band, cells, widths, strict=True):
+            text = cell[row] if row < len(cell) else ""
+            padded = text.rjust(width) if table.columns[i] in table.right else text.ljust(width)
+            colour = styles.get(line[i])
+            parts.append(padded.replace(text, click.style(text, fg=colour)) if colour and text else padded)
+        found.append(_GAP.join(parts).rstrip())
+    return found
+
+
+def _bands(natural: Sequence[int], least: Sequence[int], room: int | None) -> list[list[int]]:
+    """Return the positions of the columns of each band, as few bands as the screen's width allows."""
+    bands: list[list[int]] = [[]]
+    for i in range(len(natural)):
+        begun = bands[-1]
+        used = sum(least[j] + len(_GAP) for j in begun)
+        if room is not None and len(begun) > 1 and used + least[i] > room:
+            bands.append([0])
+        bands[-1].append(i)
+    return bands
+
+
+def _fit(band: Sequence[int], natural: Sequence[int], least: Sequence[int], room: int | None) -> list[int]:
+    """Return the widths of a band's columns: the widest give way until the line fits."""
+    widths = [natural[i] for i in band]
+    while room is not None and sum(widths) + len(_GAP) * (len(band) - 1) > room:
+        widest = max(range(len(band)), key=lambda k: (widths[k] > least[band[k]], widths[k]))
+        if widths[widest] <= least[band[widest]]:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in _WORDS.findall(text):
+        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
+            lines.append("")
+        if lines[-1] or not word.isspace():
+            lines[-1] += word
+    return [line.rstrip() for line in lines if line.strip()] or [""]
+
+
+def _longest_word(grid: Sequence[Sequence[str]], i: int) -> int:
+    return max((len(word) for line in grid for word in _WORDS.findall(line[i])), default=0)

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, field_validator, model_validator
 
 from rdukit import __version__
-from rdukit.errors import InvalidArgument, NotFound
+from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit_modelbox.contract.agreement import Disagreement, Draft, find_disagreements
 from rdukit_modelbox.contract.draft import find_files_amiss, read_draft
 from rdukit_modelbox.contract.faults import faults_of
@@ -136,7 +136,10 @@ def find_box_file(box: str) -> Path:
     for candidate in (path, path / FILE_NAME):
         if candidate.is_file():
             return candidate.absolute()
-    raise NotFound(f"no ModelBox {box!r}; installed: {', '.join(box_names())}; or pass the path of a {FILE_NAME}")
+    raise NotFound(
+        f"no ModelBox {box!r}; installed: {', '.join(box_names())}; or pass the path of a {FILE_NAME}."
+        f"{suggest(box, box_names())}"
+    )
 
 
 def load_box(path: Path) -> Box:

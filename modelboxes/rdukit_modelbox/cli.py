@@ -12,7 +12,7 @@ import click
 from rdukit.command_groups import ExtensibleGroup
 from rdukit.settings import home_folder
 from rdukit_modelbox.box import find_box_file, load_box
-from rdukit_modelbox.cli_contract import BOX_OPTION, COMMANDS
+from rdukit_modelbox.cli_contract import BOX_ARGUMENT, COMMANDS
 from rdukit_modelbox.cli_operations import OPERATION_COMMANDS
 from rdukit_modelbox.image.cli import IMAGE_COMMANDS
 
@@ -23,7 +23,7 @@ PORT: Final = click.IntRange(0, 65535)
 def box() -> None:
     """Describe, run and call ModelBoxes.
 
-    Example: rdukit box describe --box logreg
+    Example: rdukit box describe logreg
     """
 
 
@@ -32,7 +32,7 @@ for command in (*COMMANDS, *OPERATION_COMMANDS, *IMAGE_COMMANDS):
 
 
 @box.command()
-@BOX_OPTION
+@BOX_ARGUMENT
 @click.option("--rest-port", type=PORT, default=9000, show_default=True, help="REST port; 0 takes a free one.")
 @click.option("--grpc-port", type=PORT, default=9001, show_default=True, help="gRPC port; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
@@ -64,7 +64,9 @@ def run(
 ) -> None:
     """Serve a box over REST and gRPC. SIGTERM, Ctrl-C or the end of the parent process stops it.
 
-    Example: rdukit box run --box logreg --state /tmp/logreg
+    BOX is a name, a modelbox.yaml, or its folder.
+
+    Example: rdukit box run logreg --state /tmp/logreg
     """
     from rdukit_modelbox.serve import ServeOptions, serve
 

@@ -17,9 +17,8 @@ from rdukit_modelbox.contract.schema import SCHEMA_FILE
 from rdukit_modelbox.describe import describe as describe_box
 from rdukit_modelbox.show import plain, print_description
 
-BOX_OPTION: Final = click.option(
-    "--box", "box_name", required=True, help="Name of an installed box, or a modelbox.yaml."
-)
+#: Name of an installed box, a ``modelbox.yaml``, or its folder.
+BOX_ARGUMENT: Final = click.argument("box_name", metavar="BOX")
 
 
 @click.command("list")
@@ -38,12 +37,14 @@ def list_boxes(as_json: bool) -> None:
 
 
 @click.command()
-@BOX_OPTION
+@BOX_ARGUMENT
 @JSON_OPTION
 def describe(box_name: str, as_json: bool) -> None:
     """Show a box's verbs, parameters and their legal values.
 
-    Example: rdukit box describe --box ffn
+    BOX is a name, a modelbox.yaml, or its folder.
+
+    Example: rdukit box describe ffn
     """
     told = describe_box(load_box(find_box_file(box_name)))
     if as_json:
@@ -53,15 +54,15 @@ def describe(box_name: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "--file", "file", required=True, type=click.Path(path_type=Path), help="The modelbox.yaml to check, or its folder."
-)
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--import-module", is_flag=True, help="Also import the box's own module and build its entry.")
 @JSON_OPTION
 def validate(file: Path, import_module: bool, as_json: bool) -> None:
-    """Check a modelbox.yaml. Every fault is told with its line; the exit status is 2 then.
+    """Check a modelbox.yaml. Prints each mistake with its line; the exit status is 2 then.
 
-    Example: rdukit box validate --file my/modelbox.yaml
+    FILE is a modelbox.yaml or its folder.
+
+    Example: rdukit box validate my/modelbox.yaml
     """
     path = file / FILE_NAME if file.is_dir() else file
     found = load_box(path)
@@ -75,7 +76,7 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--name", required=True, help="Name of the new box.")
+@click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder to write it to [default: its name].")
 @click.option("--like", default="logreg", show_default=True, help="Installed box whose parameters to start from.")
 @click.option("--module", "has_module", is_flag=True, help="With a model of its own: writes model.py too.")
@@ -83,7 +84,7 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
 def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:
     """Begin a new box. Writes a commented modelbox.yaml that validates, and its JSON schema for editors.
 
-    Example: rdukit box new --name mine --module
+    Example: rdukit box new mine --module
     """
     target = folder or Path(name)
     template = find_box_file(like)
@@ -104,31 +105,26 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
     if as_json:
         click.echo(json.dumps({"name": name, "folder": str(target), "files": sorted(files)}))
     else:
-        click.echo(f"wrote {', '.join(sorted(files))} to {target}; serve it: rdukit box run --box {target}")
+        click.echo(f"wrote {', '.join(sorted(files))} to {target}; serve it: rdukit box run {target}")
 
 
 @click.command()
-@click.option("--url", help="REST address of a running box.")
-@click.option("--box", "box_name", help="Name of an installed box, a modelbox.yaml, or a folder with one.")
-@click.option("--image", type=click.Path(path_type=Path), help="Folder with an OCI layout.")
-@click.option("--tag", "--reference", "reference", help="Which of the layout's images [default: its only box].")
+@click.argument("where", metavar="BOX|URL|oci:FOLDER[:TAG]")
 @JSON_OPTION
-def inspect(url: str | None, box_name: str | None, image: Path | None, reference: str | None, as_json: bool) -> None:
-    """Show a box, wherever it is. It may be running, in a folder, or an image in an OCI layout.
+def inspect(where: str, as_json: bool) -> None:
+    """Show a box, wherever it is. It may be installed, in a folder, running, or an image in an OCI layout.
 
-    Example: rdukit box inspect --url http://127.0.0.1:9000
+    Example: rdukit box inspect http://127.0.0.1:9000
     """
     from rdukit_modelbox.inspect_box import inspect_file, inspect_image, inspect_running
 
-    if sum(option is not None for option in (url, box_name, image)) != 1:
-        raise InvalidArgument("inspect needs exactly one of --url, --box and --image")
-    if url is not None:
-        told = inspect_running(url)
-    elif box_name is not None:
-        told = inspect_file(box_name)
+    if where.startswith("oci:"):
+        folder, _, tag = where.removeprefix("oci:").partition(":")
+        told = inspect_image(Path(folder), tag or None)
+    elif "://" in where:
+        told = inspect_running(where)
     else:
-        assert image is not None
-        told = inspect_image(image, reference)
+        told = inspect_file(where)
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return
@@ -144,13 +140,13 @@ def inspect(url: str | None, box_name: str | None, image: Path | None, reference
 
 
 @click.command()
-@click.option("--file", "file", required=True, type=click.Path(path_type=Path), help="A checkpoint that torch saved.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The .safetensors file to write.")
 @JSON_OPTION
 def convert(file: Path, output: Path, as_json: bool) -> None:
-    """Turn a pickled checkpoint into safetensors. Nothing that is in the .pt file is run.
+    """Turn a pickled checkpoint into safetensors. Nothing in the .pt file FILE is run.
 
-    Example: rdukit box convert --file model.pt --output model.safetensors
+    Example: rdukit box convert model.pt -o model.safetensors
     """
     from rdukit_modelbox.artifacts.convert_checkpoint import convert_checkpoint
 
@@ -162,11 +158,11 @@ def convert(file: Path, output: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write it to [default: stdout].")
 def schema(output: Path | None) -> None:
     """Print the JSON schema of modelbox.yaml. Editors and checkers take it.
 
-    Example: rdukit box schema --output modelbox.schema.json
+    Example: rdukit box schema -o modelbox.schema.json
     """
     if output is None:
         click.echo(SCHEMA_FILE.read_text(encoding="utf-8"), nl=False)

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from rdukit.command_options import JSON_OPTION, parse_name_values, parse_value
+from rdukit.command_options import JSON_OPTION, Choice, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument
 from rdukit.tables import print_table
 from rdukit_modelbox.box import Verb
@@ -25,13 +25,13 @@ TOKEN_OPTION: Final = click.option(
     callback=lambda context, option, file: _read_token(file),
     metavar="FILE", help="File with the token that the box asks for [default: setting box.token].",
 )  # fmt: skip
-ID_OPTION: Final = click.option("--operation", "operation_id", required=True, help="Id of the operation.")
+ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 
 
 @click.command()
 @URL_OPTION
 @TOKEN_OPTION
-@click.option("--verb", required=True, type=click.Choice([str(v) for v in Verb]), help="What to do.")
+@click.argument("verb", type=Choice([str(v) for v in Verb]))
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=PATH", help="An input artifact; repeat for more.")
 @click.option("--output", default="", help="Folder for the outputs [default: in the box's state folder].")
@@ -59,7 +59,7 @@ def call(
 
     Relative paths are those of this folder; the box must see them (its --mount).
 
-    Example: rdukit box call --verb train --set epochs=2 --input pef=logreg/logreg.pef --input dataset=/tmp/data
+    Example: rdukit box call train --set epochs=2 --input pef=logreg/logreg.pef --input dataset=/tmp/data
     """
     from rdukit_modelbox.call import Asked, call_verb
 
@@ -72,8 +72,8 @@ def call(
 @click.command()
 @URL_OPTION
 @TOKEN_OPTION
-@click.option("--state", type=click.Choice([str(s) for s in OperationState]), help="Only those in this state.")
-@click.option("--verb", type=click.Choice([str(v) for v in Verb]), help="Only those of this verb.")
+@click.option("--state", type=Choice([str(s) for s in OperationState]), help="Only those in this state.")
+@click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only those of this verb.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
 @JSON_OPTION
 def operations(url: str, token: str | None, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
@@ -100,12 +100,12 @@ def operations(url: str, token: str | None, state: str | None, verb: str | None,
 @click.command()
 @URL_OPTION
 @TOKEN_OPTION
-@ID_OPTION
+@ID_ARGUMENT
 @JSON_OPTION
 def watch(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
     """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
 
-    Example: rdukit box watch --operation op-0123456789abcdef
+    Example: rdukit box watch op-0123456789abcdef
     """
     from rdukit_modelbox.call import watch_operation
 
@@ -115,12 +115,12 @@ def watch(url: str, token: str | None, operation_id: str, as_json: bool) -> None
 @click.command()
 @URL_OPTION
 @TOKEN_OPTION
-@ID_OPTION
+@ID_ARGUMENT
 @JSON_OPTION
 def cancel(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
     """Cancel an operation, queued or running. Waits until it has ended.
 
-    Example: rdukit box cancel --operation op-0123456789abcdef
+    Example: rdukit box cancel op-0123456789abcdef
     """
     from rdukit_modelbox.call import show_operation
     from rdukit_modelbox.client import BoxClient

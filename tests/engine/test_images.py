@@ -147,7 +147,7 @@ def test_a_box_in_a_container_serves_its_model_and_stops_in_order(
 ) -> None:
     port = free_port()
     command = [
-        "rdukit", "box", "run", "--box", "mlp", "--host", "0.0.0.0", "--parent", "0", "--mount", "/models",
+        "rdukit", "box", "run", "mlp", "--host", "0.0.0.0", "--parent", "0", "--mount", "/models",
         "--pef", "/models/mlp.pef", "--checkpoint", "/models/mlp.safetensors",
     ]  # fmt: skip
     container = run(

@@ -69,7 +69,7 @@ def running_box(image: str, environment: dict[str, str], shared: Path, pef: str)
         port = listener.getsockname()[1]
     container = docker(
         environment, "run", "--detach", *HARDENED, "--volume", f"{shared}:/models:ro", "--volume",
-        f"{VOLUME}:/var/lib/rdukit", "--publish", f"127.0.0.1:{port}:9000", image, "rdukit", "box", "run", "--box",
+        f"{VOLUME}:/var/lib/rdukit", "--publish", f"127.0.0.1:{port}:9000", image, "rdukit", "box", "run",
         "mlp", "--host", "0.0.0.0", "--parent", "0", "--mount", "/models", "--pef", pef, "--checkpoint",
         "/models/mlp.safetensors",
     ).strip()  # fmt: skip
@@ -112,9 +112,7 @@ def test_a_container_runs_native_kernels_of_what_it_compiles_and_of_a_pef_from_t
             log = f"/var/lib/rdukit/boxes/mlp/logs/{trained['id']}.log"
             said = docker(environment, "exec", container, "cat", log)
             assert "Log ID initialized" in said and "native kernels not used" not in said
-            docker(
-                environment, "exec", container, "rdukit", "pef", "build", "--pef", "/models/mlp.pef", "--output", BUILT
-            )
+            docker(environment, "exec", container, "rdukit", "pef", "build", "/models/mlp.pef", "--output", BUILT)
         with running_box(image, environment, shared, BUILT) as (url, container):
             assert int(kernels_of(url)["native_kernels"]) > 0
             assert kernels_of(url)["kernels"].startswith("native: all")

@@ -221,9 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     words = sys.argv[2:] if sys.argv[1:2] == ["box"] else sys.argv[1:]
     parser.add_argument("command", choices=["list", "validate", "describe", "run"])
+    parser.add_argument("box", nargs="?")
     for name in (
-        "--box",
-        "--file",
         "--rest-port",
         "--grpc-port",
         "--state",
@@ -238,7 +237,7 @@ def main() -> None:
     if options.command == "list":
         print(json.dumps([DESCRIPTION]))
         return
-    own = read_own(Path(options.box or options.file))
+    own = read_own(Path(options.box))
     if options.command == "validate":
         print(json.dumps({"valid": True}))
         return

@@ -60,8 +60,7 @@ def test_each_command_sends_the_token_of_the_setting_or_of_a_file(
 ) -> None:
     succeed(box, "operations")
     monkeypatch.delenv("RDUKIT_BOX_TOKEN")
-    identity = ["--operation", "op-1"]
-    for words in (["operations"], ["call", "--verb", "preprocess"], ["watch", *identity], ["cancel", *identity]):
+    for words in (["operations"], ["call", "preprocess"], ["watch", "op-1"], ["cancel", "op-1"]):
         with pytest.raises(Unauthenticated, match="asks for a token: pass --token-file FILE, or set RDUKIT_BOX_TOKEN"):
             raise run(box, *words).exception or AssertionError
         with pytest.raises(Unauthenticated, match="knows another token"):
@@ -76,7 +75,7 @@ def test_relative_paths_are_the_callers_and_each_verb_ends_with_what_the_next_on
     box: ProcessBox, here: Path
 ) -> None:
     words = ["--input", "data=rows.csv", "--output", "made", "--set", "categorical=colour"]
-    made = succeed(box, "call", "--verb", "preprocess", *words)
+    made = succeed(box, "call", "preprocess", *words)
     assert (here / "made" / "dataset" / "manifest.json").is_file()
     # Three columns became five features: a colour is one of three.
     assert re.search(r"compile_parameters +--set num_features=5 --set num_classes=2\n", made.stdout), made.output
@@ -84,10 +83,10 @@ def test_relative_paths_are_the_callers_and_each_verb_ends_with_what_the_next_on
     assert told == {"num_features": 5, "num_classes": 2}
 
     fitting = [word for name, value in told.items() for word in ("--set", f"{name}={value}")]
-    succeed(box, "call", "--verb", "compile", *fitting, "--set", "batch_size=8", "--output", "pef")
+    succeed(box, "call", "compile", *fitting, "--set", "batch_size=8", "--output", "pef")
     pef = os.path.relpath(next(here.joinpath("pef").rglob("*.pef")), here)
     inputs = ["--input", f"pef={pef}", "--input", "dataset=made/dataset", "--output", "trained"]
-    trained = succeed(box, "call", "--verb", "train", *inputs, "--set", "epochs=2", "--set", "evaluate_every=12")
+    trained = succeed(box, "call", "train", *inputs, "--set", "epochs=2", "--set", "evaluate_every=12")
     # One figure has one name and the same digits wherever it is shown.
     table = dict(re.findall(r"^  (\w+) +(\S+)$", trained.stdout, re.MULTILINE))
     log = next(line for line in trained.stderr.splitlines() if line.startswith("trained "))

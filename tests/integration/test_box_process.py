@@ -175,7 +175,7 @@ def test_metrics_count_what_ended(box: ProcessBox, client: BoxClient) -> None:
 
 def test_a_second_box_on_a_taken_port_says_so(box: ProcessBox, tmp_path: Path) -> None:
     port = box.rest_url.rpartition(":")[2]
-    command = [sys.executable, "-m", "rdukit_modelbox", "run", "--box", "logreg", "--rest-port", port]
+    command = [sys.executable, "-m", "rdukit_modelbox", "run", "logreg", "--rest-port", port]
     done = subprocess.run([*command, "--state", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == InvalidArgument.exit_status
     assert f"REST port {port} cannot be bound" in done.stderr
@@ -190,7 +190,7 @@ def test_a_box_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     announce = tmp_path / "announce.json"
     program = (
         "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-m', 'rdukit_modelbox', 'run', '--box', 'logreg', '--rest-port', '0',\n"
+        "subprocess.Popen([sys.executable, '-m', 'rdukit_modelbox', 'run', 'logreg', '--rest-port', '0',\n"
         f"    '--grpc-port', '0', '--state', {str(tmp_path / 'state')!r}, '--announce', {str(announce)!r}])\n"
         "time.sleep(60)\n"
     )
@@ -232,10 +232,10 @@ def test_the_command_line_lists_describes_and_validates(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
 
     assert {"ffn", "logreg"} <= {b["name"] for b in json.loads(rdukit_box("list", "--json").stdout)}
-    assert "one of 16, 32, 50, 64, 100, 128" in rdukit_box("describe", "--box", "ffn").stdout
+    assert "one of 16, 32, 50, 64, 100, 128" in rdukit_box("describe", "ffn").stdout
     bad = tmp_path / "modelbox.yaml"
     bad.write_text("apiVersion: rdukit.dev/v1\nname: x\n")
-    done = rdukit_box("validate", "--file", str(bad), "--json")
+    done = rdukit_box("validate", str(bad), "--json")
     assert done.returncode == 2
     assert "verbs: missing" in json.loads(done.stdout)["error"]["message"]
 
@@ -253,7 +253,7 @@ def test_the_command_line_lists_operations_by_state_and_verb(box: ProcessBox, cl
     assert ended["id"] not in listed("--state", "failed")
     assert ended["id"] not in listed("--verb", "train", "--limit", "5")
     assert json.loads(listed("--state", "succeeded", "--limit", "1", "--json"))[0]["state"] == "succeeded"
-    watched = CliRunner().invoke(box_commands, ["watch", "--url", box.rest_url, "--operation", ended["id"]])
+    watched = CliRunner().invoke(box_commands, ["watch", "--url", box.rest_url, ended["id"]])
     assert watched.exit_code == 0
     shown = dict(line.split(None, 1) for line in watched.stdout.splitlines() if line.startswith("  "))
     assert shown["train_samples"] == "20"
@@ -276,7 +276,7 @@ def test_an_id_of_any_script_and_length_is_not_found_over_grpc(channel: grpc.Cha
 
 def test_a_box_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    refused = CliRunner().invoke(box_commands, ["run", "--box", "mlp", "--rest-port", "99999"])
+    refused = CliRunner().invoke(box_commands, ["run", "mlp", "--rest-port", "99999"])
     assert refused.exit_code == 2
     assert "0<=x<=65535" in refused.stderr
     with pytest.raises(InvalidArgument, match="pass another --state"):

@@ -68,7 +68,7 @@ def test_the_callers_reach_it(box: ProcessBox) -> None:
         workers.cancel(ended["id"])
     shown = CliRunner().invoke(box_commands, ["operations", "--url", box.rest_url])
     assert shown.exit_code == 0 and ended["id"] in shown.output, shown.output
-    inspected = CliRunner().invoke(box_commands, ["inspect", "--url", box.rest_url])
+    inspected = CliRunner().invoke(box_commands, ["inspect", box.rest_url])
     assert inspected.exit_code == 0 and "logreg" in inspected.output, inspected.output
 
 
@@ -113,7 +113,7 @@ def test_inferences_take_the_short_way_over_a_socket(tmp_path: Path) -> None:
 
 def test_two_boxes_cannot_listen_in_one_folder(box: ProcessBox, tmp_path: Path) -> None:
     folder = Path(box.grpc_address.removeprefix("unix:")).parent
-    command = ["run", "--box", "logreg", "--state", str(tmp_path), "--socket-folder", str(folder), "--parent", "0"]
+    command = ["run", "logreg", "--state", str(tmp_path), "--socket-folder", str(folder), "--parent", "0"]
     result = CliRunner().invoke(box_commands, command)
     assert isinstance(result.exception, InvalidArgument) and "somebody listens at" in result.exception.message
 

@@ -236,7 +236,7 @@ def test_an_installation_builds_libraries_of_its_own_for_a_pef_from_elsewhere(
     built = tmp_path / "built" / "small.pef"
 
     def build(**more: str) -> "subprocess.CompletedProcess[str]":
-        words = ["pef", "build", "--pef", str(site.pef), "--output", str(built)]
+        words = ["pef", "build", str(site.pef), "--output", str(built)]
         command = [sys.executable, "-c", "from rdukit.cli import main; main()", *words]
         how = {"RDUKIT_COMPILE_WORKERS": "1", "RDUKIT_COMPILE_ROUTES": "bf16=f32,f32=blas"}
         environ = environment(site.daemon.home, **home, **how, **more)

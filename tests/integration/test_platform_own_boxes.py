@@ -94,7 +94,7 @@ def test_the_catalog_and_the_console_show_a_tenants_own_boxes(platform: Platform
         browser.post("/console/login", data={"token": token, "next": "/console/catalog"})
         assert "your own, version 2" in browser.get("/console/catalog").text
         page = browser.get("/console/catalog/shown:1").text
-        assert "your own, version 1" in page and "--box shown:1 --verb preprocess" in page
+        assert "your own, version 1" in page and "job submit shown:1 preprocess" in page
         assert 'href="/console/catalog/shown:2"' in page
 
 
@@ -226,20 +226,20 @@ def test_the_command_line_installs_lists_submits_and_uninstalls(
     folder = write(tmp_path / "typed", title="Typed")
     runner = CliRunner()
     told = runner.invoke(box_commands, ["install", str(folder)])
-    assert told.output.startswith("installed typed:1; submit: rdukit job submit --box typed --verb")
+    assert told.output.startswith("installed typed:1; submit: rdukit job submit typed VERB")
     told = runner.invoke(box_commands, ["install", str(folder / "modelbox.yaml"), "--json"])
     assert json.loads(told.output)["is_new"] is False
     told = runner.invoke(box_commands, ["installed"])
     assert [line.split()[0] for line in told.output.splitlines() if "Typed" in line] == ["typed:1"]
     listed = json.loads(runner.invoke(box_commands, ["installed", "--json"]).output)["boxes"]
     assert "typed:1" in [box["box"] for box in listed]
-    told = runner.invoke(job_commands, ["submit", "--box", "typed:1", "--verb", "preprocess", "--wait", "--json"])
+    told = runner.invoke(job_commands, ["submit", "typed:1", "preprocess", "--wait", "--json"])
     assert json.loads(told.output)["box"] == "typed:1"
-    told = runner.invoke(job_commands, ["submit", "--box", str(folder), "--verb", "preprocess"])
+    told = runner.invoke(job_commands, ["submit", str(folder), "preprocess"])
     assert isinstance(told.exception, InvalidArgument) and "rdukit box install" in told.exception.message
-    told = runner.invoke(box_commands, ["installed", "--box", "typed"])
+    told = runner.invoke(box_commands, ["installed", "typed"])
     assert told.output.startswith("typed:1: Typed\n") and "1 <= x <= 1000" in told.output
-    told = runner.invoke(box_commands, ["installed", "--box", "counter", "--json"])
+    told = runner.invoke(box_commands, ["installed", "counter", "--json"])
     assert json.loads(told.output)["title"] == "Counts"
     told = runner.invoke(box_commands, ["uninstall", "typed:1"])
     assert told.output == "uninstalled typed:1\n"

@@ -372,7 +372,7 @@ def test_the_command_lists_makes_rotates_and_revokes(home: Path, monkeypatch: py
         monkeypatch.setenv("RDUKIT_GATEWAY_URL", gateway.url)
         made = json.loads(rdukit("token", "create", "--scope", "read", "--expires-in", "30d", "--json").stdout)
         assert "tok-" in rdukit("token", "list").stdout
-        assert rdukit("token", "revoke", "--token", made["id"]).stdout.strip() == made["id"]
+        assert rdukit("token", "revoke", made["id"]).stdout.strip() == made["id"]
         assert status(gateway, made["token"]) == 401
         before = gateway.admin
         assert rdukit("token", "rotate", "--grace", "0").returncode == 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, suggest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,6 +105,8 @@ def get_model(name: str) -> ModelEntry:
         InvalidArgument: no such model; the message lists the names.
     """
     if name not in MODULES:
-        raise InvalidArgument(f"the zoo has no model {name!r}; legal: {', '.join(model_names())}")
+        raise InvalidArgument(
+            f"the zoo has no model {name!r}; legal: {', '.join(model_names())}.{suggest(name, model_names())}"
+        )
     import_module(f"rdukit_zoo.{name}")
     return _ENTRIES[name]

@@ -4,18 +4,14 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from rdukit.command_groups import ExtensibleGroup
 from rdukit.files import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
 from rdukit.pef.inspect import (
-    Table,
     cuts_table,
     describe_pef,
-    format_table,
     header_table,
     pef_tables,
     sections_table,
@@ -24,6 +20,7 @@ from rdukit.pef.inspect import (
 from rdukit.pef.memory_view import describe_memory, memory_plan_tables
 from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
+from rdukit.tables import print_tables
 
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.pef.commands")
@@ -118,22 +115,3 @@ def graph(file: Path, output: Path) -> None:
     """
     write_atomic(output, draw_pef(read_pef(file).pef).encode())
     click.echo(f"Picture {output} created", err=True)
-
-
-def print_tables(tables: list[Table]) -> None:
-    """Rich tables on a terminal; aligned text, unwrapped, into a pipe."""
-    console = Console()
-    for index, table in enumerate(tables):
-        if not console.is_terminal:
-            click.echo(("\n" if index else "") + format_table(table))
-            continue
-        rich_table = RichTable(
-            title=table.title, title_justify="left", title_style="bold", header_style="cyan", box=None,
-            show_header=any(table.columns), pad_edge=False,
-        )  # fmt: skip
-        for name in table.columns:
-            rich_table.add_column(name, justify="right" if name in table.right else "left", overflow="fold")
-        for row in table.rows:
-            rich_table.add_row(*(cell.replace("[", r"\[") for cell in row))
-        console.print(rich_table)
-        console.print()

@@ -6,27 +6,18 @@ here are projections for the emulated chip, never measurements, and are labelled
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from rdukit.pef.format import FORMAT_VERSION
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
 from rdukit.pef.read import LoadedPef
+from rdukit.tables import Table
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Metadata that says nothing: options that were not given.
 _EMPTY: Final = frozenset({"", "None", "null", "False", "false", "{}", "[]"})
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text under column names; columns in ``right`` are aligned to the right."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: frozenset[str] = frozenset()
 
 
 def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
@@ -207,21 +198,6 @@ def scheduled_sections(pef: Pef, types: Iterable[SectionType] = tuple(SectionTyp
 def moved_bytes(section: Section) -> int:
     """Bytes between device memory and chip in one run of the section."""
     return section.cost.bytes_in + section.cost.bytes_out + section.cost.bytes_weights
-
-
-def format_table(table: Table) -> str:
-    """Aligned text: title, column names, a line a row. Rows of a table without column names are name and value."""
-    named = any(table.columns)
-    lines = [*([table.columns] if named else []), *table.rows]
-    widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(table.columns))]
-    text = [table.title]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if name in table.right else cell.ljust(width)
-            for cell, width, name in zip(line, widths, table.columns, strict=True)
-        ]
-        text.append("  " + "  ".join(cells).rstrip())
-    return "\n".join(text)
 
 
 def _section_dict(section: Section, loaded: LoadedPef) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def screen(path: Path, what: str, roots: Sequence[Path], limits: Limits) -> None
         if suffix in PICKLE_SUFFIXES or _is_pickle(file, head):
             raise InvalidArgument(
                 f"{what}: {file.name} is a pickle, which can run any program when it is read; legal: safetensors; "
-                "convert it where you trust it: rdukit box convert --file FILE.pt --output FILE.safetensors"
+                "convert it where you trust it: rdukit box convert FILE.pt -o FILE.safetensors"
             )
         if suffix == ".npz":
             check_zip(file, limits)

@@ -97,7 +97,7 @@ def box_command(spec: BoxSpec) -> list[str]:
     box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
     ports = ["--host", "0.0.0.0", "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT)]
     wires = ["--socket-folder", str(spec.state)] if spec.has_sockets else ports
-    command = ["rdukit", "box", "run", "--box", box, *wires, "--parent", "0", "--state", str(spec.state)]
+    command = ["rdukit", "box", "run", box, *wires, "--parent", "0", "--state", str(spec.state)]
     for mount in (*spec.mounts, *spec.outputs):
         command += ["--mount", str(mount)]
     return command

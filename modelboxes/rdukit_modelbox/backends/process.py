@@ -337,7 +337,7 @@ def _arguments(spec: BoxSpec, folder: Path) -> list[str]:
     parent = str(os.getpid()) if spec.ends_with_parent and spec.fence is None else "0"
     wires = ["--socket-folder", str(folder)] if spec.has_sockets else ["--rest-port", "0", "--grpc-port", "0"]
     arguments = [
-        "run", "--box", str(spec.folder or spec.box), *wires,
+        "run", str(spec.folder or spec.box), *wires,
         "--state", str(folder), "--announce", str(folder / ANNOUNCEMENT), "--parent", parent,
     ]  # fmt: skip
     for mount in (*spec.mounts, *spec.outputs):

@@ -18,7 +18,7 @@ SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"
 _HEAD: Final = """\
 # yaml-language-server: $schema=modelbox.schema.json
 #
-# A ModelBox: one model and one compiler version behind four verbs. Check it: rdukit box validate --file modelbox.yaml
+# A ModelBox: one model and one compiler version behind four verbs. Check it: rdukit box validate modelbox.yaml
 # A parameter: name, type (int, float, string, bool), default, legal values, the verbs that take it, help, and maybe
 #   unit: images                                  what it counts
 #   legal: {enum: [1, 2]}                         or minimum, maximum, above, below, multipleOf, pattern

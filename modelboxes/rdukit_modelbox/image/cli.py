@@ -7,23 +7,31 @@ from typing import Final
 
 import click
 
-from rdukit.command_options import JSON_OPTION
+from rdukit.command_options import JSON_OPTION, Choice
 from rdukit.errors import InvalidArgument
 
 
 @click.command()
-@click.option("--box", "box_name", required=True, help="Name of an installed box, a modelbox.yaml, or its folder.")
+@click.argument("box_name", metavar="BOX")
 @click.option(
-    "--output", type=click.Path(path_type=Path), help="Write an OCI layout to this folder, without an engine."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write an OCI layout to this folder, without an engine."
 )
 @click.option("--tag", help="Name of the image [default: in a layout the box's name; else rdukit/box-NAME:latest].")
-@click.option("--engine", default="auto", show_default=True, help="auto, docker, podman, buildah, or none.")
+@click.option(
+    "--engine",
+    type=Choice(("auto", "docker", "podman", "buildah", "none")),
+    default="auto",
+    show_default=True,
+    help="What builds it.",
+)
 @click.option("--base", help="oci:FOLDER[:NAME] or 'installed' without an engine, an image with one.")
 @JSON_OPTION
 def build(box_name: str, output: Path | None, tag: str | None, engine: str, base: str | None, as_json: bool) -> None:
     """Build the image of a box. It is a thin layer with its YAML and code, no PEF, no checkpoint.
 
-    Example: rdukit box build --box logreg --output images
+    BOX is a name, a modelbox.yaml, or its folder.
+
+    Example: rdukit box build logreg -o images
     """
     from rdukit_modelbox.image.contents import read_contents
 
@@ -52,15 +60,17 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
 
 
 @click.command()
-@click.option("--layout", required=True, type=click.Path(path_type=Path), help="Folder that build wrote.")
+@click.argument("layout", type=click.Path(path_type=Path))
 @click.option("--tag", help="Which image of the layout [default: its only box].")
-@click.option("--to", required=True, help="docker://HOST[:PORT]/REPOSITORY[:TAG] or oci:FOLDER[:NAME].")
+@click.argument("to", metavar="TARGET")
 @click.option("--plain-http", is_flag=True, help="The registry speaks no TLS.")
 @JSON_OPTION
 def push(layout: Path, tag: str | None, to: str, plain_http: bool, as_json: bool) -> None:
     """Copy an image to a registry or OCI layout. Every digest of the layout is checked first.
 
-    Example: rdukit box push --layout images --tag logreg --to docker://registry.example:5000/boxes/logreg:1
+    LAYOUT is the folder that build wrote, TARGET docker://HOST[:PORT]/REPOSITORY[:TAG] or oci:FOLDER[:NAME].
+
+    Example: rdukit box push images --tag logreg docker://registry.example:5000/boxes/logreg:1
     """
     from rdukit_modelbox.image.push import push_image
 

@@ -29,7 +29,7 @@ GRPC_PORT: Final = 9001
 SBOM_PATH: Final = f"{BOX_FOLDER}/sbom.cdx.json"
 
 COMMAND: Final = (
-    "rdukit", "box", "run", "--box", f"{BOX_FOLDER}/{FILE_NAME}", "--host", "0.0.0.0",
+    "rdukit", "box", "run", f"{BOX_FOLDER}/{FILE_NAME}", "--host", "0.0.0.0",
     "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT), "--parent", "0",
 )  # fmt: skip
 HEALTH_PROGRAM: Final = (

@@ -88,7 +88,7 @@ def read_catalog(command: list[str]) -> Boxes:
             description: object = entry
         else:
             name = entry["name"] if isinstance(entry, Mapping) else entry
-            description = _run(command, "describe", "--box", str(name))
+            description = _run(command, "describe", str(name))
         if not isinstance(description, Mapping):
             raise Unavailable(f"{' '.join(command)} describe gave no JSON object")
         box = read_box(description)
@@ -126,8 +126,8 @@ def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object
         )
     # Not in the folder: Python would import what lies there.
     try:
-        _run(command, "validate", "--file", str(folder))
-        described = _run(command, "describe", "--box", str(folder))
+        _run(command, "validate", str(folder))
+        described = _run(command, "describe", str(folder))
     except Unavailable as failed:
         if not isinstance(failed.__cause__, InvalidArgument):
             raise

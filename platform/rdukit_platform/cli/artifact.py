@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.command_options import JSON_OPTION
 from rdukit.errors import Conflict, NotFound
 from rdukit.files import atomic_target
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def artifact() -> None:
     """List, show, fetch and add artifacts of the platform.
 
@@ -80,11 +81,11 @@ def show_(artifact_id: str, as_json: bool) -> None:
 
 @artifact.command()
 @click.argument("artifact_id")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
 def get(artifact_id: str, output: Path) -> None:
     """Fetch an artifact's content.
 
-    Example: rdukit artifact get art-7k2m9x41abcd --output checkpoint/
+    Example: rdukit artifact get art-7k2m9x41abcd -o checkpoint/
     """
     from rdukit_platform.cli.client import ApiClient
 
@@ -101,14 +102,14 @@ def get(artifact_id: str, output: Path) -> None:
 
 
 @artifact.command()
-@click.option("--path", "path", required=True, type=click.Path(path_type=Path), help="File or folder to add.")
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--kind", required=True, help="What it is: pef, dataset, checkpoint, …")
 @click.option("--name", default=None, help="Name of the artifact (default: the path's last part).")
 @JSON_OPTION
 def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     """Add a file or a folder as an artifact. Prints its id.
 
-    Example: rdukit artifact add --path digits/ --kind data
+    Example: rdukit artifact add digits/ --kind data
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient, read_folder

@@ -2,10 +2,11 @@
 
 import click
 
-from rdukit.command_options import JSON_OPTION
+from rdukit.command_groups import ExtensibleGroup
+from rdukit.command_options import JSON_OPTION, Choice
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def audit() -> None:
     """List who was let do what, and who was refused. Tenants see what is theirs, administrators all.
 
@@ -15,7 +16,7 @@ def audit() -> None:
 
 @audit.command("list")
 @click.option("--action", default=None, help="Only this, such as token.create, or request for refused requests.")
-@click.option("--outcome", type=click.Choice(["done", "refused"]), default=None, help="Only what ended so.")
+@click.option("--outcome", type=Choice(["done", "refused"]), default=None, help="Only what ended so.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION

@@ -35,16 +35,16 @@ def install(source: str, as_json: bool) -> None:
         show.print_json(made)
         return
     said = "installed" if made["is_new"] else "nothing new: this content is already"
-    click.echo(f"{said} {made['box']}; submit: rdukit job submit --box {made['name']} --verb …")
+    click.echo(f"{said} {made['box']}; submit: rdukit job submit {made['name']} VERB")
 
 
 @click.command()
-@click.option("--box", default=None, help="Only this one, NAME[:VERSION], with its verbs and parameters.")
+@click.argument("box", metavar="[NAME[:VERSION]]", required=False)
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
 def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
-    """List your own boxes on the platform. Every version is a line, newest first.
+    """List your own boxes on the platform. Every version is a line, newest first; with NAME: that box.
 
     Example: rdukit box installed
     """

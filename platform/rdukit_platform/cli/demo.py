@@ -19,7 +19,7 @@ STEPS: Final = ("preprocess", "compile", "train", "infer")
 
 
 @click.command()
-@click.option("--box", default="logreg", show_default=True, help="ModelBox to use.")
+@click.argument("box", default="logreg")
 @click.option("--home", type=click.Path(path_type=Path), default=None, help="Home folder (default: a new one).")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port; 0 takes a free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from rdukit.command_options import JSON_OPTION, parse_name_values, parse_value
+from rdukit.command_groups import ExtensibleGroup
+from rdukit.command_options import JSON_OPTION, Choice, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
+from rdukit_platform.jobs.states import JobState
 
 if TYPE_CHECKING:
     from rdukit_platform.cli.client import ApiClient
@@ -19,17 +21,17 @@ if TYPE_CHECKING:
 NOT_SUCCEEDED = 4
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def job() -> None:
     """Submit, list, show, watch and cancel jobs.
 
-    Example: rdukit job submit --box logreg --verb compile --wait
+    Example: rdukit job submit logreg compile --wait
     """
 
 
 @job.command()
-@click.option("--box", default=None, help="ModelBox of the job: NAME, or NAME:VERSION of one that you installed.")
-@click.option("--verb", default=None, help="What it is to do: preprocess, compile, train or infer.")
+@click.argument("box", metavar="[BOX]", required=False)
+@click.argument("verb", metavar="[VERB]", required=False)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A parameter; repeat for more.")
 @click.option("--input", "inputs", multiple=True, metavar="SLOT=ARTIFACT", help="An input; repeat for more.")
 @click.option("--name", default=None, help="Name of the job.")
@@ -54,18 +56,20 @@ def submit(
 ) -> None:
     """Submit a job, or a pipeline of jobs.
 
-    Example: rdukit job submit --box logreg --verb train --input pef=art-1 --input dataset=art-2 --set epochs=2
+    BOX is a ModelBox: NAME, or NAME:VERSION of one that you installed. VERB is preprocess, compile, train or infer.
+
+    Example: rdukit job submit logreg train --input pef=art-1 --input dataset=art-2 --set epochs=2
     """
     if pipeline is not None:
         if box or verb:
-            raise InvalidArgument("--pipeline does not go with --box and --verb; the file names the boxes")
+            raise InvalidArgument("--pipeline does not go with BOX and VERB; the file names the boxes")
         path, body = "/v1/pipelines", read_pipeline(pipeline, key)
     else:
         if not box or not verb:
-            raise InvalidArgument("say which --box and --verb, or --pipeline; list boxes with: rdukit box list")
+            raise InvalidArgument("BOX and VERB are missing, or --pipeline; list boxes with: rdukit box list")
         if "/" in box:
             raise InvalidArgument(
-                f"--box {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which says "
+                f"BOX {box} is a path; a job names a box: install yours with `rdukit box install {box}`, which says "
                 "its name"
             )
         parameters = {k: parse_value(v) for k, v in parse_name_values("--set", settings).items()}
@@ -78,7 +82,7 @@ def submit(
 
 
 @job.command("list")
-@click.option("--state", default=None, help="Only jobs in this state.")
+@click.option("--state", type=Choice([str(s) for s in JobState]), default=None, help="Only jobs in this state.")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION

@@ -5,16 +5,17 @@ from contextlib import closing
 
 import click
 
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.command_options import JSON_OPTION
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.cli.token import LIFE_OPTION, life_body
+from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def tenant() -> None:
     """Create tenants and API tokens. Needs a token with the scope admin.
 
-    Example: rdukit tenant create --name lab
+    Example: rdukit tenant create lab
     """
 
 
@@ -39,12 +40,12 @@ def list_(as_json: bool) -> None:
 
 
 @tenant.command()
-@click.option("--name", required=True, help="Lower-case letters, digits and hyphens.")
+@click.argument("name")
 @JSON_OPTION
 def create(name: str, as_json: bool) -> None:
-    """Add a tenant. Prints its id.
+    """Add a tenant. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
-    Example: rdukit tenant create --name lab
+    Example: rdukit tenant create lab
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
@@ -58,9 +59,9 @@ def create(name: str, as_json: bool) -> None:
 
 
 @tenant.command()
-@click.option("--tenant", "tenant_id", default=None, help="Id or name of the tenant.")
+@click.argument("tenant_id", metavar="[TENANT]", required=False)
 @click.option("--name", default="token", show_default=True, help="What the token is for.")
-@click.option("--scope", "scopes", multiple=True, default=("read", "write"), show_default=True, help="May repeat.")
+@SCOPE_OPTION
 @LIFE_OPTION
 @click.option("--break-glass", is_flag=True, help="An administrator's token from the host itself; see below.")
 @click.option("--reason", default="", help="Why the glass is broken, for the audit log.")
@@ -69,12 +70,12 @@ def token(
     tenant_id: str | None, name: str, scopes: Sequence[str], life_s: float | None, break_glass: bool, reason: str,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Make an API token. It is printed this once and cannot be shown again.
+    """Create an API token for a tenant (id or name). It is printed this once and cannot be shown again.
 
     With --break-glass it asks no gateway and needs no token, but the database: for whoever runs the platform and has
     no administrator's token any more. That one ends after 15 minutes, or --expires-in up to 1h.
 
-    Example: rdukit tenant token --tenant lab --scope read --expires-in 30d
+    Example: rdukit tenant token lab --scope read --expires-in 30d
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
@@ -82,7 +83,7 @@ def token(
     if break_glass:
         made = _break_glass(life_s, reason)
     elif tenant_id is None:
-        raise InvalidArgument("--tenant is missing: the id or name of the tenant; list them with: rdukit tenant list")
+        raise InvalidArgument("TENANT is missing: the id or name of one; list them with: rdukit tenant list")
     else:
         body: dict[str, object] = {"name": name, "scopes": list(scopes)}
         with ApiClient.of_home() as client:

@@ -1,15 +1,15 @@
 """``rdukit token``: a tenant's own tokens."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
-from rdukit.command_options import JSON_OPTION
-
-F = TypeVar("F", bound=Callable[..., Any])
+from rdukit.command_groups import ExtensibleGroup
+from rdukit.command_options import JSON_OPTION, Choice
+from rdukit_platform.tenants.scopes import SCOPES
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -30,6 +30,10 @@ class Life(click.ParamType[float]):
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
+SCOPE_OPTION = click.option(
+    "--scope", "scopes", type=Choice(SCOPES), multiple=True, default=("read", "write"), show_default=True,
+    help="What it allows; may repeat.",
+)  # fmt: skip
 LIFE_OPTION = click.option(
     "--expires-in", "life_s", type=Life(), default=None, help="When it ends, such as 12h or 30d."
 )
@@ -40,11 +44,11 @@ def life_body(life_s: float | None) -> dict[str, object]:
     return {} if life_s is None else {"expires_in_s": life_s}
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def token() -> None:
     """List, make, rotate and revoke the API tokens of your tenant. Needs a token with the scope tokens, or admin.
 
-    Example: rdukit token create --name ci --scope jobs:write --expires-in 30d
+    Example: rdukit token create ci --scope jobs:write --expires-in 30d
     """
 
 
@@ -79,14 +83,14 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 
 
 @token.command()
-@click.option("--name", default="token", show_default=True, help="What the token is for.")
-@click.option("--scope", "scopes", multiple=True, default=("read", "write"), show_default=True, help="May repeat.")
+@click.argument("name", default="token")
+@SCOPE_OPTION
 @LIFE_OPTION
 @JSON_OPTION
 def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool) -> None:
-    """Make a token with no more than your own scopes. It is printed this once.
+    """Create a token with no more than your own scopes. It is printed once; NAME says what it is for.
 
-    Example: rdukit token create --name dashboard --scope read --expires-in 90d
+    Example: rdukit token create dashboard --scope read --expires-in 90d
     """
     from rdukit_platform.cli.client import ApiClient
 
@@ -96,12 +100,13 @@ def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool
 
 
 @token.command()
-@click.option("--token", "token_id", default=None, help="Its id; default: the token that this command uses.")
+@click.argument("token_id", metavar="[ID]", required=False)
 @click.option("--grace", "grace_s", type=Life(), default=None, help="How long the old one stays valid, such as 1h.")
 @JSON_OPTION
 def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
-    """Replace a token by one with the same name, scopes and length of life. The new one is printed this once.
+    """Replace a token by one with the same name, scopes and lifetime. The new one is printed once.
 
+    Without ID it is the token that this command uses.
     The token in the home folder's file is replaced there.
 
     Example: rdukit token rotate --grace 10m
@@ -122,13 +127,13 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
 
 
 @token.command()
-@click.option("--token", "token_id", required=True, help="Its id.")
+@click.argument("token_id", metavar="ID")
 @click.option("--with-made", is_flag=True, help="Those that it made too, and those that they made.")
 @JSON_OPTION
 def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
     """End a token now, with the streams and console sessions that it opened. Prints the ids of those that ended.
 
-    Example: rdukit token revoke --token tok-7k2m9x41abcd --with-made
+    Example: rdukit token revoke tok-7k2m9x41abcd --with-made
     """
     from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient

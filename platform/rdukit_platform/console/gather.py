@@ -168,7 +168,7 @@ def submit_commands(box: Box) -> dict[str, str]:
     commands = {}
     name = Selector(box.name, box.version)
     for verb in box.verbs:
-        words = [f"rdukit job submit --box {name} --verb {verb.name}"]
+        words = [f"rdukit job submit {name} {verb.name}"]
         words += [f"--input {slot.name}=ARTIFACT" for slot in verb.inputs if slot.is_required]
         words += [f"--set {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
         commands[verb.name] = " ".join(words)

@@ -37,9 +37,7 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
     strong = [token for token in endless if ADMIN in token.scopes]
     if len(strong) > 1:
         what = f"{len(strong)} administrator's tokens never end: {_names(strong)}"
-        yield Finding(
-            "tokens.admin", Level.WARN, what, "keep the one in the home folder; rdukit token revoke --token …"
-        )
+        yield Finding("tokens.admin", Level.WARN, what, "keep the one in the home folder; rdukit token revoke …")
     weak = [token for token in endless if token not in strong]
     if weak:
         todo = "rotate them into ones with an end (rdukit token create --expires-in 90d), or set token.max_days"
@@ -47,7 +45,7 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
     idle = [t for t in tokens if now - (t.last_used_at or t.created_at) > IDLE_DAYS * DAY_S]
     if idle:
         what = f"{len(idle)} tokens were not used for {IDLE_DAYS} days: {_names(idle)}"
-        yield Finding("tokens.idle", Level.WARN, what, "rdukit token revoke --token …")
+        yield Finding("tokens.idle", Level.WARN, what, "rdukit token revoke …")
     glass = [token for token in tokens if token.made_by == GLASS]
     if glass:
         what = f"a break-glass token is valid: {_names(glass)}"

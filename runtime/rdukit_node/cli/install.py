@@ -13,26 +13,19 @@ from rdukit_node.install import install as installation
 from rdukit_node.install.service_units import UnitPlaces, exporter_unit, snd_unit
 from rdukit_node.settings import PLATFORM
 
-_root_option = click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Prefix of the places: / for this machine (needs root), or any folder.",
-)
-
 
 @click.command()
-@_root_option
+@click.argument("root", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
 @click.option("--uninstall", is_flag=True, help="Remove what this command put there, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) -> None:
     """Put tools, units, folders and databases where programs and containers expect them.
 
-    Files that are there already and are not this command's are never touched. With --root / the service is then started
-    by: systemctl enable --now snd
+    ROOT is the prefix of the places: / for this machine (needs root), or any folder. Existing files that are not this
+    command's are never touched. With / the service is then started by: systemctl enable --now snd
 
-    Example: rdukit node install --root /srv/node0 --platform SN30-8
+    Example: rdukit node install /srv/node0 --platform SN30-8
     """
     root = Path(os.path.abspath(root))
     if uninstall:
@@ -54,16 +47,10 @@ def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) ->
 
 
 @click.command()
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    help="Prefix of the places that the unit names.",
-)
+@click.argument("root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"))
 @click.option("--exporter", is_flag=True, help="The exporter's unit instead of the daemon's.")
 def unit(root: Path, exporter: bool) -> None:
-    """Print the systemd unit of the node daemon.
+    """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of the places that it names.
 
     Example: rdukit node unit > /etc/systemd/system/snd.service
     """

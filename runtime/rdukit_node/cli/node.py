@@ -9,9 +9,11 @@ from typing import Final
 import click
 
 from rdukit.clock import SystemClock
+from rdukit.command_groups import ExtensibleGroup
 from rdukit.hardware import NODES, find_node
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
+from rdukit.tables import screen_width
 from rdukit_node.cli.install import install, unit
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top
@@ -32,7 +34,7 @@ _socket_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ExtensibleGroup)
 def node() -> None:
     """Run and look at emulated nodes.
 
@@ -99,7 +101,7 @@ def status(socket_file: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, indent=2, sort_keys=True))
         return
-    click.echo("\n".join(status_lines(answer, SystemClock().now())))
+    click.echo("\n".join(status_lines(answer, SystemClock().now(), screen_width())))
 
 
 @node.command()

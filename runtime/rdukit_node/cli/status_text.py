@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rdukit.tables import Table, format_table
 from rdukit.units import format_bytes, format_seconds
-from rdukit_node.cli.output import aligned
 from rdukit_node.telemetry.sampling import WORKING
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz0123456789+*"
@@ -15,17 +15,18 @@ _OUT_OF_SERVICE: Final = "x"
 Row = Mapping[str, Any]
 
 
-def status_lines(answer: Mapping[str, Any], now: float) -> list[str]:
+def status_lines(answer: Mapping[str, Any], now: float, width: int | None = None) -> list[str]:
     """The text form of a ``status`` answer: a head, the tiles by RDU, who holds them, who waits.
 
     Args:
         now: seconds since the epoch.
+        width: columns of the screen; ``None``: as wide as need be.
     """
     leases: Sequence[Row] = answer["leases"]
     letters = {lease["id"]: _LETTERS[i % len(_LETTERS)] for i, lease in enumerate(leases)}
     return [
-        *_head_lines(answer), "", *_rdu_lines(answer, letters), "", *_lease_lines(leases, letters, now),
-        *_waiting_lines(answer.get("waiting", ()), now),
+        *_head_lines(answer), "", *_rdu_lines(answer, letters), "", *_lease_lines(leases, letters, now, width),
+        *_waiting_lines(answer.get("waiting", ()), now, width),
     ]  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def _state_text(row: Row | None) -> str:
     return f"  {row['state']}" + (f": {row['reason']}" if row["reason"] else "")
 
 
-def _lease_lines(leases: Sequence[Row], letters: Mapping[str, str], now: float) -> list[str]:
+def _lease_lines(leases: Sequence[Row], letters: Mapping[str, str], now: float, width: int | None) -> list[str]:
     if not leases:
         return ["no leases"]
     rows = [
@@ -81,14 +82,14 @@ def _lease_lines(leases: Sequence[Row], letters: Mapping[str, str], now: float) 
         ),
     ]  # fmt: skip
     failed = [f"{letters[lease['id']]}  {_message(lease['fault'])}" for lease in leases if lease.get("fault")]
-    return [*aligned(rows), *failed]
+    return [*_table(rows, width), *failed]
 
 
 def _message(fault: object) -> str:
     return str(fault.get("message", fault)) if isinstance(fault, Mapping) else str(fault)
 
 
-def _waiting_lines(waiting: Sequence[Row], now: float) -> list[str]:
+def _waiting_lines(waiting: Sequence[Row], now: float, width: int | None) -> list[str]:
     """Who waits in the queue, the next one first."""
     if not waiting:
         return []
@@ -98,7 +99,11 @@ def _waiting_lines(waiting: Sequence[Row], now: float) -> list[str]:
          format_seconds(max(0.0, now - row["since"])), str(row["reason"])]
         for row in waiting
     ]  # fmt: skip
-    return ["", *aligned(rows)]
+    return ["", *_table(rows, width)]
+
+
+def _table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    return format_table(Table("", tuple(rows[0]), tuple(map(tuple, rows[1:]))), width).splitlines()
 
 
 def _is_working(tile: Row) -> bool:

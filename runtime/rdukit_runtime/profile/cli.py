@@ -42,7 +42,7 @@ def profile(
 
     Example: rdukit pef profile out/logreg/logreg.pef --roofline logreg.svg
     """
-    from rdukit.pef.cli import print_tables
+    from rdukit.tables import print_tables
     from rdukit_runtime.profile.operators import operators_to_dicts
     from rdukit_runtime.profile.pef import profile_to_dict
     from rdukit_runtime.profile.run import ProfileRequest, profile_file, profile_operators

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rdukit.kept_files import keep_file
 from rdukit_compiler.backend.kernel_cache import own_place
 from rdukit_compiler.backend.native import build_word
-from rdukit_compiler.cli_cache import cache, cache_lines
+from rdukit_compiler.cli_cache import cache
 from rdukit_compiler.passes.section_store import compiler_digest
 
 BUILT = f"{build_word()}-routes"
@@ -68,7 +68,7 @@ def test_show_has_a_row_for_each_torch_and_processor(run: Callable[..., str]) ->
         ("sections", "-", "-", 1, False),
     }
     shown = run("show").splitlines()
-    assert shown[0].split() == ["WHAT", "TORCH", "PROCESSOR", "BUILT", "FILES", "SIZE", "LAST", "USED", "HERE"]
+    assert shown[0].split() == ["WHAT", "FILES", "SIZE", "LAST", "USED", "HERE", "TORCH", "PROCESSOR", "BUILT"]
     assert len(shown) == 1 + len(rows) + 2
     assert "of 2 GiB (compile.kernel_cache_mib)" in shown[-2]
 
@@ -100,10 +100,6 @@ def test_clear_removes_all_but_the_key(home: Path, run: Callable[..., str]) -> N
     assert run("show").splitlines()[0] == "nothing is kept"
     assert (home / "kernels" / "trust.key").exists()
     assert not list(home.rglob("*.so"))
-
-
-def test_nothing_kept_is_a_line_of_its_own() -> None:
-    assert cache_lines([], 0.0) == ["nothing is kept"]
 
 
 def test_a_home_without_any_folder_is_shown_trimmed_and_cleared(

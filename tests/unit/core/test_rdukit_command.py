@@ -1,8 +1,10 @@
 """The ``rdukit`` command itself: help, version, exit statuses."""
 
 import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -37,6 +39,50 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     shown = run("fly")
     assert shown.returncode == 2
     assert "No such command 'fly'" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["zooo"], "Did you mean 'zoo'?"),
+        (["zoo", "lst"], "Did you mean 'list'?"),
+        (["box", "ls"], "Did you mean 'list'?"),
+        (["pef", "bild"], "Did you mean 'build'?"),
+        (["jobs"], "Did you mean 'job'?"),
+        (["zoo", "show", "logrg"], "Did you mean 'logreg'?"),
+        (["job", "list", "--state", "runing"], "Did you mean 'running'?"),
+        (["box", "describe", "logrge"], "Did you mean 'logreg'?"),
+        (["zoo", "list", "--jsn"], "Did you mean '--json'?"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_word_is_refused_with_the_nearest_one(words: list[str], hint: str) -> None:
+    shown = run(*words)
+    assert shown.returncode in {2, 3} and hint in shown.stderr
+
+
+def leaf_commands(command: click.Command, context: click.Context) -> Iterator[tuple[click.Context, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield context, command
+        return
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from leaf_commands(inner, click.Context(inner, parent=context, info_name=name))
+
+
+def test_every_example_can_be_parsed_and_every_command_has_one() -> None:
+    for context, command in leaf_commands(root, click.Context(root, info_name="rdukit")):
+        example = (command.help or "").partition("Example: ")[2].split(" > ")[0]
+        words = shlex.split(example)
+        path = context.command_path.split()
+        assert words[: len(path)] == path, f"{context.command_path}: {example}"
+        command.make_context(path[-1], words[len(path) :])
+
+
+def test_help_shows_first_sentences_whole() -> None:
+    for name in SUMMARIES:
+        assert "..." not in run(name, "--help").stdout.partition("Commands:")[2]
 
 
 def test_a_usage_error_is_a_document_too_for_whoever_asked_for_json() -> None:

@@ -82,7 +82,7 @@ def test_a_box_becomes_an_image_with_its_command_user_and_labels(base: Path, tmp
     inner = config["config"]
     assert inner["User"] == "10001:10001"
     assert inner["Entrypoint"] == ["tini", "-s", "--"]
-    assert inner["Cmd"][:5] == ["rdukit", "box", "run", "--box", "/opt/rdukit/box/modelbox.yaml"]
+    assert inner["Cmd"][:4] == ["rdukit", "box", "run", "/opt/rdukit/box/modelbox.yaml"]
     assert inner["Labels"]["dev.rdukit.box.model"] == "logreg"
     assert inner["Healthcheck"]["Test"][0] == "CMD"
     assert "PATH=/bin" in inner["Env"]

@@ -73,7 +73,7 @@ def test_a_jobs_pod_tries_its_network_before_it_becomes_the_box() -> None:
     ours, _, box = " ".join(container["args"]).partition(" -- ")
     assert ours.startswith("python -I -m rdukit_modelbox.backends.in_pod") and "--shut-within 10 --looks 1" in ours
     assert f"--variables {JOB}/attempt-2/" in ours
-    assert box.startswith("rdukit box run --box logreg --socket-folder") and "--host" not in box
+    assert box.startswith("rdukit box run logreg --socket-folder") and "--host" not in box
     (untried,) = make_pod(SPEC, "rdukit-1", replace(RULES, is_shut=False))["spec"]["containers"]
     assert "--shut-within" not in untried["args"]
     (trying,) = make_trying_pod("rdukit-try-1", RULES)["spec"]["containers"]

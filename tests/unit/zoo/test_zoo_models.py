@@ -55,9 +55,9 @@ def test_list_as_json_has_every_model() -> None:
 
 def test_the_table_says_how_to_run_each_model() -> None:
     output = CliRunner().invoke(zoo, ["list"]).output
-    assert "python -m rdukit_zoo.logreg" in output and "rdukit box run --box llama" in output
+    assert "python -m rdukit_zoo.logreg" in output and "rdukit box run llama" in output
 
 
 def test_show_prints_the_programs_path() -> None:
-    result = CliRunner().invoke(zoo, ["show", "--model", "logreg"])
+    result = CliRunner().invoke(zoo, ["show", "logreg"])
     assert "logreg.py" in result.output

@@ -1,7 +1,6 @@
 """``rdukit bench``: how this machine compares with what people use today."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -10,8 +9,8 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from rdukit.tables import print_table, print_tables
 from rdukit_zoo.comparisons.machine import describe_machine, measured_limits
 from rdukit_zoo.comparisons.model import QUESTIONS, Options, Row, check_name
 from rdukit_zoo.comparisons.report import describe_row, make_table, report_body, write_report
@@ -109,12 +108,7 @@ def _print_list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{"name": name, "question": line} for name, line in QUESTIONS.items()]))
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("NAME")
-    table.add_column("QUESTION")
-    for name, line in QUESTIONS.items():
-        table.add_row(name, line)
-    Console(width=_width()).print(table)
+    print_table(("NAME", "QUESTION"), QUESTIONS.items())
 
 
 def _print_limits(as_json: bool, threads: int) -> None:
@@ -142,11 +136,7 @@ def _print_outcomes(outcomes: Sequence[Outcome], body: Mapping[str, Any], as_jso
         click.echo(json.dumps(body, sort_keys=True))
         return
     rows = [row for outcome in outcomes for row in outcome.rows]
-    Console(width=_width()).print(make_table(rows))
+    print_tables([make_table(rows)])
     for outcome in outcomes:
         if outcome.error:
             click.echo(f"{outcome.name}: {outcome.error}")
-
-
-def _width() -> int | None:
-    return None if sys.stdout.isatty() else 200

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any, Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, suggest
 
 #: What to say in a row's note when a peer's package is missing.
 PEER_MISSING: Final = "peer not installed: pip install rdukit[bench]"
@@ -114,7 +114,9 @@ def check_name(name: str) -> str:
         InvalidArgument: there is none; the message lists the names.
     """
     if name not in QUESTIONS:
-        raise InvalidArgument(f"there is no comparison {name!r}; legal: {', '.join(QUESTIONS)}")
+        raise InvalidArgument(
+            f"there is no comparison {name!r}; legal: {', '.join(QUESTIONS)}.{suggest(name, QUESTIONS)}"
+        )
     return name
 
 

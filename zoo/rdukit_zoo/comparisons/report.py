@@ -4,25 +4,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from rdukit.files import write_atomic, write_json_atomic
+from rdukit.tables import Table
 from rdukit_zoo.comparisons.model import Row
 from rdukit_zoo.comparisons.picture import draw_rows
 from rdukit_zoo.comparisons.runner import Outcome
 
-_COLUMNS = ("QUESTION", "CASE", "OURS", "PEER", "OURS", "PEER", "", "RATIO", "BAR", "MET", "NOTE")
-_NUMBERS = frozenset({4, 5, 7, 8})
+_COLUMNS = ("QUESTION", "CASE", "OURS", "PEER", "OUR FIGURE", "PEER FIGURE", "UNIT", "RATIO", "BAR", "MET", "NOTE")
+_NUMBERS = frozenset({"OUR FIGURE", "PEER FIGURE", "RATIO", "BAR"})
 
 
 def make_table(rows: Sequence[Row]) -> Table:
     """One line a row; ratio is the peer's figure over ours."""
-    table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="right" if index in _NUMBERS else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*describe_row(row))
-    return table
+    return Table("", _COLUMNS, tuple(describe_row(row) for row in rows), _NUMBERS)
 
 
 def describe_row(row: Row) -> tuple[str, ...]:
