@@ -40,6 +40,3 @@ def name_auxiliary(graph: ModelGraph) -> ModelGraph:
         for o in graph.operators
     )
     return replace(graph, values=values, operators=operators, outputs=tuple(new.get(n, n) for n in graph.outputs))
-
-
-__all__ = ["auxiliary_outputs", "name_auxiliary"]

@@ -65,6 +65,3 @@ def _with_inputs(operator: Operator, new: Mapping[str, str]) -> Operator:
         args=tuple(rename_references(argument, new) for argument in operator.args),
         kwargs={key: rename_references(argument, new) for key, argument in operator.kwargs.items()},
     )
-
-
-__all__ = ["Consumer", "consumer_of", "rewired"]

@@ -259,6 +259,3 @@ def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if isinstance(one, nn.Parameter) or one.is_meta or other.is_meta:
         return False
     return one.dtype == other.dtype and one.shape == other.shape and bool(torch.equal(one, other))
-
-
-__all__ = ["Modes", "Watched", "evaluating", "trace_evaluation", "watching_modes"]

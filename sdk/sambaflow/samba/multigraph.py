@@ -290,6 +290,3 @@ def _describe(value: Value) -> str:
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     return ", ".join(listed[:5]) + (f", and {len(listed) - 5} more" if len(listed) > 5 else "") or "none"
-
-
-__all__ = ["MultiGraph"]

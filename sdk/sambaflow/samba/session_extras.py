@@ -277,6 +277,3 @@ def _legacy_run(model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any
     if args:
         kwargs.setdefault("section_types", args[0])
     return samba.session.run(inputs, kwargs.pop("output_tensors", model.output_tensors), **kwargs)
-
-
-__all__ = ["LegacyRun", "SessionExtras", "attach_legacy_run"]

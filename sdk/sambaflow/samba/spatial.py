@@ -93,6 +93,3 @@ def join_parts(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 def _part(tensor: torch.Tensor, axis: int, number: int, count: int) -> torch.Tensor:
     size = tensor.shape[axis] // count
     return tensor.narrow(axis, number * size, size)
-
-
-__all__ = ["SpatialBatches", "find_batches", "first_batch", "join_parts"]

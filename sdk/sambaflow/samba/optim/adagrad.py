@@ -32,6 +32,3 @@ class Adagrad(torch.optim.Adagrad, DeviceOptimizer):
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
         names = ("lr", "lr_decay", "weight_decay", "eps", "initial_accumulator_value")
         return {name: float(group[name]) for name in names}
-
-
-__all__ = ["Adagrad"]

@@ -79,6 +79,3 @@ class SparseAdamW(AdamW):
 
     def __init__(self, params: Any, *args: Any, **keywords: Any) -> None:
         super().__init__(params, *args, **{**keywords, "amsgrad": False})
-
-
-__all__ = ["Adam", "AdamW", "SparseAdamW"]

@@ -67,6 +67,3 @@ def create_mac_resource_report(pef: str, path: str | None = None, **accepted: An
     if path:
         write_json_atomic(Path(path), report)
     return report
-
-
-__all__ = ["create_mac_resource_report", "measure_sections"]

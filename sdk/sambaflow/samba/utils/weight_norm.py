@@ -48,6 +48,3 @@ def _norm(weight: Any, dim: int) -> torch.Tensor:
     others = [d for d in range(weight.dim()) if d != dim % weight.dim()]
     made: torch.Tensor = (weight * weight).sum(others, keepdim=True).sqrt()
     return made
-
-
-__all__ = ["weight_norm_"]
