@@ -31,7 +31,7 @@ from rdukit_compiler.optimizer import OptimizerGroup
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.pipeline import TracedGraph
 from sambaflow import samba
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 POINTS: Final = Path(__file__).with_name("published_points.yaml")
 #: Depths that deeper models are extrapolated from.

@@ -19,7 +19,7 @@ from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.samba.modes import evaluating
+from sambaflow.sessions.modes import evaluating
 
 #: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
 COMPILED_LR: Final = 0.01

@@ -15,7 +15,7 @@ from torch import nn
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.samba.tracer import flatten_tensors
+from sambaflow.tracing.tracer import flatten_tensors
 
 
 class LogReg(nn.Module):

@@ -19,7 +19,7 @@ from rdukit.pef.model import NO_EVALUATION
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.samba.modes import evaluating
+from sambaflow.sessions.modes import evaluating
 from sambaflow.testing import Loaded, LogReg, classifier_inputs, load_model
 
 OLD_PEF = Path(__file__).parents[1] / "data/pef/normed_training_1_3.pef"

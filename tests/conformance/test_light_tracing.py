@@ -23,7 +23,7 @@ class Model(nn.Module):
 model = Model()
 samba.from_torch_model_(model)
 x = samba.SambaTensor(shape=(2, 4), dtype=torch.float32, name="x")
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 traced = trace_model(model, (x,), "model")
 print("torch._dynamo" in sys.modules, "torch._inductor" in sys.modules, len(traced.graph.operators))
 {after}

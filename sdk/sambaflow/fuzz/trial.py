@@ -22,9 +22,9 @@ from sambaflow import samba
 from sambaflow.fuzz import judge
 from sambaflow.fuzz.judge import IllegalProgram, Results
 from sambaflow.fuzz.programs import Program, build_module, draw_inputs, draw_seeds
-from sambaflow.samba.compiling import compile_traced
 from sambaflow.samba.optim.base import compiler_groups
 from sambaflow.samba.sambatensor import SambaTensor
+from sambaflow.sessions.compiling import compile_traced
 
 
 class Outcome(StrEnum):

@@ -9,25 +9,35 @@ from typing import Any
 
 from torch.serialization import add_safe_globals
 
-from sambaflow.samba import conversion, creation, directives, env, nn, optim, sambaloader, sambatensor, utils
+from sambaflow.samba import conversion, directives, env, nn, optim, sambaloader, sambatensor, utils
+from sambaflow.samba import conversion as creation
 from sambaflow.samba.conversion import (
+    arange,
     from_named_dict,
     from_torch,
     from_torch_,
     from_torch_model_,
     from_torch_tensor,
+    full,
+    normal,
+    ones,
+    rand,
+    randint,
+    randn,
+    randn_like,
+    tensor,
     to_torch,
+    zeros,
 )
-from sambaflow.samba.creation import arange, full, normal, ones, rand, randint, randn, randn_like, tensor, zeros
-from sambaflow.samba.data_parallel import offer_mpi_backend
 from sambaflow.samba.functional import addmm, torch_function
 from sambaflow.samba.nn.parameter import SambaParameter
 from sambaflow.samba.sambaloader import SambaLoader
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
 from sambaflow.samba.session import SambaSession
-from sambaflow.samba.session_extras import LegacyRun
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
+from sambaflow.sessions.data_parallel import offer_mpi_backend
+from sambaflow.sessions.session_extras import LegacyRun
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()

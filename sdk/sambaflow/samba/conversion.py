@@ -5,15 +5,15 @@ Source: SDK reference 4.1.
 
 import copy
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from rdukit.pef.symbol_names import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session, unwrap
 from sambaflow.samba.sambatensor import from_torch_tensor as from_torch_tensor
 
 
@@ -114,3 +114,40 @@ def symbols_of(model: nn.Module) -> dict[str, str]:
     tensors = (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
     flat = flatten_paths(path for found in tensors for path, _ in found)
     return {path: prefix + name for path, name in flat.items()}
+
+
+class Creator(Protocol):
+    """A torch creation function that takes SambaTensor's naming arguments too."""
+
+    def __call__(
+        self, *args: Any, name: str = "", batch_dim: int | None = None, named_dims: Sequence[str | None] | None = None,
+        sized_dims: Sequence[int | None] | None = None, region_name: str | None = None, **torch_arguments: Any,
+    ) -> SambaTensor: ...  # fmt: skip
+
+
+def _creator(function: Callable[..., torch.Tensor]) -> Creator:
+    def create(
+        *args: Any, name: str = "", batch_dim: int | None = None, named_dims: Sequence[str | None] | None = None,
+        sized_dims: Sequence[int | None] | None = None, region_name: str | None = None, **torch_arguments: Any,
+    ) -> SambaTensor:  # fmt: skip
+        made = function(*unwrap(list(args)), **unwrap(torch_arguments))
+        return SambaTensor(
+            made, name=name or None, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims,
+            region_name=region_name,
+        )  # fmt: skip
+
+    create.__name__ = function.__name__
+    create.__doc__ = f"``torch.{function.__name__}`` as a named SambaTensor."
+    return create
+
+
+arange = _creator(torch.arange)
+full = _creator(torch.full)
+normal = _creator(torch.normal)
+ones = _creator(torch.ones)
+rand = _creator(torch.rand)
+randint = _creator(torch.randint)
+randn = _creator(torch.randn)
+randn_like = _creator(torch.randn_like)
+tensor = _creator(torch.tensor)
+zeros = _creator(torch.zeros)

@@ -18,16 +18,16 @@ from rdukit.collector import paused_collector
 from rdukit.errors import InvalidArgument, PefMismatch, RdukitError, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import read_pef
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType
-from sambaflow.samba.data_parallel import Replicas
-from sambaflow.samba.modes import Modes, Watched, trace_evaluation, watching_modes
-from sambaflow.samba.multigraph_session import MultigraphSession
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
-from sambaflow.samba.run_profile import profile_runs
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.samba.session_extras import SessionExtras, attach_legacy_run
-from sambaflow.samba.session_transfers import SessionTransfers
-from sambaflow.samba.spatial import SpatialBatches, find_batches, first_batch, join_parts
-from sambaflow.samba.tracer import TracedModel, flatten_tensors, trace_model
+from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.modes import Modes, Watched, trace_evaluation, watching_modes
+from sambaflow.sessions.multigraph_session import MultigraphSession
+from sambaflow.sessions.profiles import profile_runs
+from sambaflow.sessions.session_extras import SessionExtras, attach_legacy_run
+from sambaflow.sessions.session_transfers import SessionTransfers
+from sambaflow.sessions.spatial import SpatialBatches, find_batches, first_batch, join_parts
+from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
 
 if TYPE_CHECKING:
     from rdukit_compiler.ir import ModelGraph
@@ -96,7 +96,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             CompileError: the model cannot be compiled; nothing is written then.
         """
         from rdukit_compiler.pipeline import TracedGraph
-        from sambaflow.samba.compiling import compile_traced
+        from sambaflow.sessions.compiling import compile_traced
 
         chosen = optimizers if optimizers is not None else optim
         config = dict(config_dict) if config_dict is not None else dict(self.options)

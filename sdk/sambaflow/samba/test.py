@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.samba.tracer import flatten_tensors
 from sambaflow.samba.utils.tensorboard_debug import host_outputs
 from sambaflow.samba.utils.utils import assert_close, set_seed, trace_graph
+from sambaflow.tracing.tracer import flatten_tensors
 
 
 class TestWithGold:

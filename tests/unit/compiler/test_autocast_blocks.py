@@ -6,7 +6,7 @@ from torch import nn
 
 import sambaflow.samba as samba
 from rdukit.errors import UnsupportedOperator
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 
 class Block(nn.Module):

@@ -9,7 +9,7 @@ from rdukit.pef.kernel import KernelGraph, check_kernel
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.differentiate import build_kernels, section_inputs, section_outputs
 from rdukit_runtime.engine.portable import build_portable
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.join_regions import join_regions
 from rdukit_compiler.testing import GraphBuilder
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 ROWS, COLUMNS = 4, 8
 

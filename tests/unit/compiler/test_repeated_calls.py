@@ -12,7 +12,7 @@ from rdukit_compiler.passes import assign_precision as module
 from rdukit_compiler.passes import repeated_calls
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.run_operator import run_operator
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 
 class EachCall(repeated_calls.RepeatedCalls):

@@ -18,7 +18,7 @@ from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, 
 from rdukit_compiler.passes.section_memo import SectionMemo, describe_structure
 from rdukit_compiler.rules import load_default_rules
 from rdukit_compiler.testing import GraphBuilder
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 
 class ForgetfulMemo(SectionMemo):

@@ -13,7 +13,7 @@ import sambaflow.samba as samba
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.passes.skip_unread_rows import skip_unread_rows
 from rdukit_compiler.run_operator import run_operator
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 Tensors = dict[str, torch.Tensor]
 

@@ -11,7 +11,7 @@ from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
-from sambaflow.samba.tracer import trace_model
+from sambaflow.tracing.tracer import trace_model
 
 
 class Attention(nn.Module):

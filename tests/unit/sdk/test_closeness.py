@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sambaflow.samba.utils.closeness import closeness_error
+from sambaflow.samba.utils.utils import closeness_error
 
 #: The smallest threshold that public programs use; they use it for outputs and gradients of models of a few layers.
 SMALLEST = 3e-3

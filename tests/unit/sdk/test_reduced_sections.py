@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.pef.model import SectionType
-from sambaflow.samba.data_parallel import choose_reduced, is_switched_on
+from sambaflow.sessions.data_parallel import choose_reduced, is_switched_on
 
 TYPES = dict(enumerate(SectionType(t) for t in ("fwd", "bckwd", "gradnorm", "opt", "reduce")))
 #: reduce is numbered last and runs before gradnorm.

@@ -13,7 +13,7 @@ import torch
 
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.sambatensor import SambaTensor, unwrap, wrap
-from sambaflow.samba.utils.sntype import torch_dtype
+from sambaflow.samba.utils.numeric import torch_dtype
 
 _inside: ContextVar[int] = ContextVar("inside_zipmapreduce", default=0)
 

@@ -4,9 +4,9 @@ Source: SDK reference 9. They are ``torch.optim`` optimizers on the host, so ``s
 run too; on the device the same update is the opt section.
 """
 
-from sambaflow.samba.optim import adagrad, adam, sgd
-from sambaflow.samba.optim.adagrad import Adagrad
-from sambaflow.samba.optim.adam import Adam, AdamW, SparseAdamW
+from sambaflow.samba.optim import adam, sgd
+from sambaflow.samba.optim import adam as adagrad
+from sambaflow.samba.optim.adam import Adagrad, Adam, AdamW, SparseAdamW
 from sambaflow.samba.optim.sgd import SGD
 
 #: Every optimizer.

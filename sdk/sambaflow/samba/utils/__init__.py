@@ -1,21 +1,22 @@
 """Utilities that programs use: tracing, seeds, comparison, the command line, PEF metadata."""
 
 from sambaflow.samba.utils import argparser, benchmark_acc, common, dataset, pef_utils, utils
-from sambaflow.samba.utils.multigraph import trace_multigraph
-from sambaflow.samba.utils.sections import create_mac_resource_report, measure_sections
-from sambaflow.samba.utils.sntype import SNType
+from sambaflow.samba.utils.numeric import SNType
 from sambaflow.samba.utils.utils import (
     assert_close,
+    create_mac_resource_report,
     get_file_dir,
     get_rank,
     get_world_size,
     init_output_grads,
     is_main_process,
     measure_performance,
+    measure_sections,
     set_seed,
     trace_graph,
+    trace_multigraph,
+    weight_norm_,
 )
-from sambaflow.samba.utils.weight_norm import weight_norm_
 
 __all__ = [
     "SNType",

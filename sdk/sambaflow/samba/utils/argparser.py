@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sambaflow.samba.utils.samba_config import SambaConfig as SambaConfig
+from sambaflow.samba.schema.snconfig import SNConfig
 
 COMMANDS: Final = ("compile", "run", "test", "measure-performance", "measure-sections")
 _RUN: Final = ("run", "test", "measure-performance", "measure-sections")
@@ -57,7 +57,7 @@ def parse_app_args(
         if not hasattr(args, name):
             setattr(args, name, value)
     from sambaflow import samba
-    from sambaflow.samba.data_parallel import is_switched_on, join_ranks
+    from sambaflow.sessions.data_parallel import is_switched_on, join_ranks
 
     if is_switched_on(args.data_parallel):
         args.local_rank = join_ranks()
@@ -197,3 +197,22 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
     "mock_inference": False, "dump_accuracy_debug_info": False, "log_dir": None, "modelbox": False,
     "samba_runtime_profile": None,
 }  # fmt: skip
+
+
+class SambaConfig:
+    """Arguments with a schema's defaults below them."""
+
+    def __init__(self, args: argparse.Namespace, schema: type[SNConfig] | None = None) -> None:
+        self.args = args
+        self.schema = schema or SNConfig
+
+    def get_all_params(self) -> dict[str, Any]:
+        """All parameters; those that ``args`` lacked are set there, and the session remembers them."""
+        from sambaflow import samba
+
+        for name, value in self.schema.defaults().items():
+            if not hasattr(self.args, name):
+                setattr(self.args, name, value)
+        found = dict(vars(self.args))
+        samba.session.options = {**samba.session.options, **found}
+        return found

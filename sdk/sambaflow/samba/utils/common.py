@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from sambaflow.samba.data_parallel import is_switched_on
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.samba.utils.sections import measure_sections
 from sambaflow.samba.utils.tensorboard_debug import host_outputs
-from sambaflow.samba.utils.utils import assert_close, measure_performance, trace_graph
+from sambaflow.samba.utils.utils import assert_close, measure_performance, measure_sections, trace_graph
+from sambaflow.sessions.data_parallel import is_switched_on
 
 
 def common_app_driver(

@@ -8,7 +8,7 @@ from torch import nn
 
 from rdukit.files import write_json_atomic
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.samba.tracer import _call_arguments, flatten_tensors
+from sambaflow.tracing.tracer import _call_arguments, flatten_tensors
 
 
 def dump_accuracy_debug_info(args: Any, model: nn.Module, inputs: Any, traced_outputs: Any) -> Path:

@@ -2,19 +2,21 @@
 
 import json as json_module
 import random
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import nn
 
+from rdukit.errors import InvalidArgument
+from rdukit.files import write_json_atomic
+from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.samba.tracer import flatten_tensors
-from sambaflow.samba.utils.closeness import closeness_error
-from sambaflow.samba.utils.sections import create_mac_resource_report
+from sambaflow.tracing.tracer import flatten_tensors
 
 
 def trace_graph(
@@ -140,3 +142,171 @@ def measure_performance(
     if compiled_stats_json:
         create_mac_resource_report(samba.session.pef_path, compiled_stats_json)
     return throughput, seconds
+
+
+#: How many times the threshold the noise may be, and how many times the usual noise that of a slice. Fewer than
+#: ``MANY`` numbers are nearer to a single one, whose difference is compared with the threshold itself.
+NOISE: Final = 6.0
+OUTLIER: Final = 4.0
+MANY: Final = 16
+
+
+def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
+    """The error between two tensors of one shape, in any order, to be compared with a threshold.
+
+    Infinity if a number is not finite in one of them only; numbers that are infinite or NaN in both are equal.
+    """
+    a, b = (tensor.detach().to(torch.float64) for tensor in (first, second))
+    if (a.isfinite() != b.isfinite()).any() or ((a != b) & a.isinf()).any():
+        return float("inf")
+    a, b = (tensor.nan_to_num(0.0, 0.0, 0.0) for tensor in (a, b))
+    if torch.equal(a, b):
+        return 0.0
+    apart, magnitude = a - b, torch.maximum(a.abs(), b.abs())
+    usual = _root_mean_square(magnitude)
+    noise = float(_root_mean_square(apart) / usual)
+    slices = [_slices(apart, dim) / _slices(magnitude, dim).clamp_min(usual) for dim in range(a.dim())]
+    worst = max((float(each.max()) for each in slices), default=0.0)
+    allowed = max(1.0, NOISE * min(1.0, (a.numel() / MANY) ** 0.5))
+    shift: float = max(0.0, float(apart.mean().abs() / usual) - 2 * noise / a.numel() ** 0.5)
+    return max(_counted(noise, allowed), _counted(worst, allowed) / OUTLIER, _scale_error(a, b, noise), shift)
+
+
+def _counted(noise: float, allowed: float) -> float:
+    """Noise as the threshold that it needs."""
+    return max(noise / allowed, noise**2)
+
+
+def _scale_error(a: torch.Tensor, b: torch.Tensor, noise: float) -> float:
+    """How far the factor between the tensors is from 1, less two standard deviations of what noise makes of it."""
+    energy = max(float((a * a).sum()), float((b * b).sum()))
+    off = abs(float((a * a).sum() - (b * b).sum())) / 2 / energy
+    return off if a.numel() == 1 else max(0.0, off - 2 * noise / a.numel() ** 0.5)
+
+
+def _root_mean_square(tensor: torch.Tensor, dims: tuple[int, ...] = ()) -> torch.Tensor:
+    return tensor.square().mean(dims).sqrt() if dims else tensor.square().mean().sqrt()
+
+
+def _slices(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    """The root mean square of each slice along ``dim``."""
+    others = tuple(d for d in range(tensor.dim()) if d != dim)
+    return _root_mean_square(tensor, others) if others else tensor.abs()
+
+
+def measure_sections(
+    model: nn.Module, inputs: Any, num_sections: int | None = None, n_iterations: int = 100, batch_size: int = 1,
+    data_parallel: bool = False, reduce_on_rdu: bool = False, json: str | None = None, min_duration: float = 0.0,
+    section_types: Sequence[str] | None = None, **accepted: Any,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Run the traced graph and print each section's mean seconds: this host's, and the chip's as projected.
+
+    Returns:
+        By section name: ``id``, ``type``, ``host_seconds``, ``emulated_seconds``, of one run.
+    """
+    import json as json_module
+    import time
+
+    from sambaflow import samba
+
+    began, runs = time.perf_counter(), 0
+    samba.session.start_runtime_profile()
+    while runs < n_iterations or time.perf_counter() - began < min_duration:
+        samba.session.run(
+            inputs, None, data_parallel=data_parallel, reduce_on_rdu=reduce_on_rdu, section_types=section_types
+        )
+        runs += 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "profile.json"
+        samba.session.end_runtime_profile(path)
+        profile = json_module.loads(path.read_text())
+    found = {
+        str(s["name"]): {
+            "id": s["id"], "type": s["type"],
+            "host_seconds": s["host_seconds"] / s["runs"], "emulated_seconds": s["emulated_seconds"] / s["runs"],
+        }
+        for s in profile["sections"][:num_sections]
+    }  # fmt: skip
+    for name, row in found.items():
+        print(f"{name}: {row['host_seconds']:.6f} s here, {row['emulated_seconds']:.6f} s projected (emulated)")
+    if json:
+        write_json_atomic(Path(json), found)
+    return found
+
+
+def create_mac_resource_report(pef: str, path: str | None = None, **accepted: Any) -> dict[str, dict[str, Any]]:
+    """Resources that the compiler gave each section of a PEF, written to ``path`` as JSON if given.
+
+    Raises:
+        PefError: there is no such PEF, or it cannot be read.
+    """
+    report = {
+        section.name: {
+            "tiles": section.resources.tiles, "pcus": section.resources.pcus, "pmus": section.resources.pmus,
+            "sram_bytes": section.resources.sram_bytes, "projected_seconds": section.cost.seconds,
+        }
+        for section in read_pef(pef).pef.sections
+    }  # fmt: skip
+    if path:
+        write_json_atomic(Path(path), report)
+    return report
+
+
+def trace_multigraph(model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
+    """Trace a converted model, beside what was traced before, for graphs to be cut from.
+
+    Args:
+        inputs: named SambaTensors: one, a tuple or list of positional arguments, or a dict of keyword arguments; nested
+            as forward takes them, with values that are no tensors among them.
+        trace_prefix: put before generated names, so that one module can be traced several times.
+    Returns:
+        The outputs, flat in depth-first order (dicts in value order); also set as ``model.output_tensors``. Source: SDK
+        reference 12.1.
+    Raises:
+        TraceError: forward cannot be traced, or a name stands for two different tensors.
+    """
+    from sambaflow import samba
+
+    return samba.session.trace_multigraph(model, inputs, trace_prefix)
+
+
+def weight_norm_(layer: nn.Module, name: str = "weight", dim: int = 0) -> nn.Module:
+    """Replace ``weight`` by ``weight_magnitude`` and ``weight_direction``.
+
+    The weight is magnitude * direction / |direction|; norms are over all dims but ``dim``. Returns the layer. Call it
+    before conversion.
+
+    Raises:
+        InvalidArgument: the layer has no such parameter.
+    """
+    weight = layer._parameters.get(name)
+    if weight is None:
+        raise InvalidArgument(f"{type(layer).__name__} has no parameter {name!r}; it has {list(layer._parameters)}")
+    del layer._parameters[name]
+    layer.register_parameter(f"{name}_magnitude", nn.Parameter(_norm(weight.data, dim)))
+    layer.register_parameter(f"{name}_direction", nn.Parameter(weight.data.clone()))
+    hook = _WeightNorm(name, dim)
+    layer.register_forward_pre_hook(hook.compute)
+    layer.register_forward_hook(hook.forget)
+    return layer
+
+
+class _WeightNorm:
+    """Puts the weight in place while forward runs."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        self.name, self.dim = name, dim
+
+    def compute(self, module: nn.Module, args: Any) -> None:
+        direction = getattr(module, f"{self.name}_direction")
+        magnitude = getattr(module, f"{self.name}_magnitude")
+        module.__dict__[self.name] = magnitude * direction / _norm(direction, self.dim)
+
+    def forget(self, module: nn.Module, args: Any, output: Any) -> None:
+        module.__dict__.pop(self.name, None)
+
+
+def _norm(weight: Any, dim: int) -> torch.Tensor:
+    others = [d for d in range(weight.dim()) if d != dim % weight.dim()]
+    made: torch.Tensor = (weight * weight).sum(others, keepdim=True).sqrt()
+    return made

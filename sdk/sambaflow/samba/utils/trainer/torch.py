@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.samba.tracer import flatten_tensors
+from sambaflow.tracing.tracer import flatten_tensors
 
 
 def train(

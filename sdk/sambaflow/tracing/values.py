@@ -5,13 +5,16 @@ SambaTensor that a program passes in and by the torch tensor that its CPU script
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rdukit.errors import TraceError
+from rdukit_compiler.ir import ModelGraph
+from sambaflow.samba.directives import recording
 from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor
 
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
@@ -85,3 +88,35 @@ _MEMBERS: Final[dict[str, Any]] = {
     "_pull": None,
     "data": property(lambda self: self.detach(), _assign_data),
 }  # fmt: skip
+
+
+def auxiliary_outputs(exposed: Collection[str] = ()) -> list[torch.Tensor]:
+    """What the trace that just ran exposed, detached: no gradient flows in, and each is a value of its own.
+
+    Names in ``exposed`` are left out, here and by ``name_auxiliary``: an earlier trace exposes that tensor.
+    """
+    for name in set(exposed) & recording.auxiliary.keys():
+        del recording.auxiliary[name]
+    return [torch.ops.aten.detach.default(tensor) for tensor in recording.auxiliary.values()]
+
+
+def name_auxiliary(graph: ModelGraph) -> ModelGraph:
+    """The last outputs of ``graph``, which ``auxiliary_outputs`` made, under the names that the program gave them.
+
+    Raises:
+        TraceError: a name is taken, or forward returns nothing else.
+    """
+    names: Sequence[str] = tuple(recording.auxiliary)
+    if not names:
+        return graph
+    new = dict(zip(graph.outputs[-len(names) :], names, strict=True))
+    if taken := [name for name in names if name in graph.values]:
+        raise TraceError(f"add_aux_tensor: {taken[0]!r} is the name of another tensor; choose another")
+    if len(graph.outputs) == len(names):
+        raise TraceError(f"forward of {graph.name!r} returns no tensor; auxiliary tensors come beside its outputs")
+    values = {new.get(n, n): replace(v, name=new.get(n, n)) for n, v in graph.values.items()}
+    operators = tuple(
+        replace(o, outputs=tuple(new.get(n, n) for n in o.outputs)) if new.keys() & set(o.outputs) else o
+        for o in graph.operators
+    )
+    return replace(graph, values=values, operators=operators, outputs=tuple(new.get(n, n) for n in graph.outputs))

@@ -3,21 +3,22 @@
 Source: SDK reference 12. Values are joined by name: what one trace makes and another takes is one value.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import torch
 from torch import nn
 
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, TraceError
+from rdukit.pef.kernel import rename_references
 from rdukit.pef.model import Pef
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from sambaflow.samba.consumers import Consumer, consumer_of, rewired
+from rdukit_compiler.passes.join_regions import convert_output
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.samba.modes import Watched, watching_modes
-from sambaflow.samba.multigraph_regions import fit_to_regions
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.samba.tracer import TracedModel, trace_model
+from sambaflow.sessions.modes import Watched, watching_modes
+from sambaflow.tracing.tracer import TracedModel, trace_model
 
 
 class MultiGraph:
@@ -290,3 +291,114 @@ def _describe(value: Value) -> str:
 def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     return ", ".join(listed[:5]) + (f", and {len(listed) - 5} more" if len(listed) > 5 else "") or "none"
+
+
+_INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+
+
+def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
+    """The graphs, with integer outputs converted to the integer dtype of the region that they are written to.
+
+    torch's type promotion makes int64 of an int32 and a default constant; a region has one dtype, that of the first
+    input in it.
+
+    Raises:
+        CompileError: two inputs, or two outputs, of a graph share a region, or tensors of one region differ in dtype.
+    """
+    cut = list(graphs)
+    for graph in cut:
+        _check_one_per_region("inputs", graph, [v.name for v in graph.of_kind(ValueKind.INPUT)], regions)
+        _check_one_per_region("outputs", graph, graph.outputs, regions)
+    held: dict[str, Value] = {}
+    for value in (value for graph in cut for value in graph.of_kind(ValueKind.INPUT)):
+        held.setdefault(regions.get(value.name, value.name), value)
+    for value in (graph.values[name] for graph in cut for name in graph.outputs):
+        held.setdefault(regions.get(value.name, value.name), value)
+    fitted = [_with_integers_of(graph, regions, held) for graph in cut]
+    for graph in fitted:
+        for name in (*(v.name for v in graph.of_kind(ValueKind.INPUT)), *graph.outputs):
+            region = regions.get(name, name)
+            first, dtype = held[region], graph.values[name].dtype
+            if first.dtype != dtype:
+                raise CompileError(
+                    f"{first.name!r} and {name!r} share region {region!r}, but are {first.dtype} and {dtype}; tensors "
+                    "of one region must have one dtype"
+                )
+    return fitted
+
+
+def _check_one_per_region(what: str, graph: ModelGraph, names: Iterable[str], regions: Mapping[str, str]) -> None:
+    owner: dict[str, str] = {}
+    for name in names:
+        region = regions.get(name, name)
+        if owner.setdefault(region, name) != name:
+            raise CompileError(
+                f"graph {graph.name!r}: {what} {owner[region]!r} and {name!r} share region {region!r}; only an input "
+                "and an output of one graph, or tensors of different graphs, may share one"
+            )
+
+
+def _with_integers_of(graph: ModelGraph, regions: Mapping[str, str], held: Mapping[str, Value]) -> ModelGraph:
+    for name in graph.outputs:
+        value, wanted = graph.values[name], held[regions.get(name, name)].dtype
+        if value.dtype != wanted and {value.dtype, wanted} <= _INTEGERS:
+            graph = convert_output(graph, name, wanted)
+    return graph
+
+
+@dataclass(slots=True)
+class Consumer:
+    """An operator that reads traced tensors.
+
+    ``inputs`` may be changed in place, to other traced tensors of the same shape and dtype: graphs that are cut
+    afterwards follow.
+    """
+
+    name: str
+    op_type: str
+    inputs: list[SambaTensor]
+    #: Names of ``inputs`` when the operator was traced.
+    before: tuple[str, ...] = field(repr=False)
+
+
+def consumer_of(operator: Operator, tensor_of: Callable[[str], SambaTensor]) -> Consumer:
+    """The program's view of an operator; ``tensor_of`` gives the handle of a value."""
+    return Consumer(operator.name, operator.op_type, [tensor_of(n) for n in operator.inputs], operator.inputs)
+
+
+def rewired(
+    operators: Iterable[Operator], consumers: Iterable[Consumer], values: Mapping[str, Value]
+) -> list[Operator]:
+    """``operators`` with the inputs that the program has given their consumers since.
+
+    Raises:
+        CompileError: an input was added or removed, was not traced, or has another shape or dtype.
+    """
+    changes: dict[str, dict[str, str]] = {}
+    for consumer in consumers:
+        after = [tensor.sn_name for tensor in consumer.inputs]
+        if len(after) != len(consumer.before):
+            raise CompileError(
+                f"operator {consumer.name!r} reads {len(consumer.before)} tensors; inputs of dsts may be replaced, not "
+                "added or removed"
+            )
+        for old, new in zip(consumer.before, after, strict=True):
+            if old == new:
+                continue
+            ours, theirs = values[old], values.get(new)
+            if theirs is None or (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+                found = "was not traced" if theirs is None else f"is {theirs.dtype}{list(theirs.shape)}"
+                raise CompileError(
+                    f"operator {consumer.name!r}: {new!r} {found}; legal in place of {old!r}: a traced tensor that is "
+                    f"{ours.dtype}{list(ours.shape)}"
+                )
+            changes.setdefault(consumer.name, {})[old] = new
+    return [_with_inputs(o, changes[o.name]) if o.name in changes else o for o in operators]
+
+
+def _with_inputs(operator: Operator, new: Mapping[str, str]) -> Operator:
+    return replace(
+        operator,
+        args=tuple(rename_references(argument, new) for argument in operator.args),
+        kwargs={key: rename_references(argument, new) for key, argument in operator.kwargs.items()},
+    )

@@ -20,7 +20,7 @@ from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.pipeline import TracedGraph, compile_graphs
 from rdukit_compiler.report import ConsoleReporter
 from rdukit_compiler.settings import ARCH, HOST_FALLBACK, KERNELS, PRECISION
-from sambaflow.samba.data_parallel import is_switched_on
+from sambaflow.sessions.data_parallel import is_switched_on
 
 
 def compile_traced(

@@ -13,11 +13,11 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from sambaflow.samba.conversion import buffers_of, parameters_of
 from sambaflow.samba.lazy_param import value_of
-from sambaflow.samba.modes import Modes
 from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
 from sambaflow.samba.optim.base import DeviceOptimizer
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.samba.spatial import SpatialBatches
+from sambaflow.sessions.modes import Modes
+from sambaflow.sessions.spatial import SpatialBatches
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application

@@ -18,7 +18,7 @@ from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitErro
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
 from rdukit_compiler.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
 from rdukit_compiler.ir import ModelGraph
-from sambaflow.samba.tracer import TracedModel, trace_model
+from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
 

@@ -17,26 +17,26 @@ from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError
 from rdukit.settings import resolve
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.settings import SUPPOSE_EXAMPLE
-from sambaflow.samba.auxiliary import auxiliary_outputs, name_auxiliary
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
-from sambaflow.samba.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
-from sambaflow.samba.fixed_buffers import check_fixed, checked_buffers, fixed_buffers
-from sambaflow.samba.module_state import (
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
+from sambaflow.tracing.earlier_traces import Source, graft_earlier, origin_of, remember_traced, tracker_of_trace
+from sambaflow.tracing.failures import Way, explain_failure, record_some_way
+from sambaflow.tracing.module_state import (
     ModuleState,
     Replaced,
     assignable_buffers,
     assigned_buffers,
+    check_fixed,
     check_repeats,
+    checked_buffers,
+    fixed_buffers,
     memory_of,
     state_refusal,
 )
-from sambaflow.samba.replaced import replaced
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
-from sambaflow.samba.scans import traced_scans
-from sambaflow.samba.trace_failure import explain_failure
-from sambaflow.samba.trace_ways import Way, record_some_way
-from sambaflow.samba.traced_values import as_input, as_parameter, traced_values
+from sambaflow.tracing.scans import traced_scans
+from sambaflow.tracing.static_forms import replaced
+from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
 
 
 @dataclass(slots=True)
@@ -84,9 +84,8 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from rdukit_compiler.backend.record import is_of_transformation, record_forward
     from rdukit_compiler.backend.record_marks import DTYPE_READERS_META
     from rdukit_compiler.from_fx import model_graph_from_fx
-    from sambaflow.samba.traced_hooks import recorded_hooks
-    from sambaflow.samba.traced_modules import static_forms
-    from sambaflow.samba.traced_randomness import device_randomness
+    from sambaflow.tracing.hooks import recorded_hooks
+    from sambaflow.tracing.static_forms import device_randomness, static_forms
 
     _check_modules(model)
     named = _named_inputs(inputs)
@@ -263,7 +262,7 @@ def _unwrapped(model: nn.Module) -> Iterator[None]:
     from torch.autograd.graph import saved_tensors_hooks
     from torch.autograd.profiler import record_function
 
-    from sambaflow.samba.saved_tensors import enter_hooks, leave_hooks
+    from sambaflow.tracing.hooks import enter_hooks, leave_hooks
 
     for path, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):

@@ -14,9 +14,9 @@ from torch import nn
 from rdukit.errors import InvalidArgument
 from rdukit.files import write_atomic, write_json_atomic
 from sambaflow.samba import directives
-from sambaflow.samba.measure import runtime_profile
 from sambaflow.samba.profiler import Profiler
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap
+from sambaflow.sessions.profiles import runtime_profile
 
 if TYPE_CHECKING:
     import cProfile

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rdukit.pef.model import Pef
 from rdukit_runtime.profile.step import Recorder, Row, find_recorder
 
 if TYPE_CHECKING:
@@ -76,3 +77,30 @@ def _timed_reader(recorder: Recorder, program: Any, function: Any) -> Any:
 def _reading_row(program: Any, name: str) -> Row:
     symbol = program.pef.symbols.get(name)
     return Row.CONV_FUNC if symbol is not None and symbol.dtype != symbol.host_dtype else Row.XFER
+
+
+def runtime_profile(pef: Pef, measured: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Totals per section of ``measured``: (section id, host seconds) of each time that a section ran."""
+    host: dict[int, float] = {}
+    runs: dict[int, int] = {}
+    for section, seconds in measured:
+        host[section] = host.get(section, 0.0) + seconds
+        runs[section] = runs.get(section, 0) + 1
+    sections = [
+        {
+            "id": number,
+            "name": pef.sections[number].name,
+            "type": pef.sections[number].type.value,
+            "runs": runs[number],
+            "emulated_seconds": pef.sections[number].cost.seconds * runs[number],
+            "host_seconds": host[number],
+        }
+        for number in sorted(runs)
+    ]
+    return {
+        "pef": pef.name,
+        "arch": pef.arch,
+        "sections": sections,
+        "emulated_seconds": sum(float(pef.sections[n].cost.seconds) * runs[n] for n in runs),
+        "host_seconds": sum(host.values()),
+    }

@@ -1,13 +1,16 @@
 """What to say when a program's forward fails while it is traced: what, in which module, at which line."""
 
+import importlib
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import torch
+from torch import fx
 
 import rdukit
 import rdukit_compiler
@@ -125,3 +128,44 @@ def _line_of(trace: TracebackType | None) -> str:
             found = f" ({Path(code.co_filename).name}:{trace.tb_lineno}{shown})"
         trace = trace.tb_next
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How to record.
+
+    ``imports_all``: with all of torch's compilers imported. ``follows_gradients``: autograd follows forward, which
+    asks it for a gradient.
+    """
+
+    imports_all: bool = False
+    follows_gradients: bool = False
+
+
+def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
+    """Record, by another way for as long as a failure asks for one.
+
+    Raises:
+        Whatever the first failure was that no other way mends.
+    """
+    way = Way()
+    while True:
+        try:
+            return record(way)
+        except (AttributeError, RuntimeError, TypeError, ValueError) as cause:
+            other = find_other_way(way, cause)
+            if other == way:
+                raise
+            way = other
+        if way.imports_all:
+            importlib.import_module("torch._dynamo")
+
+
+def find_other_way(way: Way, cause: Exception) -> Way:
+    """The way to try after ``cause``; the same one if there is none."""
+    text = str(cause)
+    if isinstance(cause, AttributeError) and text.startswith("module 'torch."):
+        return replace(way, imports_all=True)  # a rare operator takes for granted that somebody has imported it
+    if "does not require grad" in text:
+        return replace(way, follows_gradients=True)
+    return way

@@ -4,20 +4,23 @@ Forward hooks and forward pre-hooks run in the trace as on the host, and need no
 """
 
 import contextlib
+import dis
 import functools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.gradient_hooks import ModuleHooks, RecordedHook, hook_tensor
-from sambaflow.samba.replaced import replaced
 from sambaflow.samba.sambatensor import unwrap
+from sambaflow.tracing.static_forms import replaced
 
 _register_hook = torch.Tensor.register_hook
 _retain_grad = torch.Tensor.retain_grad
@@ -122,3 +125,36 @@ def _refuse_multiple(tensors: Any, fn: Any, *, mode: str = "all") -> Any:
 
 def _refuse(text: str) -> NoReturn:
     raise UnsupportedOperator(text)
+
+
+def enter_hooks(hooks: Any) -> None:
+    """In the place of ``saved_tensors_hooks.__enter__`` while a model is traced: hooks that change nothing do nothing.
+
+    Raises:
+        UnsupportedOperator: they may change what backward reads.
+    """
+    is_torchs = type(hooks) is not saved_tensors_hooks and type(hooks).__module__.startswith("torch.")
+    # torch's own give back what they got: save_on_cpu, activation checkpointing.
+    if is_torchs or all(map(_is_identity, (hooks.pack_hook, hooks.unpack_hook))):
+        return
+    names = " and ".join(repr(getattr(h, "__qualname__", str(h))) for h in (hooks.pack_hook, hooks.unpack_hook))
+    raise UnsupportedOperator(
+        f"forward uses saved_tensors_hooks with {names}, which may change what backward reads; legal are save_on_cpu "
+        "and functions that return their argument: write another gradient as a torch.autograd.Function"
+    )
+
+
+def leave_hooks(hooks: Any, *raised: Any) -> None:
+    """In the place of ``saved_tensors_hooks.__exit__``."""
+
+
+def _is_identity(hook: Callable[[Any], Any]) -> bool:
+    """Whether a function takes one way only, and that gives its argument back."""
+    if not isinstance(hook, FunctionType) or any(i.opcode in {*dis.hasjrel, *dis.hasjabs} for i in dis.Bytecode(hook)):
+        return False
+    with unset_fake_temporarily(), disable_proxy_modes_tracing():
+        tensor = torch.ones(2, 3)
+        try:
+            return hook(tensor) is tensor
+        except Exception:  # noqa: BLE001 - whatever the program's function raises, it is not the identity
+            return False

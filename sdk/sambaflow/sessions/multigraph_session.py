@@ -14,11 +14,11 @@ from torch import nn
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef.model import Graph, Pef
 from sambaflow.samba.graph import FwdGraph
-from sambaflow.samba.modes import Modes
-from sambaflow.samba.multigraph import MultiGraph
-from sambaflow.samba.run_profile import profile_runs
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.samba.tracer import TracedModel
+from sambaflow.sessions.modes import Modes
+from sambaflow.sessions.multigraph import MultiGraph
+from sambaflow.sessions.profiles import profile_runs
+from sambaflow.tracing.tracer import TracedModel
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
@@ -104,7 +104,7 @@ class MultigraphSession:
             CompileError: a graph cannot be cut or compiled; InvalidArgument: no graph, or ``inference=False``.
         """
         from rdukit_compiler.pipeline import TracedGraph
-        from sambaflow.samba.compiling import compile_traced
+        from sambaflow.sessions.compiling import compile_traced
 
         if not inference:
             raise InvalidArgument("multigraph is for inference only; legal: inference=True")
