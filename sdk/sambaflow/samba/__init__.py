@@ -10,7 +10,6 @@ from typing import Any
 from torch.serialization import add_safe_globals
 
 from sambaflow.samba import conversion, directives, env, nn, optim, sambaloader, sambatensor, utils
-from sambaflow.samba import conversion as creation
 from sambaflow.samba.conversion import (
     arange,
     from_named_dict,
@@ -84,7 +83,6 @@ __all__ = [
     "addmm",
     "arange",
     "conversion",
-    "creation",
     "directives",
     "env",
     "from_named_dict",

@@ -1,6 +1,7 @@
-"""From torch to Samba: models in place, tensors by wrapping, and back.
+"""Conversion and creation: models in place, tensors by wrapping and back, random and constant SambaTensors.
 
-Source: SDK reference 4.1.
+Source: SDK reference 4.1 and 4.2. Values come from torch's global generator, so ``set_seed`` makes them reproducible: a
+program creates the same inputs when it compiles and when it runs.
 """
 
 import copy
@@ -14,7 +15,6 @@ from torch import nn
 from rdukit.pef.symbol_names import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session, unwrap
-from sambaflow.samba.sambatensor import from_torch_tensor as from_torch_tensor
 
 
 def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
@@ -37,7 +37,18 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     return model
 
 
+#: Older programs' name.
 from_torch_ = from_torch_model_
+
+
+def from_torch_tensor(
+    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
+    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
+) -> SambaTensor:  # fmt: skip
+    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
+    return SambaTensor(
+        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
+    )
 
 
 from_torch = from_torch_tensor

@@ -22,17 +22,14 @@ _CASTS = frozenset(
     {"float", "bfloat16", "half", "double", "int", "short", "long", "bool", "char", "byte", "to", "type"}
 )
 
-
 #: What can be asked of an empty tensor too.
 _DESCRIPTIONS = frozenset(
     {"size", "dim", "ndim", "ndimension", "numel", "nelement", "device", "layout", "is_floating_point", "itemsize",
      "element_size", "nbytes", "is_leaf", "grad_fn", "is_cuda", "is_meta", "is_sparse"}
 )  # fmt: skip
 
-
 #: What needs values: an empty tensor refuses it.
 _VALUES = frozenset({"item", "tolist", "numpy", "backward", "data_ptr", "retain_grad", "storage", "untyped_storage"})
-
 
 #: Attribute of a class whose instances count as SambaTensors: the values of a trace.
 STANDS_FOR_SAMBA: Final = "_stands_for_samba"
@@ -55,18 +52,12 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     """
 
     def __init__(
-        self,
-        torch_tensor: "torch.Tensor | SambaTensor | None" = None,
-        shape: Iterable[int] | None = None,
-        dtype: torch.dtype | None = None,
-        name: str | None = None,
-        batch_dim: int | None = None,
-        named_dims: Sequence[str | None] | None = None,
-        sized_dims: Sequence[int | None] | None = None,
-        materializer: Callable[..., torch.Tensor] | None = None,
-        is_complex: bool | None = None,
+        self, torch_tensor: "torch.Tensor | SambaTensor | None" = None, shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None, name: str | None = None, batch_dim: int | None = None,
+        named_dims: Sequence[str | None] | None = None, sized_dims: Sequence[int | None] | None = None,
+        materializer: Callable[..., torch.Tensor] | None = None, is_complex: bool | None = None,
         region_name: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if isinstance(torch_tensor, SambaTensor):
             torch_tensor = torch_tensor.torch_tensor()
         if torch_tensor is None and shape is None:
@@ -144,10 +135,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     def data(self, value: "torch.Tensor | SambaTensor") -> None:
         tensor = value.torch_tensor() if isinstance(value, SambaTensor) else value
         if hasattr(self._tensor, "fake_mode"):  # while forward is traced
-            raise TraceError(
-                f"forward gives a value of shape {list(self.shape)} other data (.data = …); that has no trace: use "
-                "the new value itself, or write it in place under torch.no_grad()"
-            )
+            raise data_refusal(self.shape)
         if self._tensor is not None:
             self._tensor.data = tensor
         else:
@@ -406,6 +394,14 @@ def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[s
         return _call_promoting(function, args, kwargs)
 
 
+def data_refusal(shape: Sequence[int]) -> TraceError:
+    """Return the error for a forward that assigns ``.data``."""
+    return TraceError(
+        f"forward gives a value of shape {list(shape)} other data (.data = …); that has no trace: use the new value "
+        "itself, or write it in place under torch.no_grad()"
+    )
+
+
 def has_empty(value: Any) -> bool:
     """Whether a SambaTensor inside ``value`` is empty."""
     if isinstance(value, SambaTensor):
@@ -418,55 +414,42 @@ def has_empty(value: Any) -> bool:
 def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
 
-    def described(value: Any) -> Any:
-        if isinstance(value, SambaTensor):
-            return torch.empty(value.shape, dtype=value.dtype, device="meta")
-        if isinstance(value, torch.Tensor):
-            return value.to("meta")
-        if isinstance(value, Mapping):
-            return {key: described(item) for key, item in value.items()}
-        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-            return type(value)(described(item) for item in value)
-        return value
+    def described(tensor: Any) -> torch.Tensor:
+        if isinstance(tensor, SambaTensor):
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        return tensor.to("meta")
 
-    def emptied(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return SambaTensor(shape=value.shape, dtype=value.dtype)
-        if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-            return [emptied(item) for item in value]
-        return value
+    def emptied(tensor: Any) -> SambaTensor:
+        return SambaTensor(shape=tensor.shape, dtype=tensor.dtype)
 
     with torch._C.DisableTorchFunctionSubclass():
-        return emptied(function(*described(tuple(args)), **described(kwargs)))
+        made = function(*_map_tensors(described, tuple(args)), **_map_tensors(described, dict(kwargs)))
+        return _map_tensors(emptied, made)
 
 
 def wrap(value: Any) -> Any:
-    """Torch tensors inside ``value`` as SambaTensors; values of a trace and everything else as they are."""
-    if isinstance(value, SambaTensor):
-        return value
-    if isinstance(value, torch.Tensor):
-        return SambaTensor(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(wrap(item) for item in value))
-    if isinstance(value, torch.Size):
-        return value
-    if isinstance(value, list | tuple):
-        return type(value)(wrap(item) for item in value)
-    return value
+    """Return ``value`` with its torch tensors, also in containers, as SambaTensors; values of a trace stay."""
+    return _map_tensors(lambda tensor: tensor if isinstance(tensor, SambaTensor) else SambaTensor(tensor), value)
 
 
 def unwrap(value: Any) -> Any:
-    """SambaTensors inside ``value`` as torch tensors."""
-    if isinstance(value, SambaTensor):
-        return value.torch_tensor()
+    """Return ``value`` with its SambaTensors, also in containers, as torch tensors."""
+    return _map_tensors(lambda tensor: tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor, value)
+
+
+_TENSORS: Final = (torch.Tensor, SambaTensor)
+
+
+def _map_tensors(change: Callable[[Any], Any], value: Any) -> Any:
+    """Apply ``change`` to the tensors in nested dicts, lists and tuples."""
+    if isinstance(value, _TENSORS):
+        return change(value)
     if isinstance(value, dict):
-        return {key: unwrap(item) for key, item in value.items()}
+        return {key: _map_tensors(change, item) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(unwrap(item) for item in value))
-    if isinstance(value, torch.Size):
-        return value
-    if isinstance(value, list | tuple):
-        return type(value)(unwrap(item) for item in value)
+        return type(value)(*(_map_tensors(change, item) for item in value))
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return type(value)(_map_tensors(change, item) for item in value)
     return value
 
 
@@ -476,39 +459,32 @@ def _session() -> Any:
     return samba.session
 
 
-def from_torch_tensor(
-    tensor: "torch.Tensor | SambaTensor", name: str | None = None, batch_dim: int | None = None,
-    named_dims: Any = None, sized_dims: Any = None, region_name: str | None = None,
-) -> SambaTensor:  # fmt: skip
-    """Wrap a torch tensor without copying: later writes to it are seen. Graph inputs need a ``name``."""
-    return SambaTensor(
-        tensor, name=name, batch_dim=batch_dim, named_dims=named_dims, sized_dims=sized_dims, region_name=region_name
-    )
-
-
 def _install_operators() -> None:
     """Give SambaTensor torch's operators: Python looks them up on the class, not through ``__getattr__``."""
 
-    def make(name: str) -> Callable[..., Any]:
+    def operator(name: str) -> Callable[..., Any]:
         def operate(self: SambaTensor, *others: Any) -> Any:
             return SambaTensor.__torch_function__(getattr(torch.Tensor, name), (), (self, *others))
 
-        operate.__name__ = name
         return operate
 
-    for word in (
-        "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs "
-        "invert and rand or ror xor rxor eq ne lt le gt ge lshift rshift"
-    ).split():
-        setattr(SambaTensor, f"__{word}__", make(f"__{word}__"))
-    for word in "iadd isub imul idiv itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split():
-
-        def in_place(self: SambaTensor, other: Any, _name: str = f"__{word}__") -> Any:
-            made = getattr(self.torch_tensor(), _name)(unwrap(other))
+    def in_place(name: str) -> Callable[..., Any]:
+        def operate(self: SambaTensor, other: Any) -> Any:
+            made = getattr(self.torch_tensor(), name)(unwrap(other))
             return made if made is NotImplemented else self
 
-        in_place.__name__ = f"__{word}__"
-        setattr(SambaTensor, f"__{word}__", in_place)
+        return operate
+
+    words = (
+        "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs "
+        "invert and rand or ror xor rxor eq ne lt le gt ge lshift rshift"
+    ).split()
+    changing = "iadd isub imul idiv itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
+    for make, names in ((operator, words), (in_place, changing)):
+        for name in (f"__{word}__" for word in names):
+            made = make(name)
+            made.__name__ = name
+            setattr(SambaTensor, name, made)
 
 
 _install_operators()

@@ -1,6 +1,7 @@
 """Multigraph: several traces joined into one dataflow graph, and the named graphs that are cut out of it.
 
-Source: SDK reference 12. Values are joined by name: what one trace makes and another takes is one value.
+Values are joined by name: what one trace makes and another takes is one value. Graphs may share device memory by
+regions, and a program may rewire a graph through ``tensor.dsts``. Source: SDK reference 5 and 12.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,23 @@ from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.sessions.modes import Watched, watching_modes
 from sambaflow.tracing.tracer import TracedModel, trace_model
+
+_INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+
+
+@dataclass(slots=True)
+class Consumer:
+    """An operator that reads traced tensors.
+
+    ``inputs`` may be changed in place, to other traced tensors of the same shape and dtype: graphs that are cut
+    afterwards follow.
+    """
+
+    name: str
+    op_type: str
+    inputs: list[SambaTensor]
+    #: Names of ``inputs`` when the operator was traced.
+    before: tuple[str, ...] = field(repr=False)
 
 
 class MultiGraph:
@@ -293,9 +311,6 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:5]) + (f", and {len(listed) - 5} more" if len(listed) > 5 else "") or "none"
 
 
-_INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
-
-
 def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
     """The graphs, with integer outputs converted to the integer dtype of the region that they are written to.
 
@@ -344,21 +359,6 @@ def _with_integers_of(graph: ModelGraph, regions: Mapping[str, str], held: Mappi
         if value.dtype != wanted and {value.dtype, wanted} <= _INTEGERS:
             graph = convert_output(graph, name, wanted)
     return graph
-
-
-@dataclass(slots=True)
-class Consumer:
-    """An operator that reads traced tensors.
-
-    ``inputs`` may be changed in place, to other traced tensors of the same shape and dtype: graphs that are cut
-    afterwards follow.
-    """
-
-    name: str
-    op_type: str
-    inputs: list[SambaTensor]
-    #: Names of ``inputs`` when the operator was traced.
-    before: tuple[str, ...] = field(repr=False)
 
 
 def consumer_of(operator: Operator, tensor_of: Callable[[str], SambaTensor]) -> Consumer:

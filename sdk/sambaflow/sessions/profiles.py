@@ -1,4 +1,4 @@
-"""Time the parts of a session's runs for ``snprof``. Ours, not the vendor's."""
+"""Profiles of a session: totals per section, and times of a run's parts for ``snprof``. Ours, not the vendor's."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,7 @@
-"""What to say when a program's forward fails while it is traced: what, in which module, at which line."""
+"""Failures of a trace: other ways to record a forward, and the error to raise when none is left.
+
+An error says what failed, in which module, and at which line of the program.
+"""
 
 import importlib
 import linecache

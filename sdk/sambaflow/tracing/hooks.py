@@ -1,6 +1,7 @@
-"""Hooks of a model while it is traced: those on gradients are recorded, those that cannot be are refused.
+"""Hooks in a traced model: hooks on gradients are recorded, hooks that cannot be recorded are refused.
 
-Forward hooks and forward pre-hooks run in the trace as on the host, and need nothing.
+Forward hooks and forward pre-hooks run in the trace as on the host, and need nothing. Of ``saved_tensors_hooks`` only
+those that change nothing are accepted: the compiler decides what backward reads. Source: ours.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.backend.gradient_hooks import ModuleHooks, RecordedHook, hook_tensor
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.tracing.static_forms import replaced
+from sambaflow.tracing.torch_private import replaced
 
 _register_hook = torch.Tensor.register_hook
 _retain_grad = torch.Tensor.retain_grad

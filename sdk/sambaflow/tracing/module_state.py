@@ -4,6 +4,11 @@ A graph is traced once and run many times, so what one call of forward leaves fo
 buffer that forward assigns becomes a buffer that the graph updates. Anything else that changes, such as a Python
 number, is found by comparing the module before and after: then forward is traced a second time, and must give the same
 graph.
+
+Forward may look at the values of buffers that it never changes, if they are integers or masks. Audio codecs keep the
+padding of a convolution in such buffers. Those that are not part of a checkpoint (``persistent=False``) are computed
+from a module's settings, so the device has the values that the trace has seen. A checkpoint may change the others, such
+as the mask of a pruned layer: each run checks them.
 """
 
 import contextlib
@@ -25,7 +30,7 @@ from rdukit_compiler.ir import ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places
-from sambaflow.tracing.static_forms import replaced
+from sambaflow.tracing.torch_private import replaced
 
 #: Attributes of a module that are torch's bookkeeping, and change while it is traced.
 _TORCHS: Final = ("_forward_", "_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook")

@@ -1,6 +1,10 @@
-"""Modules of torch whose forward looks at values or writes in a way that a static graph cannot: other forms of theirs.
+"""Forms of torch's own modules and functions that a static graph can have, in place while a model is traced.
 
-They are in place while a model is traced and compute what torch's own forms compute. On the host nothing changes.
+Some forwards of torch look at values, write where a graph cannot, seed a generator, or need matrix decompositions,
+which the device does not have. The forms here compute the same. On the host nothing changes.
+
+Maps onto orthogonal matrices take as many steps as any value needs and switch off the surplus, where torch chooses its
+steps by the values. What would need more is NaN, never a wrong number. Source: ours.
 """
 
 import contextlib
@@ -22,7 +26,20 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.tracing import static_forms as orthogonal_maps
+from sambaflow.tracing.torch_private import replaced
+
+logger = logging.getLogger(__name__)
+
+#: Functions that seed torch's generator, in ``torch`` and in ``torch.random``.
+_SEEDS: Final = ("manual_seed", "seed", "set_rng_state")
+#: Powers of the exponential's series, by dtype, and the 1-norm up to which they suffice: 2**15 / 15! is 2.5e-8.
+_POWERS: Final = {torch.float32: 14, torch.float64: 22}
+_SERIES_NORM: Final = 2.0
+#: Squarings, and Newton steps: enough for 1-norms up to 2**15, and condition numbers up to 2**12.
+_MOST_SQUARINGS: Final = 14
+_NEWTON_STEPS: Final = 30
+#: The inverse is refused (NaN) if its product with the matrix is farther from the identity.
+_INVERSE_ERROR: Final = 1e-2
 
 _batch_norm = _BatchNorm.forward
 _normalize = F.normalize
@@ -114,21 +131,11 @@ def _normalized(
 def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
     """With torch's decompositions as products."""
     with replaced(
-        (torch, "matrix_exp", orthogonal_maps.matrix_exp),
-        (torch.linalg, "solve", orthogonal_maps.solve_near_identity),
-        (torch.linalg, "householder_product", orthogonal_maps.householder_product),
+        (torch, "matrix_exp", matrix_exp),
+        (torch.linalg, "solve", solve_near_identity),
+        (torch.linalg, "householder_product", householder_product),
     ):
         return _orthogonal(module, x)
-
-
-#: Powers of the exponential's series, by dtype, and the 1-norm up to which they suffice: 2**15 / 15! is 2.5e-8.
-_POWERS: Final = {torch.float32: 14, torch.float64: 22}
-_SERIES_NORM: Final = 2.0
-#: Squarings, and Newton steps: enough for 1-norms up to 2**15, and condition numbers up to 2**12.
-_MOST_SQUARINGS: Final = 14
-_NEWTON_STEPS: Final = 30
-#: The inverse is refused (NaN) if its product with the matrix is farther from the identity.
-_INVERSE_ERROR: Final = 1e-2
 
 
 def matrix_exp(a: torch.Tensor) -> torch.Tensor:
@@ -185,25 +192,6 @@ def _square(x: torch.Tensor) -> torch.Tensor:
 def _wide(x: torch.Tensor) -> torch.Tensor:
     """In float32 whatever the device computes in, unless it is wider: rounding would add up over the steps."""
     return x if x.dtype == torch.float64 else x.to(torch.float32)
-
-
-@contextlib.contextmanager
-def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    """While it lasts, each (owner, attribute, value) has that value; afterwards what it had before."""
-    former = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
-    try:
-        for owner, name, value in replacements:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for owner, name, value in former:
-            setattr(owner, name, value)
-
-
-logger = logging.getLogger(__name__)
-
-#: Functions that seed torch's generator, in ``torch`` and in ``torch.random``.
-_SEEDS: Final = ("manual_seed", "seed", "set_rng_state")
 
 
 @contextlib.contextmanager

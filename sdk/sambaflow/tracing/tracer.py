@@ -6,14 +6,14 @@ the same shape and dtype, so tracing touches no weight.
 
 import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnsupportedOperator
+from rdukit.errors import CompileError, RdukitError, TraceError, UnsupportedOperator
 from rdukit.settings import resolve
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
 from rdukit_compiler.settings import SUPPOSE_EXAMPLE
@@ -35,7 +35,7 @@ from sambaflow.tracing.module_state import (
     state_refusal,
 )
 from sambaflow.tracing.scans import traced_scans
-from sambaflow.tracing.static_forms import replaced
+from sambaflow.tracing.torch_private import replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
 
 
@@ -419,11 +419,3 @@ def _output_handle(graph: ModelGraph, name: str) -> SambaTensor:
 
 def _dtype(tensor: "torch.Tensor | SambaTensor") -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def as_input_list(inputs: Any) -> Sequence[Any]:
-    """The tensors of ``session.run``'s inputs, flattened; a single tensor is a list of one."""
-    found = flatten_tensors(inputs)
-    if not found and inputs:
-        raise InvalidArgument(f"input_tensors must hold SambaTensors, not {type(inputs).__name__}")
-    return found

@@ -1,7 +1,9 @@
-"""Values of a trace: torch tensors, as forward would get on the host, that also have what SambaTensors have.
+"""Values of a trace: torch tensors, as forward would get on the host, that also have SambaTensor's members.
 
 Forward may ask whether a value is a ``torch.Tensor`` or a ``SambaTensor``: both are answered with yes, as by the
 SambaTensor that a program passes in and by the torch tensor that its CPU script does. Source: ours.
+
+Intermediate values that a program exposes by ``add_aux_tensor`` become outputs of the graph (SDK reference 6.3).
 """
 
 import contextlib
@@ -15,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rdukit.errors import TraceError
 from rdukit_compiler.ir import ModelGraph
 from sambaflow.samba.directives import recording
-from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor
+from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor, data_refusal
 
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -69,10 +71,7 @@ def _assign_data(self: torch.Tensor, value: torch.Tensor) -> None:
     if getattr(self, "_is_state", False):  # parameters and buffers: refused by name, when forward has run
         _set_data(self, value)
         return
-    raise TraceError(
-        f"forward gives a value of shape {list(self.shape)} other data (.data = …); that has no trace: use the new "
-        "value itself, or write it in place under torch.no_grad()"
-    )
+    raise data_refusal(self.shape)
 
 
 _MEMBERS: Final[dict[str, Any]] = {

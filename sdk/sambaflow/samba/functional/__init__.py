@@ -1,9 +1,13 @@
 """Operators as functions: torch's, applied to SambaTensors.
 
-Source: SDK reference 4.3. Only what torch has is here; the vendor's own operators come with the operators themselves.
+Source: SDK reference 3 and 4.3. The vendor's modules, such as ``functional.arithmetic``, group torch's functions; which
+one has which is not public, so each has all of them.
 """
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -59,7 +63,20 @@ def __getattr__(name: str) -> Any:
     return torch_function(name)
 
 
-from sambaflow.samba.functional import arithmetic, logical, loss, reduce, stir, tensorarithmetic, tensorops  # noqa: E402
+def _module_of_functions(name: str) -> ModuleType:
+    """Make the submodule ``name``, which has every function of torch."""
+    made = ModuleType(f"{__name__}.{name}", "Functions of torch on SambaTensors, under the vendor's module name.")
+    made.__spec__ = ModuleSpec(made.__name__, None)
+    vars(made)["__getattr__"] = __getattr__
+    sys.modules[made.__name__] = made
+    return made
+
+
+arithmetic, logical, loss, reduce, tensorarithmetic, tensorops = map(
+    _module_of_functions, ("arithmetic", "logical", "loss", "reduce", "tensorarithmetic", "tensorops")
+)
+
+from sambaflow.samba.functional import stir  # noqa: E402
 from sambaflow.samba.sn_private import (  # noqa: E402
     groupby,
     sn_gather,

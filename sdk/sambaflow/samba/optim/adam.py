@@ -1,4 +1,4 @@
-"""Adam, AdamW, and AdamW for embeddings."""
+"""Adam, AdamW, AdamW for embeddings, and Adagrad."""
 
 from collections.abc import Mapping
 from typing import Any

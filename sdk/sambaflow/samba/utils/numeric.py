@@ -1,4 +1,4 @@
-"""Numeric limits. Source: SDK reference 3."""
+"""Types and numeric limits of the device. Source: SDK reference 3, 7.2."""
 
 from enum import Enum
 from typing import Any

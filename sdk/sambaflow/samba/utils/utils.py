@@ -1,4 +1,25 @@
-"""Tracing and small helpers. Source: SDK reference 7."""
+"""Tracing, seeds, comparison, measurement and weight normalization. Source: SDK reference 7.
+
+``assert_close`` needs a measure by which bf16 passes the published thresholds and a wrong kernel does not. Rounding
+leaves noise: of either sign, spread over all numbers, and where terms cancel, as in the gradients of a few layers, ten
+times what one rounding does. A wrong kernel leaves a pattern: all numbers are off by one factor, a row is another's, a
+term is missing everywhere. So a difference ``d`` from ``g`` is taken apart:
+
+========  ============================================================================================================
+scale     half the relative difference of energies, the sums of squares, less what noise alone would do to it. It may be
+          the threshold: what is scaled by 1.01 fails 3e-3
+shift     the mean of ``d`` over the root mean square of ``g``, less two standard deviations of what noise makes of it.
+          It may be the threshold: rounding has either sign, so that in correct bf16 it is far below
+noise     the root mean square of ``d`` over that of ``g``. It may be ``NOISE`` times the threshold; but its square, in
+          terms of energy, not more than the threshold itself
+outliers  the same for every slice along every axis, over the magnitude that is usual there. A slice may have
+          ``OUTLIER`` times as much: a wrong row among thousands is not lost in the mean
+========  ============================================================================================================
+
+The largest difference over the largest magnitude fails both ways: it refuses correct bf16 by chance, the sooner the
+larger a tensor is, and passes whatever happens to small numbers next to a large one. Source: ours; the vendor's formula
+is not published, its thresholds of 3e-3 to 8.5e-2 are.
+"""
 
 import json as json_module
 import random
