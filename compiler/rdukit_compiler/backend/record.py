@@ -338,7 +338,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record_call(func, types, args, kwargs)
         except Exception as cause:
             if (argument := _GIVE_SHAPES.get(func)) is not None:
-                cause.add_note(argument)  # see ``trace_failure``
+                cause.add_note(argument)  # see sambaflow.tracing.failures
             raise
 
     def _record_call(self, func: Any, types: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
