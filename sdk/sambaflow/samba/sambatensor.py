@@ -414,7 +414,7 @@ def has_empty(value: Any) -> bool:
 def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
 
-    def described(tensor: Any) -> torch.Tensor:
+    def described(tensor: Any) -> Any:
         if isinstance(tensor, SambaTensor):
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         return tensor.to("meta")
