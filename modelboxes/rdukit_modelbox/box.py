@@ -4,7 +4,7 @@ A box is one model and one compiler version behind four verbs, with named parame
 are in ``contract/``; ``contract/modelbox.schema.json`` is the same as a JSON schema.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -15,15 +15,16 @@ from rdukit.errors import InvalidArgument, NotFound, suggest
 from rdukit_modelbox.contract.agreement import Disagreement, Draft, find_disagreements
 from rdukit_modelbox.contract.draft import find_files_amiss, read_draft
 from rdukit_modelbox.contract.faults import faults_of
+from rdukit_modelbox.contract.inheritance import Change, EffectiveDocument, extend_task, task_names
 from rdukit_modelbox.contract.parameter import Parameter
 from rdukit_modelbox.contract.part import Name, Part, Sentence, Size, Verb
 from rdukit_modelbox.contract.parts import Label, RelativeFile, Resources, Serving, Slot, Slots
-from rdukit_modelbox.contract.yaml_marks import Fault, read_yaml
+from rdukit_modelbox.contract.yaml_marks import Fault, MarkedYaml, read_yaml
 from rdukit_modelbox.legal import ParameterValue, Word
 
 __all__ = [
     "API_VERSION", "BOXES_FOLDER", "FILE_NAME", "Box", "Parameter", "Resources", "Serving", "Slot", "Slots", "Verb",
-    "box_names", "check_compiler_version", "find_box_file", "load_box", "refusal_of",
+    "box_names", "check_compiler_version", "find_box_file", "load_box", "read_document", "refusal_of",
 ]  # fmt: skip
 
 API_VERSION: Final = "rdukit.dev/v1"
@@ -38,6 +39,11 @@ class Box(Part):
 
     api_version: Literal["rdukit.dev/v1"] = Field(alias="apiVersion")
     kind: Literal["ModelBox"] = "ModelBox"
+    extends: str | None = Field(
+        default=None,
+        description="Task whose mode, target, verbs, parameters and artifacts the box has; what it says itself counts.",
+        json_schema_extra={"enum": [*task_names(), None]},
+    )
     name: Name = Field(description="Name of the box: small letters, digits, - and _.")
     title: Sentence = Field(description="One line for lists.")
     description: Sentence = Field(description="What the model takes and gives.")
@@ -57,6 +63,13 @@ class Box(Part):
     target: Literal["sn10", "sn30"] = Field(description="Chip generation.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
     parameters: tuple[Parameter, ...] = Field(default=(), description="Named parameters with their legal values.")
+    override: Mapping[Verb, Mapping[Word, Change]] = Field(
+        default_factory=dict,
+        description="Changes to the task's parameters by verb and name: a default, or default, legal, help and unit.",
+    )
+    remove: Mapping[Verb, tuple[Word, ...]] = Field(
+        default_factory=dict, description="Names of the task's parameters, by verb, that the box does not have."
+    )
     artifacts: Mapping[Verb, Slots] = Field(
         default_factory=dict, description="Files and folders that each verb takes and makes."
     )
@@ -160,19 +173,34 @@ def load_box(path: Path) -> Box:
     if not isinstance(marked.value, dict):
         words = f"a ModelBox file is a mapping with the keys {_KEYS}"
         raise _refusal(path, faults or [Fault(marked.mark_of(()), (), words)])
+    document = extend_task(marked.value)
+    if any(place == ("extends",) for place, _ in document.faults):
+        raise _refusal(path, [*faults, *_as_faults(document.faults, marked)])
     box: Box | None = None
+    found: list[Disagreement] = []
     try:
-        box = Box.model_validate(marked.value)
+        box = Box.model_validate(document.value)
     except ValidationError as cause:
         # The whole's own complaints come from the draft, with their keys.
-        faults += [f for f in faults_of(cause, marked, Box.model_json_schema()) if f.path]
-    amiss = [*find_disagreements(read_draft(marked.value)), *find_files_amiss(marked.value, path.parent)]
-    told = {fault.path for fault in faults}
-    faults += [Fault(marked.mark_of(key), key, words) for key, words in amiss if key not in told]
+        whole = MarkedYaml(document.value)
+        found = [(f.path, f.message) for f in faults_of(cause, whole, Box.model_json_schema()) if f.path]
+    later = [*find_disagreements(read_draft(document.value)), *find_files_amiss(document.value, path.parent)]
+    named = {place for place, _ in found}
+    found = [document.in_file(*one) for one in [*found, *(one for one in later if one[0] not in named)]]
+    changed = {place for place, _ in document.faults}
+    found = [*document.faults, *(one for one in found if one[0] not in changed)]
+    faults += _as_faults(found, marked, {fault.path for fault in faults})
     if faults or box is None:
         raise _refusal(path, faults)
     box._folder = path.parent.resolve()
     return box
+
+
+def read_document(path: Path) -> EffectiveDocument:
+    """Return what the readable file at ``path`` says, with what its task gives."""
+    value = read_yaml(path.read_text(encoding="utf-8")).value
+    assert isinstance(value, dict)
+    return extend_task(value)
 
 
 def check_compiler_version(box: Box, installed: str = __version__) -> None:
@@ -189,12 +217,22 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
 
 
 def refusal_of(path: Path, found: Sequence[Disagreement]) -> InvalidArgument:
-    """One error for what was found to be wrong with the readable file at ``path``, with its lines."""
-    marked = read_yaml(path.read_text(encoding="utf-8"))
-    return _refusal(path, [Fault(marked.mark_of(key), key, words) for key, words in found])
+    """Return one error for what is wrong with the readable file at ``path``, with its lines.
+
+    Places in ``found`` are those of the whole document, with what its task gives.
+    """
+    marked, document = read_yaml(path.read_text(encoding="utf-8")), read_document(path)
+    return _refusal(path, _as_faults([document.in_file(*one) for one in found], marked))
 
 
 _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields.items())
+
+
+def _as_faults(
+    found: Sequence[Disagreement], marked: MarkedYaml, told: Collection[tuple[str | int, ...]] = ()
+) -> list[Fault]:
+    """Give what was found its lines; what is ``told`` already is left out."""
+    return [Fault(marked.mark_of(place), place, words) for place, words in found if place not in told]
 
 
 def _refusal(path: Path, faults: Sequence[Fault]) -> InvalidArgument:

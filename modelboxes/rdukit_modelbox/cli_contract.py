@@ -11,7 +11,7 @@ from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files import write_atomic
 from rdukit.tables import print_table
 from rdukit.units import format_bytes
-from rdukit_modelbox.box import FILE_NAME, box_names, find_box_file, load_box, refusal_of
+from rdukit_modelbox.box import FILE_NAME, box_names, find_box_file, load_box, read_document, refusal_of
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.contract.schema import SCHEMA_FILE
 from rdukit_modelbox.describe import describe as describe_box
@@ -38,16 +38,23 @@ def list_boxes(as_json: bool) -> None:
 
 @click.command()
 @BOX_ARGUMENT
+@click.option("--yaml", "as_yaml", is_flag=True, help="Print a modelbox.yaml with all that its task gives written out.")
 @JSON_OPTION
-def describe(box_name: str, as_json: bool) -> None:
+def describe(box_name: str, as_yaml: bool, as_json: bool) -> None:
     """Show a box's verbs, parameters and their legal values.
 
     BOX is a name, a modelbox.yaml, or its folder.
 
     Example: rdukit box describe ffn
     """
-    told = describe_box(load_box(find_box_file(box_name)))
-    if as_json:
+    file = find_box_file(box_name)
+    told = describe_box(load_box(file))
+    if as_yaml:
+        import yaml
+
+        value = read_document(file).to_yaml_value()
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120), nl=False)
+    elif as_json:
         click.echo(json.dumps(told, indent=2))
     else:
         print_description(told)
@@ -78,7 +85,7 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("name")
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder to write it to [default: its name].")
-@click.option("--like", default="logreg", show_default=True, help="Installed box whose parameters to start from.")
+@click.option("--like", default="logreg", show_default=True, help="Installed box to start from.")
 @click.option("--module", "has_module", is_flag=True, help="With a model of its own: writes model.py too.")
 @JSON_OPTION
 def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bool) -> None:

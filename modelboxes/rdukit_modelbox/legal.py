@@ -183,12 +183,15 @@ def _is_within(legal: Legal, given: float, values: Values) -> bool:
         and (above is None or given > above)
         and (maximum is None or given <= maximum)
         and (below is None or given < below)
-        and (step is None or _is_multiple(given, step))
+        and (step is None or is_multiple(given, step))
     )
 
 
-def _is_multiple(given: float, step: float) -> bool:
-    """Exact for whole numbers; to one part in 10^9 of a step else, since 0.3 is no whole multiple of 0.1 in binary."""
+def is_multiple(given: float, step: float) -> bool:
+    """Return whether ``given`` is a whole multiple of ``step``.
+
+    Exact for whole numbers; else to one part in 10^9 of a step, since 0.3 is no whole multiple of 0.1 in binary.
+    """
     if step == 0:
         return given == 0
     if float(step).is_integer() and float(given).is_integer():

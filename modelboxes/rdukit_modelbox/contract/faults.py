@@ -45,7 +45,7 @@ def schema_at(path: Path, schema: Schema) -> Schema:
             if isinstance(part, int):
                 found = found or option.get("items") or {}
             else:
-                extra = option.get("additionalProperties")
+                extra = next(iter(option.get("patternProperties", {}).values()), option.get("additionalProperties"))
                 found = found or option.get("properties", {}).get(part) or (extra if isinstance(extra, dict) else {})
         here = _resolved(found, schema)
     return here

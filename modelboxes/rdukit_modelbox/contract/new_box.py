@@ -18,30 +18,20 @@ SKELETON: Final = Path(__file__).parent / "skeleton" / "model.py"
 _HEAD: Final = """\
 # yaml-language-server: $schema=modelbox.schema.json
 #
-# A ModelBox: one model and one compiler version behind four verbs. Check it: rdukit box validate modelbox.yaml
-# A parameter: name, type (int, float, string, bool), default, legal values, the verbs that take it, help, and maybe
-#   unit: images                                  what it counts
-#   legal: {enum: [1, 2]}                         or minimum, maximum, above, below, multipleOf, pattern
-#   legal: {maximum: context_length}              a limit may be another parameter's name
-#   when: {mode: [o1, o3]}                        legal only then
-#   cases: [{when: {mode: [o0]}, legal: {enum: [1]}, default: 1}]     other legal values then
-#   size: true                                    passed to the model's builder
+# A ModelBox: one model and one compiler version behind four verbs. extends names the task whose parameters it has;
+# print all of them: rdukit box describe FOLDER --yaml. Check this file: rdukit box validate modelbox.yaml
+# override: {train: {lr: 0.01, epochs: {default: 2, legal: {maximum: 10}}}}     other defaults, narrower legal values
+# remove: {train: [patience]}                                                   without these parameters of the task
+# parameters: more of them: name, type (int, float, string, bool), default, verbs, help; also legal (enum, minimum,
+#   maximum, above, below, multipleOf, pattern), unit, when, cases; size: true passes one to the model's builder
 """
 _TAIL: Final = """
-# All of the following is optional.
-
-# What one replica needs.
+# Optional: what one replica needs, what is served over the Open Inference Protocol, mount points, words to find it by.
 # resources: {tiles: 4, memory: 2GiB, cpus: 2, replicas: 1}
-
-# What is served over the Open Inference Protocol; without it the PEF says it.
 # serving: {name: NAME, max_batch_size: 32, max_queue: 256, inputs: [{name: image, symbol: image, datatype: FP32}]}
-
-# An artifact may have a mount point and legal schemes of URIs:
-#   - {name: pef, kind: file, mount: /models, schemes: [file, s3], help: The compiled model.}
-
+# artifacts: {infer: {inputs: [{name: pef, kind: file, mount: /models, schemes: [file, s3], help: The model.}]}}
 # labels: {team: vision}
 # licence: Apache-2.0
-# A file in this folder:
 # modelCard: README.md
 """
 

@@ -16,7 +16,16 @@ def box_schema() -> dict[str, Any]:
     """Draft 2020-12. Editors check with it; dependences between parts need ``rdukit box validate``."""
     schema = Box.model_json_schema(by_alias=True)
     schema["required"] = [key for key in schema["required"] if key != "model"]
-    schema["anyOf"] = [{"required": ["model"]}, {"required": ["module"]}]
+    inherited = ["mode", "target", "verbs"]
+    schema["required"] = [key for key in schema["required"] if key not in inherited]
+    schema["allOf"] = [
+        {"anyOf": [{"required": ["model"]}, {"required": ["module"]}]},
+        {"anyOf": [{"required": ["extends"]}, {"required": inherited}]},
+    ]
+    # A plain value is short for a mapping with a default.
+    mapping = schema["$defs"]["ParameterChange"]
+    plain = [{"type": kind} for kind in ("boolean", "number", "string")]
+    schema["$defs"]["ParameterChange"] = {"anyOf": [*plain, {**mapping, "minProperties": 1}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:rdukit:modelbox:v1",

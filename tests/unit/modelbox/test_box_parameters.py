@@ -132,7 +132,7 @@ def test_what_is_legal_may_depend_on_other_parameters(given: dict[str, object], 
 
 def test_the_example_of_the_manual_is_legal() -> None:
     text = (Path(__file__).parents[3] / "docs/modelbox.md").read_text()
-    example = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    example = yaml.safe_load("parameters:" + text.split("```yaml\nparameters:")[1].split("```")[0])
     box = dependent().model_dump(by_alias=True, exclude={"parameters"}) | example
     values = check_parameters(Box.model_validate(box), Verb.COMPILE, {"mode": "o0", "prompt": 128})
     assert (values["num_tiles"], values["fusion_rules"], values["prompt"]) == (1, "all", 128)
