@@ -180,7 +180,8 @@ class _Merge:
     def _by_verb(self, key: str, kind: type) -> dict[str, Any]:
         """``override`` or ``remove`` by verb, where it can be read; names that the task does not have are faults."""
         value = self._written.get(key)
-        found = {v: names for v, names in value.items() if isinstance(names, kind)} if isinstance(value, dict) else {}
+        by_verb = value.items() if isinstance(value, dict) else ()
+        found: dict[str, Any] = {verb: names for verb, names in by_verb if isinstance(names, kind)}
         for verb, names in found.items():
             if verb not in set(Verb):
                 continue
@@ -218,7 +219,7 @@ _SIDES: Final = (("minimum", "above"), ("maximum", "below"), ("multipleOf",))
 
 def _narrowed(base: Legal, wanted: Legal) -> dict[str, Any]:
     """``base`` with each side that ``wanted`` limits replaced; listed values replace all but limits by name."""
-    limits: dict[str, Limit] = base.named_limits() if wanted.enum is not None else base.limits()
+    limits: Mapping[str, Limit] = base.named_limits() if wanted.enum is not None else base.limits()
     for side in _SIDES:
         if any(key in wanted.limits() for key in side):
             limits = {key: limit for key, limit in limits.items() if key not in side}
