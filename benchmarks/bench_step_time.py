@@ -19,7 +19,7 @@ import torch
 from comparison import write_json
 
 import sambaflow.samba as samba
-from rdukit.tables import print_tables
+from rdukit.cli.tables import print_tables
 from rdukit_zoo.comparisons.model import Row
 from rdukit_zoo.comparisons.report import make_table
 from rdukit_zoo.comparisons.timing import rows_against_peers, time_in_turn

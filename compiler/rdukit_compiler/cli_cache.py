@@ -9,10 +9,10 @@ from typing import Final
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.kept_files import KeptFile, choose_evicted, remove_kept
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.tables import print_table
+from rdukit.files.disk_cache import KeptFile, choose_evicted, remove_kept
 from rdukit.settings import resolve
-from rdukit.tables import print_table
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
     kernels_folder,

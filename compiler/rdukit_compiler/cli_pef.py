@@ -35,7 +35,7 @@ def build_pef(source: Path, output: Path) -> tuple[int, int]:
     """
     import torch
 
-    from rdukit.cpu import native_signature
+    from rdukit.system.cpu import native_signature
     from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
     from rdukit_compiler.backend.native import build_natives, has_native_form
 

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from rdukit import __version__
-from rdukit.cpu import native_signature
 from rdukit.errors import CompileError, RdukitError
-from rdukit.files import write_atomic, write_reports
+from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
 from rdukit.pef.memory_view import memory_line
 from rdukit.pef.model import NO_EVALUATION
+from rdukit.system.cpu import native_signature
 from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler

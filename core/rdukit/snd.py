@@ -5,19 +5,23 @@ lives as long as a connection that holds it; when the last one closes, by ``clos
 daemon frees the lease. ``docs/design/wire.md`` lists the operations.
 """
 
+import contextlib
 import json
+import logging
 import os
 import select
 import socket
 import struct
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.closable import Closable
-from rdukit.errors import InvalidArgument, Unavailable, error_from_body
-from rdukit.settings import home_folder
-from rdukit.unix_sockets import SocketPath
+from rdukit.errors import InvalidArgument, RdukitError, Unavailable, error_from_body
+from rdukit.http.unix_sockets import SocketPath
+from rdukit.interfaces import Closable
+from rdukit.settings import SND_REATTACH_S, home_folder, resolve
 
 PROTOCOL_VERSION: Final = 1
 _MAX_LINE: Final = 1 << 20
@@ -183,3 +187,103 @@ class SndClient(Closable):
 def _close_all(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+logger = logging.getLogger(__name__)
+
+#: Between two tries to find a daemon that is away.
+RETRY_S: Final = 0.1
+#: How long an end waits for a daemon that is there.
+_END_S: Final = 10.0
+
+
+def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
+    """Connect to a daemon that is known to be there, and may just be starting again.
+
+    Raises:
+        Unavailable: it did not come back within ``snd.reattach_s``, or this user may not connect.
+    """
+    until = time.monotonic() + resolve(SND_REATTACH_S)
+    while True:
+        try:
+            return SndClient(path, timeout_s)
+        except Unavailable as error:
+            if isinstance(error.__cause__, PermissionError) or time.monotonic() >= until:
+                raise
+        time.sleep(RETRY_S)
+
+
+class HeldLease(Closable):
+    """A lease until ``close``, also of a daemon that is restarted meanwhile."""
+
+    def __init__(self, client: SndClient, lease: Mapping[str, Any]) -> None:
+        """Take over ``client``, which holds ``lease``.
+
+        Raises:
+            RdukitError: the daemon ended, and the lease with it.
+        """
+        self.id: Final = str(lease["id"])
+        self._client = client
+        self._token = str(lease["token"])
+        if "keep" in client.call("hello").get("features", ()):
+            client.call("keep", lease=self.id)
+        self._is_over = False
+        #: Closing the second wakes whoever waits for the first.
+        self._woken, self._wake = socket.socketpair()
+        #: The only one that uses the connection from now on.
+        self._thread = threading.Thread(target=self._hold, name="lease", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the lease for all its holders. A daemon that is away hears of it when it comes back."""
+        if not self._is_over:
+            self._is_over = True
+            self._wake.close()
+            self._thread.join(_END_S if self._client.is_alive else 0)
+
+    def _hold(self) -> None:
+        try:
+            while True:
+                while self._client.is_alive and not self._is_over:
+                    self._wait(self._client.fileno(), None)
+                if not self._client.is_alive and not self._return():
+                    return
+                if self._is_over:
+                    with contextlib.suppress(Unavailable):  # restarted just now: once more
+                        self._client.release(self.id)
+                        return
+        except RdukitError as error:
+            logger.info("event=lease-not-ended lease=%s reason=%s", self.id, error)
+        finally:
+            self._client.close()
+            self._woken.close()
+
+    def _return(self) -> bool:
+        """Attach again. False: the lease has ended, or nobody wants it any more and its daemon stays away."""
+        until = float("inf")
+        while True:
+            try:
+                self._client.reconnect()
+                self._client.call("reattach", lease=self.id, token=self._token, regions=[])
+                logger.info("event=reattach lease=%s", self.id)
+                return True
+            except Unavailable:
+                pass
+            except RdukitError as error:
+                logger.info("event=lease-lost lease=%s reason=%s", self.id, error)
+                return False
+            if self._is_over:
+                until = min(until, time.monotonic() + resolve(SND_REATTACH_S))
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(RETRY_S)
+            else:
+                self._wait(-1, RETRY_S)
+
+    def _wait(self, descriptor: int, seconds: float | None) -> None:
+        """For the connection's end, for ``close``, or for so long."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLRDHUP)
+        poll.poll(None if seconds is None else seconds * 1000)

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit.files.atomic import sha256_of, sha256_of_file, write_atomic, write_json_atomic
 from rdukit_modelbox.training.stopping import Judged
 
 FORMAT: Final = 1

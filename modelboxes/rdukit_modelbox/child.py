@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from rdukit.lifeline import die_with_parent
+from rdukit.system.process import die_with_parent
 
 if TYPE_CHECKING:
     from rdukit_modelbox.box import Box
@@ -30,9 +30,8 @@ def main(arguments: list[str]) -> int:
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(options["--parent"]))
     # Imports come after the lifeline: they may take long, and the parent may die meanwhile.
-    from rdukit.errors import RdukitError
-    from rdukit.logs import configure_logging
-    from rdukit.system_errors import find_system_error
+    from rdukit.errors import RdukitError, find_system_error
+    from rdukit.system.process import configure_logging
 
     configure_logging()
     with os.fdopen(int(options["--events-fd"]), "w") as events:

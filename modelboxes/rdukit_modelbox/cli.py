@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
+from rdukit.cli.commands import ExtensibleGroup
 from rdukit.settings import home_folder
 from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.cli_contract import BOX_ARGUMENT, COMMANDS

@@ -6,10 +6,10 @@ from typing import Final
 
 import click
 
-from rdukit.command_options import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION
+from rdukit.cli.tables import print_table
 from rdukit.errors import Conflict, InvalidArgument
-from rdukit.files import write_atomic
-from rdukit.tables import print_table
+from rdukit.files.atomic import write_atomic
 from rdukit.units import format_bytes
 from rdukit_modelbox.box import FILE_NAME, box_names, find_box_file, load_box, read_document, refusal_of
 from rdukit_modelbox.contract.new_box import new_box_files

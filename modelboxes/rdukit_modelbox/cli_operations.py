@@ -11,9 +11,9 @@ from typing import Final
 
 import click
 
-from rdukit.command_options import JSON_OPTION, Choice, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, Choice, parse_name_values, parse_value
+from rdukit.cli.tables import print_table
 from rdukit.errors import InvalidArgument
-from rdukit.tables import print_table
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.states import OperationState
 

@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 import httpx
 
-from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable, error_from_body
+from rdukit.http.tls import verify_of
+from rdukit.http.unix_sockets import SocketPath, parse_rest_address
+from rdukit.interfaces import Closable
 from rdukit.settings import resolve
-from rdukit.tls import verify_of
-from rdukit.unix_sockets import SocketPath, parse_rest_address
 from rdukit_modelbox.settings import TOKEN
 from rdukit_modelbox.sse import read_events
 

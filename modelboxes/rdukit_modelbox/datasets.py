@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import atomic_target, sha256_of, write_json_atomic
+from rdukit.files.atomic import atomic_target, sha256_of, write_json_atomic
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"

@@ -13,9 +13,9 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from rdukit.errors import InvalidArgument, RdukitError
+from rdukit.http.tls import TlsFiles
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit.tls import TlsFiles
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.grpc_health import BoxHealth
 from rdukit_modelbox.grpc_messages import (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit.clock import Clock
 from rdukit.errors import DeadlineExceeded
+from rdukit.interfaces import Clock
 from rdukit.settings import resolve
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress

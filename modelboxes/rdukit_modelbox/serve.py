@@ -21,12 +21,10 @@ import uvicorn
 import uvloop
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
-from rdukit.http_limits import HostRule
-from rdukit.lifeline import signal_on_parent_death
-from rdukit.settings import resolve
-from rdukit.tls import find_server_files, make_server_context
-from rdukit.unix_sockets import (
+from rdukit.files.atomic import write_json_atomic
+from rdukit.http.limits import HostRule
+from rdukit.http.tls import find_server_files, make_server_context
+from rdukit.http.unix_sockets import (
     GRPC_SOCKET,
     REST_SOCKET,
     SocketPath,
@@ -35,6 +33,8 @@ from rdukit.unix_sockets import (
     make_private,
     rest_address,
 )
+from rdukit.settings import resolve
+from rdukit.system.process import signal_on_parent_death
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable
+from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.box import Box, Verb, check_compiler_version, load_box

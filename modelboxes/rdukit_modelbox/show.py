@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rdukit.tables import print_table
+from rdukit.cli.tables import print_table
 from rdukit.units import format_bytes
 
 

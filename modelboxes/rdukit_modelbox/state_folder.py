@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument
-from rdukit.file_locks import sole_lock
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
+from rdukit.files.locks import sole_lock
 from rdukit_modelbox.mounts import Mounts
 
 #: Seconds to wait for another box to let go of the folder: one that was killed may still be ending.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from rdukit.clock import Clock, SystemClock
+from rdukit.interfaces import Clock, SystemClock
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.broker import Waker

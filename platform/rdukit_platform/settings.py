@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import quote
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit.home import PRIVATE, close_contents, private_home
+from rdukit.files.home import PRIVATE, close_contents, private_home
 from rdukit.settings import Setting, home_folder, parse_bool, resolve
 
 logger = logging.getLogger(__name__)

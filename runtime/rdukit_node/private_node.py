@@ -12,8 +12,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory, PefMismatch, Unavailable
 from rdukit.hardware import CHIPS, NODES, ChipSpec, NodeSpec, find_chip, find_node
 from rdukit.settings import resolve
-from rdukit.snd import SndClient
-from rdukit.snd_lease import connect_patiently
+from rdukit.snd import SndClient, connect_patiently
 from rdukit.units import format_bytes
 from rdukit_node.inventory import tile_of_path
 from rdukit_node.leases.allocator import Allocator, LeaseId, Request

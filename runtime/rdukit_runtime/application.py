@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from rdukit.closable import Closable
 from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
+from rdukit.interfaces import Closable
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.memory_plan import lease_bytes
 from rdukit.pef.memory_rules import persistent_layout

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from rdukit.errors import InvalidArgument, PeerLost, Unavailable
-from rdukit.files import sha256_of, write_json_atomic
+from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, read_launch
 from rdukit_node.leases.launch_name import launch_name

@@ -3,9 +3,9 @@
 Names and places are the vendor's, so that programs written for it run unmodified; everything behind them is rdukit's.
 """
 
-from rdukit.collector import paused_collector
+from rdukit.system.process import gc_paused
 
-with paused_collector():
+with gc_paused():
     from sambaflow import samba
 
 #: Programs compare this with the SambaFlow releases that they need; rdukit emulates the interface of this one.

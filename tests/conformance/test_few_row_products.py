@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from rdukit.cpu import has_avx512_bf16
+from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products, may_change
 from rdukit_compiler.backend.own_products import build_own_products
 from rdukit_compiler.backend.products import interface_functions

@@ -17,9 +17,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rdukit.cpu import has_avx512_bf16
 from rdukit.errors import SectionFailed
 from rdukit.pef import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
+from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.products import interface_functions
 from rdukit_compiler.backend.quantized import int8_linear as traced_int8_linear

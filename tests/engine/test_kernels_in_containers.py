@@ -127,7 +127,7 @@ def test_a_container_runs_native_kernels_of_what_it_compiles_and_of_a_pef_from_t
 def test_a_box_computes_with_as_many_threads_as_its_container_has_processors_time_for(
     images: dict[str, str], engine_environment: dict[str, str]
 ) -> None:
-    ask = "from rdukit.cpu import bound_cores, usable_cores; print(usable_cores(), bound_cores())"
+    ask = "from rdukit.system.cpu import bound_cores, usable_cores; print(usable_cores(), bound_cores())"
     for share, usable in (("0.5", 1), ("1", 1), ("1.5", 2)):
         words = ["run", "--rm", "--cpus", share, images["modelbox"], "/opt/rdukit/bin/python", "-c", ask]
         cores, bound = map(int, docker(engine_environment, *words).split())

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from rdukit.box_backends import BoxSpec
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit.unix_sockets import SocketPath
+from rdukit.http.unix_sockets import SocketPath
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.cli import box as box_commands
 from rdukit_modelbox.client import BoxClient

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from rdukit.errors import LeaseLost, NoResources, NotFound
-from rdukit.snd import SndClient
-from rdukit.snd_lease import HeldLease
+from rdukit.snd import HeldLease, SndClient
 from rdukit.testing import wait_until
 from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 

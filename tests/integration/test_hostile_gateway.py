@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.http_limits import SPARE_FILES, choose_connections
+from rdukit.http.limits import SPARE_FILES, choose_connections
 from rdukit.testing import wait_until
 from rdukit.testing.raw_http import RawCaller, answer_of
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder

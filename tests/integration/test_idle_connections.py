@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
-from rdukit.http_connections import HELD_BYTES
+from rdukit.http.connections import HELD_BYTES
 from rdukit_modelbox.rest.http_protocol import make_protocol
 from rdukit_modelbox.serving.infer_lane import InferLane
 

@@ -19,7 +19,7 @@ import pytest
 
 from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits, Owner
 from rdukit.errors import Unavailable
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
 from rdukit.testing import wait_until
 from rdukit_modelbox.backends.kubernetes import KubernetesBackend
 from rdukit_modelbox.client import BoxClient

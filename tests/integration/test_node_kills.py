@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import RdukitError
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.hardware import find_node
 from rdukit.snd import SndClient
 from rdukit.testing import wait_until

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from rdukit.errors import LeaseLost, PermissionDenied, Unavailable
-from rdukit.snd import SndClient
-from rdukit.snd_lease import HeldLease
+from rdukit.http.unix_sockets import SocketPath
+from rdukit.snd import HeldLease, SndClient
 from rdukit.testing import wait_until
-from rdukit.unix_sockets import SocketPath
 from rdukit_node.leases.sockets import MAX_CONNECTIONS
 from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 

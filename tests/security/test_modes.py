@@ -21,7 +21,7 @@ STRANGER = 12345
 COMPILE = "from rdukit.pef.trust import sign; sign({'a': 1})"
 KERNELS = "from rdukit_compiler.backend.kernel_cache import open_kernel_cache as o\nwith o('x').building(): pass"
 LIMITS = """
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit_runtime.engine.machine_limits import limits_file
 write_atomic(limits_file(), b"")
 """

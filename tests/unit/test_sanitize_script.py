@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from rdukit.cpu import cpu_signature, native_signature
 from rdukit.settings import SANITIZE
+from rdukit.system.cpu import cpu_signature, native_signature
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.tables import Table, print_table, print_tables
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.tables import Table, print_table, print_tables
 from rdukit_zoo.registry import ModelEntry, get_model, model_names
 
 

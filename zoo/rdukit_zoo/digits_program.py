@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sambaflow.samba as samba
 from rdukit.errors import NotFound
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 from rdukit_zoo.datasets.digits import Digits, load_bundled, load_folder
 from sambaflow.samba import utils
 from sambaflow.samba.sambaloader import SambaLoader

@@ -22,10 +22,7 @@ from typing import Final
 
 import torch
 
-from rdukit.cpu import cpu_signature
-from rdukit.file_locks import claim_lock, shared_lock, sole_lock
-from rdukit.home import make_folder
-from rdukit.kept_files import (
+from rdukit.files.disk_cache import (
     KeptFile,
     choose_evicted,
     find_kept,
@@ -34,7 +31,10 @@ from rdukit.kept_files import (
     remove_kept,
     sweep_temporary,
 )
+from rdukit.files.home import make_folder
+from rdukit.files.locks import claim_lock, shared_lock, sole_lock
 from rdukit.settings import home_folder, resolve
+from rdukit.system.cpu import cpu_signature
 from rdukit_compiler.settings import KERNEL_CACHE
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from rdukit.cpu import cpu_signature, has_avx512_bf16
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit.settings import home_folder, resolve
+from rdukit.system.cpu import cpu_signature, has_avx512_bf16
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.measure_routes import measure_routes
 from rdukit_compiler.backend.routes import Routes, parse_routes

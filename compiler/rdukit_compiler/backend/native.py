@@ -15,10 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
-from rdukit.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
+from rdukit.system.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
 from rdukit_compiler.backend.lstm_layer import LSTM_LAYER

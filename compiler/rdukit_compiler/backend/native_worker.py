@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import fx
 
-from rdukit.cpu import splittable_threads
 from rdukit.errors import CompileError
-from rdukit.files import write_atomic
-from rdukit.lifeline import end_group_with_parent
+from rdukit.files.atomic import write_atomic
 from rdukit.pef.kernel import kernel_from_json
+from rdukit.system.cpu import splittable_threads
+from rdukit.system.process import end_group_with_parent
 from rdukit_compiler.backend.routes import Routes, parse_routes
 
 #: Called with a kernel's digest, and its error if there was one.

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from rdukit.shared_library import load_library
+from rdukit.system.process import load_library
 from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.section_library import SOURCES
 

@@ -2,7 +2,7 @@
 same layers, differentiates nothing.
 
 The folder is ``$RDUKIT_HOME/sections/<compiler>``, where ``<compiler>`` stands for the versions of torch and of this
-package, its source, and the processor. Files are ``rdukit.kept_files``: what is damaged counts as absent and is
+package, its source, and the processor. Files are ``rdukit.files.disk_cache``: what is damaged counts as absent and is
 written again, and those used longest ago go when the folder exceeds its bound.
 """
 
@@ -17,12 +17,20 @@ from typing import Any
 import torch
 
 from rdukit import __version__
-from rdukit.cpu import cpu_signature
 from rdukit.errors import PefCorrupt
-from rdukit.files import sha256_of
-from rdukit.kept_files import KeptFile, choose_evicted, find_kept, keep_file, list_kept, remove_kept, sweep_temporary
+from rdukit.files.atomic import sha256_of
+from rdukit.files.disk_cache import (
+    KeptFile,
+    choose_evicted,
+    find_kept,
+    keep_file,
+    list_kept,
+    remove_kept,
+    sweep_temporary,
+)
 from rdukit.pef.kernel import kernel_from_json
 from rdukit.settings import home_folder, resolve
+from rdukit.system.cpu import cpu_signature
 from rdukit_compiler.passes.differentiate import OperatorShape, SavedValue, SectionKernels, TensorShape
 from rdukit_compiler.settings import SECTION_CACHE
 

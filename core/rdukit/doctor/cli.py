@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import click
 
-from rdukit.command_options import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION
 from rdukit.doctor.findings import GROUP, Check, Finding, Level, Topic, exit_status, in_order, worst_of
 from rdukit.errors import RdukitError
 
@@ -24,7 +24,7 @@ def doctor(security: bool, strict: bool, as_json: bool) -> None:
 
     Example: rdukit doctor --security
     """
-    from rdukit import tables
+    from rdukit.cli import tables
 
     findings = in_order([each for each in run_checks() if not security or each.topic is Topic.SECURITY])
     worst = worst_of(findings)

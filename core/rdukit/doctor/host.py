@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.doctor.findings import Finding, Level, Topic
-from rdukit.home import Folder, Step, judge_home
+from rdukit.files.home import Folder, Step, judge_home
 from rdukit.pef.trust import key_path
 from rdukit.settings import HOME, home_folder
 

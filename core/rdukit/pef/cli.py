@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.files import write_atomic
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.tables import print_tables
+from rdukit.files.atomic import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
 from rdukit.pef.inspect import (
@@ -20,7 +21,6 @@ from rdukit.pef.inspect import (
 from rdukit.pef.memory_view import describe_memory, memory_plan_tables
 from rdukit.pef.picture import draw_pef
 from rdukit.pef.read import read_pef
-from rdukit.tables import print_tables
 
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.pef.commands")

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rdukit.cli.tables import Table
 from rdukit.errors import NotFound
 from rdukit.hardware import find_chip
 from rdukit.pef.model import Pef, Section
-from rdukit.tables import Table
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Terms of the projected time, and what each is called. The longest decides; the launch is added to it.

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from rdukit.cli.tables import Table
 from rdukit.pef.format import FORMAT_VERSION
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, Section, SectionType, SymbolKind
 from rdukit.pef.read import LoadedPef
-from rdukit.tables import Table
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Metadata that says nothing: options that were not given.

@@ -11,7 +11,7 @@ from math import prod
 from typing import Final
 
 from rdukit.errors import PefCorrupt
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import Any, Final
 
+from rdukit.cli.tables import Table
 from rdukit.pef.memory_plan import MemoryPlan, lease_bytes, plan_memory
 from rdukit.pef.model import Pef
-from rdukit.tables import Table
 from rdukit.units import format_bytes
 
 #: Characters of the longest bar.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import PefCorrupt, PefNotAllowed, PefNotFound, PefVersionMismatch
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.pef.format import FORMAT_VERSION, INDEX, IR_FOLDER, MAX_ENTRY_BYTES, MAX_INDEX_BYTES, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
 from rdukit.pef.model import Pef, Section, pef_from_dict

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.files import write_atomic
-from rdukit.home import PRIVATE, make_folder, mend_home, private_home
+from rdukit.files.atomic import write_atomic
+from rdukit.files.home import PRIVATE, make_folder, mend_home, private_home
 from rdukit.settings import home_folder
 
 _KEY_BYTES: Final = 32

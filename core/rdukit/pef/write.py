@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rdukit.files import sha256_of, write_atomic
+from rdukit.files.atomic import sha256_of, write_atomic
 from rdukit.pef.format import COMMENT, FORMAT_VERSION, INDEX, IR_FOLDER, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Pef, pef_to_dict

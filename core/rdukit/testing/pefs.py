@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.pef.format import INDEX, IR_FOLDER, NATIVE_FOLDER
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, TensorSpec
 from rdukit.pef.model import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 
 #: Keys under which training scripts keep the parameters.
 _NESTED: Final = ("state_dict", "model_state_dict", "model")

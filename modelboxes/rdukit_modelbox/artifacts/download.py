@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from rdukit.clock import Clock
 from rdukit.errors import InvalidArgument, NoResources, Unavailable
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
+from rdukit.interfaces import Clock
 from rdukit_modelbox.artifacts.source import Interrupted, Opened, Source
 
 #: Seconds before the second connection; doubled for each further one that brought nothing, up to the last.

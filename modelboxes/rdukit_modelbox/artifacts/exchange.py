@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import sha256_of_file
+from rdukit.files.atomic import sha256_of_file
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts import settings
 from rdukit_modelbox.artifacts.download import Watch

@@ -47,7 +47,7 @@ async def bring_file(mounts: Mounts, text: str, what: str) -> Path:
 def main() -> None:
     """Fetch what stdin asks for."""
     asked = json.loads(sys.stdin.readline())
-    from rdukit.lifeline import die_with_parent
+    from rdukit.system.process import die_with_parent
     from rdukit_modelbox.artifacts.screen import screen
     from rdukit_modelbox.artifacts.store import ArtifactStore, current_limits
 

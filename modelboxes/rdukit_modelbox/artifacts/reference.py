@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 
 REMOTE_SCHEMES: Final = ("s3", "http", "https")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import InvalidArgument
-from rdukit.file_locks import sole_lock
-from rdukit.files import sha256_of, sha256_of_file, write_json_atomic
-from rdukit.kept_files import choose_evicted, list_kept, remove_kept
+from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
+from rdukit.files.disk_cache import choose_evicted, list_kept, remove_kept
+from rdukit.files.locks import sole_lock
+from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts import settings
 from rdukit_modelbox.artifacts.addresses import parse_networks

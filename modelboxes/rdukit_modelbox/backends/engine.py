@@ -22,10 +22,10 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
 from rdukit.fence.watch import over_disk, pause_after
-from rdukit.unix_sockets import REST_SOCKET
+from rdukit.http.unix_sockets import REST_SOCKET
+from rdukit.interfaces import Clock, SystemClock
 from rdukit_modelbox.backends.container_options import (
     BOX_LABEL,
     EPOCH_LABEL,

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
-from rdukit.clock import Clock, SystemClock
+from rdukit.interfaces import Clock, SystemClock
 
 #: Exit statuses: the network stayed open; it could not be tried.
 OPEN: Final = 77

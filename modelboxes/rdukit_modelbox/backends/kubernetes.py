@@ -31,9 +31,9 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, PermissionDenied, Unavailable
-from rdukit.unix_sockets import REST_SOCKET
+from rdukit.http.unix_sockets import REST_SOCKET
+from rdukit.interfaces import Clock, SystemClock
 from rdukit_modelbox.backends.container_options import BOX_LABEL, OWNER_LABEL, uid_of_box
 from rdukit_modelbox.backends.engine import prepare_folders
 from rdukit_modelbox.backends.fenced import FencedWires

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from rdukit.box_backends import BoxSpec
-from rdukit.clock import Clock
 from rdukit.fence.filter import engine_profile
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
+from rdukit.interfaces import Clock
 from rdukit_modelbox.backends.container_options import ULIMITS
 from rdukit_modelbox.backends.engine import EngineBackend
 from rdukit_modelbox.image.engines import DEFAULT_BASE

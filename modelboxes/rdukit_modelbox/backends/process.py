@@ -24,13 +24,13 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
 from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT
-from rdukit.files import write_json_atomic
-from rdukit.home import make_folder
+from rdukit.files.atomic import write_json_atomic
+from rdukit.files.home import make_folder
+from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
+from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import home_folder
-from rdukit.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit_modelbox.backends.fenced import (
     FencedWires,
     end_fenced,

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from rdukit.command_options import JSON_OPTION, Choice
+from rdukit.cli.commands import JSON_OPTION, Choice
 from rdukit.errors import InvalidArgument
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.image.bytecode import bytecode_entries, imported_files
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.layer import Entry

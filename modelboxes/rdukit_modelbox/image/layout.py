@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import atomic_target, sha256_of, write_atomic
+from rdukit.files.atomic import atomic_target, sha256_of, write_atomic
 from rdukit_modelbox.image.layer import Entry, write_layer
 from rdukit_modelbox.image.media import (
     INDEX_TYPE,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from rdukit.clock import Clock
 from rdukit.errors import RdukitError
+from rdukit.interfaces import Clock
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.addresses import is_public
 from rdukit_modelbox.operations.table import OperationTable

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from rdukit.clock import Clock
 from rdukit.errors import Conflict
+from rdukit.interfaces import Clock
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.operations.values import MAX_LOG_CHARACTERS, EventKind, Operation, OperationEvent
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rdukit.clock import Clock
 from rdukit.errors import Conflict, Interrupted, InvalidArgument, NotFound
+from rdukit.interfaces import Clock
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.operations.events import KEPT_EVENTS, EventLog

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from rdukit.files import sha256_of_file
+from rdukit.files.atomic import sha256_of_file
 from rdukit_modelbox.preprocessing.sources import SourceFile
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.datasets import write_dataset
 from rdukit_modelbox.preprocessing.columns import Encoder, classes_of
 from rdukit_modelbox.preprocessing.row_run import SPLITS, RowRun

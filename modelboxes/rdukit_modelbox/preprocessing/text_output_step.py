@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rdukit.errors import IllegalValue
-from rdukit.files import atomic_target, sha256_of, sha256_of_file
+from rdukit.files.atomic import atomic_target, sha256_of, sha256_of_file
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.preprocessing.sources import Format
 from rdukit_modelbox.preprocessing.statistics import TokenStatistics

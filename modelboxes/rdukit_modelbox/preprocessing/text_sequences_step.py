@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.preprocessing.pace import Pace

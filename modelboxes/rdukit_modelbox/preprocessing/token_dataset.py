@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import sha256_of_file
+from rdukit.files.atomic import sha256_of_file
 from rdukit_modelbox.preprocessing.packing import Ints
 from rdukit_modelbox.preprocessing.token_manifest import FORMAT, KIND, MANIFEST
 from rdukit_modelbox.preprocessing.token_shards import IDS, TYPES

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from rdukit.files import sha256_of, sha256_of_file, write_atomic
+from rdukit.files.atomic import sha256_of, sha256_of_file, write_atomic
 from rdukit_modelbox.preprocessing.statistics import METADATA_NAMES, TokenStatistics
 from rdukit_modelbox.preprocessing.tokenizer import FILE_NAME, TextTokenizer
 

@@ -14,7 +14,7 @@ from typing import Final
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 from rdukit_modelbox.preprocessing.packing import Rows
 
 IDS: Final = "input_ids"

@@ -9,7 +9,7 @@ from typing import Final
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.preprocessing.byte_letters import byte_letters
 
 FILE_NAME: Final = "tokenizer.json"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.files import sha256_of, write_json_atomic
+from rdukit.files.atomic import sha256_of, write_json_atomic
 
 IDENTITY: Final = "identity.json"
 VERSION: Final = 1

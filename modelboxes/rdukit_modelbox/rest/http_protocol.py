@@ -9,8 +9,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from rdukit.errors import RdukitError
-from rdukit.http_limits import HostRule, HttpLimits
-from rdukit.http_protocol import GuardedHttp, open_door
+from rdukit.http.limits import HostRule, HttpLimits
+from rdukit.http.protocol import GuardedHttp, open_door
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.infer_lane import InferCycle, InferLane
 from rdukit_modelbox.settings import ADDRESS_CONNECTIONS, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.settings import resolve
 from rdukit_modelbox.box import Box
 from rdukit_modelbox.serving.model_version import ModelVersion, VersionState

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rdukit.lifeline import die_with_parent
+from rdukit.system.process import die_with_parent
 from rdukit_modelbox.serving.messages import MOST_BYTES, RAN, RUN, decode, encode, is_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     box = socket.socket(fileno=int(options["--socket"]))
     # After the lifeline: importing torch takes a second, and the box may end meanwhile.
     from rdukit.errors import RdukitError
-    from rdukit.logs import configure_logging
+    from rdukit.system.process import configure_logging
 
     configure_logging()
     try:

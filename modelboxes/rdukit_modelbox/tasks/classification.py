@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rdukit.files import write_atomic, write_json_atomic
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.strict_json import json_text
 from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult

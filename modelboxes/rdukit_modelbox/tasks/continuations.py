@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic, write_json_atomic
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.serving.text.generation import generate

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic, write_json_atomic
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
 from rdukit_modelbox.serving.text.companions import GENERATION_FILE, TOKENIZER_FILE
 from rdukit_modelbox.shape import IGNORED, Shape

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit.strict_json import json_text
 
 FILE_NAME = "metrics.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult

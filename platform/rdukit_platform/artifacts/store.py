@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 
 logger = logging.getLogger(__name__)
 

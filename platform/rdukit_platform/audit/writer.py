@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from rdukit.clock import Clock
+from rdukit.interfaces import Clock
 from rdukit_platform.audit.acts import Entry
 from rdukit_platform.audit.flood import Flood
 from rdukit_platform.audit.service import note_uses, record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, Overloaded, RdukitError, Unavailable, error_from_body
-from rdukit.file_locks import sole_lock
+from rdukit.files.locks import sole_lock
 from rdukit_platform.catalog.model import Boxes, read_box
 from rdukit_platform.settings import box_command
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, NotFound
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 from rdukit.units import format_bytes
 
 if TYPE_CHECKING:

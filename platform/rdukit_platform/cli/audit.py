@@ -2,8 +2,7 @@
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import JSON_OPTION, Choice
+from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
 
 
 @click.group(cls=ExtensibleGroup)

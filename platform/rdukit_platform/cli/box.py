@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.command_options import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION
 
 
 @click.command()

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
-from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
+from rdukit.http.tls import verify_of
+from rdukit.interfaces import Closable
 from rdukit.settings import resolve
-from rdukit.tls import verify_of
 from rdukit_platform.catalog.model import check_files
 from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
 

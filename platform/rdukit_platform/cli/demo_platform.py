@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import Unavailable
-from rdukit.lifeline import die_with_parent
 from rdukit.settings import HOME
+from rdukit.system.process import die_with_parent
 from rdukit_platform.cli.client import ApiClient
 
 STOP_S: Final = 40.0

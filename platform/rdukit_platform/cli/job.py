@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import JSON_OPTION, Choice, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.jobs.states import JobState
 

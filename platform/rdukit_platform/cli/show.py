@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rdukit import tables
+from rdukit.cli import tables
 
 COLOURS = {
     "succeeded": "green",

@@ -5,8 +5,7 @@ from contextlib import closing
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
 
@@ -95,7 +94,7 @@ def token(
 
 
 def _break_glass(life_s: float | None, reason: str) -> dict[str, object]:
-    from rdukit.clock import SystemClock
+    from rdukit.interfaces import SystemClock
     from rdukit_platform.db.engine import Database
     from rdukit_platform.db.migrate import is_newest
     from rdukit_platform.settings import current_home

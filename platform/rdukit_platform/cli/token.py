@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import JSON_OPTION, Choice
+from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
 from rdukit_platform.tenants.scopes import SCOPES
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -111,7 +110,7 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
 
     Example: rdukit token rotate --grace 10m
     """
-    from rdukit.files import write_atomic
+    from rdukit.files.atomic import write_atomic
     from rdukit.settings import resolve
     from rdukit_platform.cli.client import ApiClient
     from rdukit_platform.settings import TOKEN, current_home

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from rdukit.errors import PermissionDenied, Unauthenticated
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit_platform.audit.acts import Act
 from rdukit_platform.audit.requests import entry_of
 from rdukit_platform.audit.service import record

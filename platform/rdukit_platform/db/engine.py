@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rdukit.clock import Clock
+from rdukit.interfaces import Clock
 from rdukit.strict_json import json_text
 from rdukit_platform.settings import Home
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, text
 
-from rdukit.clock import SystemClock
+from rdukit.interfaces import SystemClock
 from rdukit_platform.db.engine import Database, wait_until_reachable
 
 #: Revision of the newest migration; a test compares it with the folder.

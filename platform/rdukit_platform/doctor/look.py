@@ -9,10 +9,10 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from rdukit.clock import SystemClock
 from rdukit.doctor.findings import Finding, Level
 from rdukit.errors import RdukitError
 from rdukit.fence.probe import what_holds
+from rdukit.interfaces import SystemClock
 from rdukit.settings import TLS_KEY, resolve
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import is_newest

@@ -6,9 +6,9 @@ import socket
 import click
 import uvicorn
 
-from rdukit.logs import configure_logging
+from rdukit.http.tls import find_server_files, make_server_context
 from rdukit.settings import resolve
-from rdukit.tls import find_server_files, make_server_context
+from rdukit.system.process import configure_logging
 from rdukit_platform.context import open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.gateway.app import create_app, forwarding

@@ -10,8 +10,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rdukit.errors import RdukitError
-from rdukit.http_limits import HttpLimits
-from rdukit.http_protocol import GuardedHttp, open_door
+from rdukit.http.limits import HttpLimits
+from rdukit.http.protocol import GuardedHttp, open_door
 from rdukit.settings import resolve
 from rdukit_platform.audit.acts import MAX_TEXT
 from rdukit_platform.audit.requests import note_refused_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from rdukit.clock import Clock
+from rdukit.interfaces import Clock
 from rdukit_platform.audit.writer import AuditWriter
 from rdukit_platform.console.testing import serving
 from rdukit_platform.context import Platform, open_platform

@@ -2,7 +2,7 @@
 
 import os
 
-from rdukit.logs import configure_logging
+from rdukit.system.process import configure_logging
 from rdukit_platform.scheduler.loop import serve
 from rdukit_platform.settings import checked_home
 

@@ -14,8 +14,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import Conflict, InvalidTransition
+from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_platform.audit.service import prune_by_settings
 from rdukit_platform.beat_file import BeatFile

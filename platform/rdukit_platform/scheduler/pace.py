@@ -1,6 +1,6 @@
 """Whether silence means death: not while this host itself stood still, or its clock jumped."""
 
-from rdukit.clock import Clock
+from rdukit.interfaces import Clock
 
 
 class Pace:

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 from rdukit.settings import resolve
 from rdukit_platform.audit.acts import Act, Entry
 from rdukit_platform.audit.service import record

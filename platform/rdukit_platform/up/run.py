@@ -16,9 +16,9 @@ from types import FrameType
 from typing import Final
 
 from rdukit.errors import Conflict, Unavailable
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
+from rdukit.http.tls import client_context
 from rdukit.settings import HOME, LOG_LEVEL, resolve
-from rdukit.tls import client_context
 from rdukit_platform.settings import GATEWAY_TLS_CERTIFICATE, Home
 from rdukit_platform.up.children import list_children
 from rdukit_platform.up.supervisor import Supervisor

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rdukit.home import make_folder
-from rdukit.lifeline import die_with_parent
+from rdukit.files.home import make_folder
+from rdukit.system.process import die_with_parent
 from rdukit_platform.up.children import Child
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """``python -m rdukit_platform.worker``: the worker process."""
 
 from rdukit.cli import exit_on_error
-from rdukit.logs import configure_logging
+from rdukit.system.process import configure_logging
 from rdukit_platform.settings import checked_home
 from rdukit_platform.worker.serve import serve
 

@@ -21,7 +21,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
-from rdukit.clock import Clock
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
@@ -38,8 +37,9 @@ from rdukit.errors import (
     Unavailable,
 )
 from rdukit.fence.outputs import OutputLimits, check_output
-from rdukit.files import remove_tree
-from rdukit.home import make_folder
+from rdukit.files.atomic import remove_tree
+from rdukit.files.home import make_folder
+from rdukit.interfaces import Clock
 from rdukit.pef.read import read_tiles
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import httpx
 
-from rdukit.closable import Closable
 from rdukit.errors import Cancelled, OutputRefused, RdukitError, Unavailable, error_from_body
-from rdukit.tls import verify_of
-from rdukit.unix_sockets import SocketPath, parse_rest_address
+from rdukit.http.tls import verify_of
+from rdukit.http.unix_sockets import SocketPath, parse_rest_address
+from rdukit.interfaces import Closable
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.clock import Clock
+from rdukit.interfaces import Clock
 from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.db.engine import Database
 from rdukit_platform.jobs.execution import Ticket, beat

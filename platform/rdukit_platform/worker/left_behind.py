@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from rdukit.box_backends import BoxBackend, OwnedBox, Owner
 from rdukit.errors import RdukitError, Unavailable
-from rdukit.files import remove_tree
+from rdukit.files.atomic import remove_tree
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs.states import FINAL

@@ -8,7 +8,7 @@ from typing import Final
 
 from celery.signals import worker_shutting_down
 
-from rdukit.clock import SystemClock
+from rdukit.interfaces import SystemClock
 from rdukit.settings import LOG_LEVEL, resolve
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.beat_file import BeatFile

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rdukit.errors import NoResources
-from rdukit.snd import SndClient
-from rdukit.snd_lease import HeldLease, connect_patiently
+from rdukit.snd import HeldLease, SndClient, connect_patiently
 from rdukit_platform.db.models import JobRow
 
 logger = logging.getLogger(__name__)

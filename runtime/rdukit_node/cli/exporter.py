@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from rdukit.cli import run_command
-from rdukit.clock import SystemClock
-from rdukit.files import write_json_atomic
-from rdukit.logs import configure_logging
+from rdukit.files.atomic import write_json_atomic
+from rdukit.interfaces import SystemClock
+from rdukit.system.process import configure_logging
 from rdukit_node.cli.output import connect, socket_option
 from rdukit_node.telemetry.exporter import COLLECTORS
 from rdukit_node.telemetry.exporter_process import NodeCollector, serve

@@ -8,12 +8,12 @@ from typing import Final
 
 import click
 
-from rdukit.clock import SystemClock
-from rdukit.command_groups import ExtensibleGroup
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.tables import screen_width
 from rdukit.hardware import NODES, find_node
+from rdukit.interfaces import SystemClock
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
-from rdukit.tables import screen_width
 from rdukit_node.cli.install import install, unit
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top

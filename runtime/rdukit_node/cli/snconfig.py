@@ -11,9 +11,9 @@ from typing import Final
 import click
 
 from rdukit.cli import run_command
-from rdukit.clock import SystemClock
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
+from rdukit.interfaces import SystemClock
 from rdukit_node.cli.node_views import (
     Row,
     Tree,

@@ -13,9 +13,9 @@ from typing import Any, Final
 import click
 
 from rdukit.cli import run_command
-from rdukit.clock import SystemClock
 from rdukit.errors import InvalidArgument, NotFound, Unavailable
 from rdukit.hardware import NODES
+from rdukit.interfaces import SystemClock
 from rdukit_node.cli.fault_changes import CHANGES, change_lines, change_request, policy_request
 from rdukit_node.cli.fault_views import (
     VIEWS,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rdukit.tables import Table, format_table
+from rdukit.cli.tables import Table, format_table
 from rdukit.units import format_bytes, format_seconds
 from rdukit_node.telemetry.sampling import WORKING
 

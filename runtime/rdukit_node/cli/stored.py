@@ -5,9 +5,9 @@ Source: ours; that reads go on while the daemon is down is a wish of administrat
 
 from collections.abc import Mapping
 
-from rdukit.clock import SystemClock
 from rdukit.errors import Unavailable
 from rdukit.hardware import NODES
+from rdukit.interfaces import SystemClock
 from rdukit_node.cli.output import Answer
 from rdukit_node.inventory import ComponentKind, components
 from rdukit_node.paths import NodePaths

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from rdukit import __version__
-from rdukit.clock import Clock, SystemClock
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit.files import sha256_of, write_json_atomic
+from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.hardware import NodeSpec
+from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.journal import Journal

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
+from rdukit.interfaces import Clock
 from rdukit_node.daemon.connections import Answer, Page, PageGrant, Peer, SocketGrant
 from rdukit_node.daemon.daemon import NodeDaemon
 from rdukit_node.daemon.journal import Journal

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
+from rdukit.interfaces import Closable
 from rdukit_node.faults import query
 from rdukit_node.faults.catalogue import catalogue_rows
 from rdukit_node.faults.model import Snapshot

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Conflict, RdukitError
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
 from rdukit_node.faults.model import Changes, Snapshot
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.schema import (

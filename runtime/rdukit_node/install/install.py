@@ -13,7 +13,7 @@ from typing import Final
 
 from rdukit import __version__
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
-from rdukit.files import sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit.files.atomic import sha256_of, sha256_of_file, write_atomic, write_json_atomic
 from rdukit_node.install.planned_files import Plan
 
 MANIFEST: Final = "opt/sambaflow/etc/rdukit-manifest.json"

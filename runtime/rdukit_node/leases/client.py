@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from rdukit.cpu import usable_cores
 from rdukit.errors import HwException, LeaseLost, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit.hardware import ChipSpec, NodeSpec
 from rdukit.settings import SND_REATTACH_S, resolve
 from rdukit.snd import SndClient
+from rdukit.system.cpu import usable_cores
 from rdukit_node.inventory import node_tiles
 from rdukit_node.leases.allocator import Allocator, Lease, RegionId
 from rdukit_node.leases.memory import map_private, map_region

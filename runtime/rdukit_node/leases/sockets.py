@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
-from rdukit.home import make_folder
-from rdukit.unix_sockets import listen_at
+from rdukit.files.home import make_folder
+from rdukit.http.unix_sockets import listen_at
 from rdukit_node.leases.allocator import LeaseId
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
 from rdukit_node.logs.lines import LIBRARY, Level, LogLine, time_text
 
 #: How long to try for the lock, and how long to do without after trying in vain.

@@ -13,11 +13,11 @@ from urllib.parse import quote
 import grpc
 from google.protobuf import message_factory
 
-from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, RdukitError, Unavailable, error_from_body
+from rdukit.http.tls import client_files
+from rdukit.interfaces import Closable
 from rdukit.proto import snml_pb2 as pb
 from rdukit.settings import TLS_CA, resolve
-from rdukit.tls import client_files
 from rdukit_node.paths import NodePaths, node_paths
 from rdukit_node.snml.calls import ERROR_METADATA
 from rdukit_node.snml.settings import DEFAULT_PORT, server_address

@@ -25,11 +25,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
+from rdukit.http.tls import find_server_files
 from rdukit.proto import snml_pb2 as pb
 from rdukit.proto import snml_pb2_grpc
 from rdukit.settings import resolve
-from rdukit.tls import find_server_files
 from rdukit_node.paths import NodePaths
 from rdukit_node.snml.emulated import EmulatedNodeServicer
 from rdukit_node.snml.node_calls import NodeCalls

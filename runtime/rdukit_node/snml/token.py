@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, Unauthenticated
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rdukit.clock import Clock
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
+from rdukit.interfaces import Clock
 from rdukit.snd import SndClient
 from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, Sample, node_samples
 from rdukit_node.telemetry.exporter_settings import ExporterSettings

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import cpu_signature
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from rdukit.settings import home_folder
+from rdukit.system.cpu import cpu_signature
 from rdukit_runtime.engine.device import CPU, device_numbers
 from rdukit_runtime.engine.machine_probe import GEMM_DTYPES, Buffers, Clock, measure_round
 from rdukit_runtime.engine.other_load import others_share, read_load

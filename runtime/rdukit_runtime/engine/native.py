@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import native_signature
 from rdukit.errors import InvalidArgument, PefCorrupt
 from rdukit.pef.format import LIST_RUNNER, section_symbol
 from rdukit.pef.model import Pef
 from rdukit.settings import SANITIZE, resolve
-from rdukit.shared_library import load_library
+from rdukit.system.cpu import native_signature
+from rdukit.system.process import load_library
 
 logger = logging.getLogger(__name__)
 

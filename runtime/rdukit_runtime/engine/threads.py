@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import bound_cores, usable_cores
 from rdukit.pef.model import Cost
 from rdukit.settings import resolve
+from rdukit.system.cpu import bound_cores, usable_cores
 from rdukit_runtime.settings import ENGINE_THREADS
 
 #: What one core of a modest machine does in a second, for telling small sections from large ones: order matters, not

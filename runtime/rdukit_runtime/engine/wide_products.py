@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.cpu import has_bf16_instructions
 from rdukit.pef.kernel import KernelGraph, Special
+from rdukit.system.cpu import has_bf16_instructions
 
 #: Operators that multiply matrices → how many of their results are in the operands' dtype; None: all.
 _PRODUCTS: Final[Mapping[str, int | None]] = {

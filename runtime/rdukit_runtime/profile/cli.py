@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_reports
+from rdukit.files.atomic import write_reports
 
 if TYPE_CHECKING:
     from rdukit_runtime.profile.pef import Profile
@@ -42,7 +42,7 @@ def profile(
 
     Example: rdukit pef profile out/logreg/logreg.pef --roofline logreg.svg
     """
-    from rdukit.tables import print_tables
+    from rdukit.cli.tables import print_tables
     from rdukit_runtime.profile.operators import operators_to_dicts
     from rdukit_runtime.profile.pef import profile_to_dict
     from rdukit_runtime.profile.run import ProfileRequest, profile_file, profile_operators

@@ -19,7 +19,7 @@ import click
 
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import write_reports
+from rdukit.files.atomic import write_reports
 from rdukit_node.cli.output import aligned, csv_option, csv_text, json_option, json_text
 from rdukit_runtime.profile.step import COLUMNS, Breakdown, breakdown_from_dict, breakdown_rows, join_breakdowns
 from rdukit_runtime.settings import PROFILE_FOLDER

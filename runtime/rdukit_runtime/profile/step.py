@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from rdukit.settings import resolve
 from rdukit_runtime.settings import PROFILE_FOLDER
 

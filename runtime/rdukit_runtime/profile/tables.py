@@ -6,7 +6,7 @@ Source: ours.
 from collections.abc import Sequence
 from typing import Final
 
-from rdukit.tables import Table
+from rdukit.cli.tables import Table
 from rdukit.units import format_bytes, format_count, format_seconds
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.profile.operators import OperatorRow

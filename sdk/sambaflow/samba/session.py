@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from rdukit.collector import paused_collector
 from rdukit.errors import InvalidArgument, PefMismatch, RdukitError, RuntimeFault, ShapeMismatch, UnknownTensor
 from rdukit.pef import read_pef
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType
+from rdukit.system.process import gc_paused
 from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.sessions.data_parallel import Replicas
@@ -145,7 +145,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
 
     # -- load --------------------------------------------------------------------------------------------------------
 
-    @paused_collector()
+    @gc_paused()
     def trace(
         self, model: nn.Module, inputs: Any, optim: Any, pef: str, transfer_device: bool = True,
         init_output_grads: bool = True, loss_indices: Sequence[Any] | None = None, mapping: str = "section",

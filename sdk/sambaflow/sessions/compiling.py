@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic, write_json_atomic
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef import read_pef
 from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch.distributed as dist
 
 from rdukit.errors import PefMismatch
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.pef.model import Graph, Pef, SectionType, SymbolKind
 
 if TYPE_CHECKING:

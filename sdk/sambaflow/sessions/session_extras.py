@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_atomic, write_json_atomic
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from sambaflow.samba import directives
 from sambaflow.samba.profiler import Profiler
 from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap

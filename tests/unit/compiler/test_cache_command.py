@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rdukit.kept_files import keep_file
+from rdukit.files.disk_cache import keep_file
 from rdukit_compiler.backend.kernel_cache import own_place
 from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.cli_cache import cache

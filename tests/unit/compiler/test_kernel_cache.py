@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rdukit.file_locks import shared_lock
+from rdukit.files.locks import shared_lock
 from rdukit_compiler.backend.kernel_cache import (
     BUILDING,
     INDUCTOR,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.files.disk_cache import keep_file
 from rdukit.hardware import find_chip
-from rdukit.kept_files import keep_file
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes import section_memo
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision

@@ -4,7 +4,7 @@ import contextlib
 import gc
 import weakref
 
-from rdukit.collector import paused_collector
+from rdukit.system.process import gc_paused
 
 
 class Node:
@@ -15,7 +15,7 @@ class Node:
 
 
 def test_nothing_is_collected_meanwhile_and_afterwards_it_is() -> None:
-    with paused_collector():
+    with gc_paused():
         lost = weakref.ref(Node())
         kept = [[i] for i in range(100_000)]
         assert lost() is not None
@@ -25,8 +25,8 @@ def test_nothing_is_collected_meanwhile_and_afterwards_it_is() -> None:
 
 
 def test_a_failure_and_an_inner_pause_leave_it_as_it_was() -> None:
-    with contextlib.suppress(ValueError), paused_collector():
-        with paused_collector():
+    with contextlib.suppress(ValueError), gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise ValueError("inside")
@@ -36,7 +36,7 @@ def test_a_failure_and_an_inner_pause_leave_it_as_it_was() -> None:
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
-        with paused_collector():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:

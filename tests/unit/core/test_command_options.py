@@ -1,6 +1,6 @@
 import pytest
 
-from rdukit.command_options import parse_name_values, parse_value
+from rdukit.cli.commands import parse_name_values, parse_value
 from rdukit.errors import InvalidArgument
 
 

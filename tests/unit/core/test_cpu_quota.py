@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit import cpu
-from rdukit.cpu_quota import read_cpu_quota
+from rdukit.system import cpu
+from rdukit.system.cpu import read_cpu_quota
 
 V1_CONTAINER = "4:memory:/docker/ab\n3:cpu,cpuacct:/docker/ab\n0::/docker/ab\n"
 

@@ -10,7 +10,7 @@ import pytest
 
 from rdukit.doctor.findings import Finding, Level, exit_status, in_order, worst_of
 from rdukit.doctor.host import above_findings, disk_finding, home_finding, secret_findings
-from rdukit.home import Folder
+from rdukit.files.home import Folder
 
 OURS, THEIRS = 1000, 1001
 HOME = Path("/srv/home")

@@ -139,7 +139,7 @@ def _daemon_log() -> object:
 
 
 def _log_level() -> object:
-    from rdukit.logs import configure_logging
+    from rdukit.system.process import configure_logging
 
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)

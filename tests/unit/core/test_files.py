@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.files import atomic_target, remove_tree, sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit.files.atomic import atomic_target, remove_tree, sha256_of, sha256_of_file, write_atomic, write_json_atomic
 
 #: Overwrites the file for ever, each time with one letter repeated; says so after each write.
 WRITER = """
 import sys
 from pathlib import Path
-from rdukit.files import write_atomic
+from rdukit.files.atomic import write_atomic
 path = Path(sys.argv[1])
 for number in range(1_000_000):
     write_atomic(path, bytes([97 + number % 26]) * 300_000)

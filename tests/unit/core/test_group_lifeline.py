@@ -10,7 +10,7 @@ import pytest
 
 CHILD = """
 import os, subprocess, sys
-from rdukit.lifeline import end_group_with_parent
+from rdukit.system.process import end_group_with_parent
 end_group_with_parent(int(sys.argv[1]))
 subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False)
 os.write(1, b"ready")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rdukit.http_connections import HELD_BYTES, ConnectionBook
-from rdukit.http_limits import (
+from rdukit.http.connections import HELD_BYTES, ConnectionBook
+from rdukit.http.limits import (
     LINGER_BYTES,
     LINGER_S,
     ConnectionWatch,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rdukit.cli.tables import format_table
 from rdukit.errors import NotFound
 from rdukit.pef.explain import bounds_table, explain_section, find_bound, find_sections, section_tables
 from rdukit.pef.model import Section, pef_from_dict, pef_to_dict
-from rdukit.tables import format_table
 from rdukit.testing.pefs import example_pef
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import PermissionDenied
-from rdukit.files import write_atomic
-from rdukit.home import Folder, Step, close_contents, judge_home, make_folder, mend_home, private_home
+from rdukit.files.atomic import write_atomic
+from rdukit.files.home import Folder, Step, close_contents, judge_home, make_folder, mend_home, private_home
 
 OURS, ROOT, THEIRS = 1000, 0, 1001
 

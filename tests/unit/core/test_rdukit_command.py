@@ -12,8 +12,8 @@ import click
 import pytest
 
 import rdukit
-from rdukit.cli import GROUP, SUMMARIES, run_command
-from rdukit.cli import cli as root
+from rdukit.cli.app import GROUP, SUMMARIES, run_command
+from rdukit.cli.app import cli as root
 from rdukit.errors import IllegalValue, NotFound, RdukitError
 
 RDUKIT = Path(sys.executable).with_name("rdukit")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from rdukit.strict_json import WORDS, as_words, find_number, json_text, read_json, refuse_duplicates
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.errors import DiskFull, InvalidArgument, NotFound, PermissionDenied
-from rdukit.files import write_atomic
-from rdukit.system_errors import find_system_error
+from rdukit.errors import DiskFull, InvalidArgument, NotFound, PermissionDenied, find_system_error
+from rdukit.files.atomic import write_atomic
 
 
 def refusal(number: int, path: str | None = "/data/x") -> OSError:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit.unix_sockets import SocketPath, is_listening, listen_at, make_private, parse_rest_address, rest_address
+from rdukit.http.unix_sockets import SocketPath, is_listening, listen_at, make_private, parse_rest_address, rest_address
 
 
 def test_an_address_means_the_path_that_it_was_made_of() -> None:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rdukit.errors import Cancelled, IllegalValue, InvalidArgument, NotFound
-from rdukit.files import sha256_of_file
+from rdukit.files.atomic import sha256_of_file
 from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.context import VerbResult
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.box_backends import BoxSpec, Limits, OwnedBox, Owner, RunningBox
-from rdukit.clock import SystemClock
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
+from rdukit.interfaces import SystemClock
 from rdukit_platform.artifacts.store import Content, Store
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.own import install_box

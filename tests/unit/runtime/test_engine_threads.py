@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rdukit.cpu import usable_cores
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.model import Cost
+from rdukit.system.cpu import usable_cores
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.threads import (
     LeasedThreads,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from rdukit.cli.tables import format_table
 from rdukit.pef import KernelGraph, KernelNode, Ref, Section, SectionType, TensorSpec
 from rdukit.pef.kernel import Argument, Special
 from rdukit.pef.model import Cost, Resources
-from rdukit.tables import format_table
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import build_portable

@@ -9,7 +9,7 @@ import os
 import sys
 
 from rdukit.cli import exit_on_error
-from rdukit.lifeline import die_with_parent
+from rdukit.system.process import die_with_parent
 from rdukit_zoo.comparisons.model import Options, get_comparison
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from rdukit.tables import print_table, print_tables
+from rdukit.cli.tables import print_table, print_tables
 from rdukit_zoo.comparisons.machine import describe_machine, measured_limits
 from rdukit_zoo.comparisons.model import QUESTIONS, Options, Row, check_name
 from rdukit_zoo.comparisons.report import describe_row, make_table, report_body, write_report

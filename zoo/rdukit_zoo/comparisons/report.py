@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rdukit.files import write_atomic, write_json_atomic
-from rdukit.tables import Table
+from rdukit.cli.tables import Table
+from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_zoo.comparisons.model import Row
 from rdukit_zoo.comparisons.picture import draw_rows
 from rdukit_zoo.comparisons.runner import Outcome

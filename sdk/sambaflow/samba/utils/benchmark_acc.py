@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 
 
 class AccuracyReport:

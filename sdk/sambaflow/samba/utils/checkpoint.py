@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files import atomic_target
+from rdukit.files.atomic import atomic_target
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.sambatensor import unwrap
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from sambaflow.samba.sambatensor import unwrap
 from sambaflow.tracing.tracer import _call_arguments, flatten_tensors
 

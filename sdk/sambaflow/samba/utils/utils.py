@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit.files import write_json_atomic
+from rdukit.files.atomic import write_json_atomic
 from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.tracer import flatten_tensors

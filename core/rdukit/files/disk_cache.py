@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit.files import sha256_of, write_atomic
+from rdukit.files.atomic import sha256_of, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def remove_kept(files: Iterable[KeptFile]) -> int:
 
 
 def sweep_temporary(folder: Path, now_s: float) -> None:
-    """Remove what writers that were killed left below ``folder``: the temporary files of ``rdukit.files``."""
+    """Remove what writers that were killed left below ``folder``: the temporary files of ``rdukit.files.atomic``."""
     for path in folder.rglob(".*.part"):
         process = path.name.split(".")[-3:-2]
         try:

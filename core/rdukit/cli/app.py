@@ -11,12 +11,10 @@ from typing import NoReturn
 import click
 
 from rdukit import __version__
-from rdukit.command_groups import ExtensibleGroup
-from rdukit.command_options import Choice
-from rdukit.errors import InvalidArgument, RdukitError
-from rdukit.home import mend_home
-from rdukit.logs import LEVELS, configure_logging
-from rdukit.system_errors import find_system_error
+from rdukit.cli.commands import Choice, ExtensibleGroup
+from rdukit.errors import InvalidArgument, RdukitError, find_system_error
+from rdukit.files.home import mend_home
+from rdukit.system.process import LEVELS, configure_logging
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from rdukit.closable import Closable
 from rdukit.errors import InvalidArgument
+from rdukit.interfaces import Closable
 
 #: What comes before the percent-encoded path in the address of a REST wire.
 SCHEME: Final = "http+unix://"

@@ -1,7 +1,9 @@
 """Time, as a value that is passed in. Tests pass ``rdukit.testing.FakeClock``."""
 
 import time
-from typing import Protocol
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Protocol, Self
 
 
 class Clock(Protocol):
@@ -31,3 +33,21 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class Closable(ABC):
+    """A base of classes with ``close``: as the context of a ``with`` block they are closed at its end."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

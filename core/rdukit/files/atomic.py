@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
 from rdukit.strict_json import as_words
 
 

@@ -2,7 +2,7 @@
 error body. Gateway and boxes put ``GuardedHttp`` before uvicorn's protocol, which core does not import.
 
 Uvicorn waits for ever for the rest of a request and for a reader, and takes headers of any length. What is too much is
-decided in ``rdukit.http_limits`` and ``rdukit.http_connections``.
+decided in ``rdukit.http.limits`` and ``rdukit.http.connections``.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
-from rdukit.http_connections import ConnectionBook, Doorstep, TlsDoor, peer_of
-from rdukit.http_limits import FAREWELL_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
+from rdukit.http.connections import ConnectionBook, Doorstep, TlsDoor, peer_of
+from rdukit.http.limits import FAREWELL_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl

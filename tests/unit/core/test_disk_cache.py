@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit.file_locks import claim_lock, shared_lock, sole_lock
-from rdukit.kept_files import (
+from rdukit.files.disk_cache import (
     USE_RESOLUTION_S,
     KeptFile,
     choose_evicted,
@@ -23,6 +22,7 @@ from rdukit.kept_files import (
     sweep_temporary,
     unseal,
 )
+from rdukit.files.locks import claim_lock, shared_lock, sole_lock
 
 kept_files = st.lists(
     st.builds(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rdukit.home import make_folder
+from rdukit.files.home import make_folder
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,12 @@
 import math
 import os
 import platform
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rdukit.cpu_quota import read_cpu_quota
-from rdukit.files import sha256_of
+from rdukit.files.atomic import sha256_of
 from rdukit.settings import SANITIZE, resolve
 
 #: Counts up when native kernels are built in another way, so that older libraries, in PEFs and in the cache, are not
@@ -73,3 +73,50 @@ def usable_cores() -> int:
     """Cores that this process may use: those it is bound to, or as many as its control groups give it the time of."""
     quota = read_cpu_quota()
     return bound_cores() if quota is None else max(1, min(bound_cores(), math.ceil(quota)))
+
+
+CGROUP: Final = Path("/sys/fs/cgroup")
+MEMBERSHIP: Final = Path("/proc/self/cgroup")
+
+
+def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
+    """Processors' worth of time that this process may use; None where nothing limits it.
+
+    Args:
+        cgroup: where the system's control groups are mounted, of version 1, 2 or both.
+        membership: the file that says which of them the process is in.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    quotas = [quota for line in lines for folder in _folders(cgroup, line) if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _folders(cgroup: Path, line: str) -> Iterator[Path]:
+    """The groups of a line ``hierarchy:controllers:path`` that may limit the processors' time, the root's first.
+
+    In a container the root that is mounted may be the container's own group, and the path one of the host.
+    """
+    _, controllers, path = line.split(":", 2)
+    if controllers and "cpu" not in controllers.split(","):
+        return
+    for root in (cgroup / "cpu", cgroup / controllers) if controllers else (cgroup, cgroup / "unified"):
+        folder = root
+        yield folder
+        for part in Path(path).parts[1:]:
+            folder /= part
+            yield folder
+
+
+def _quota_of(folder: Path) -> float | None:
+    """The limit of one group, if it has one: ``cpu.max`` in version 2, two files in version 1."""
+    try:
+        if (both := folder / "cpu.max").is_file():
+            quota, period = both.read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return int(quota) / int(period) if quota not in {"max", "-1"} else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

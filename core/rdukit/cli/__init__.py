@@ -1,0 +1,5 @@
+"""The ``rdukit`` command, and what the commands of all parts share."""
+
+from rdukit.cli.app import cli, exit_on_error, main, run_command
+
+__all__ = ["cli", "exit_on_error", "main", "run_command"]

@@ -1,0 +1,1 @@
+"""Files and folders: atomic writes, locks, the home folder, a cache on disk."""

@@ -1,0 +1,1 @@
+"""The HTTP side of servers and callers: limits, connections, TLS, UNIX sockets."""
