@@ -2,7 +2,7 @@
 
 Each class carries a stable ``code`` and how it appears outside: exit status of a command, HTTP status, gRPC status. A
 class's docstring is its manual entry. A message says what happened, with which value, what would be legal, and the
-next step.
+next step. ``find_system_error`` turns what the operating system refused into one of them.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Time, as a value that is passed in. Tests pass ``rdukit.testing.FakeClock``."""
+"""Small interfaces that all parts share: the clock, which is passed in, and objects with ``close``."""
 
 import time
 from abc import ABC, abstractmethod
@@ -7,18 +7,18 @@ from typing import Protocol, Self
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of time. Tests pass ``rdukit.testing.FakeClock``."""
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC."""
+        """Return the seconds since the epoch, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Return seconds that never go back; only differences mean anything."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for ``seconds``."""
         ...
 
 
@@ -36,13 +36,13 @@ class SystemClock:
 
 
 class Closable(ABC):
-    """A base of classes with ``close``: as the context of a ``with`` block they are closed at its end."""
+    """A base of classes with ``close``: a ``with`` block closes them at its end."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; a second call does nothing."""
+        """Release everything; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

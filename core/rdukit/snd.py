@@ -1,5 +1,6 @@
-"""Client of the node daemon ``snd``: one JSON object a line over a UNIX socket, memory handed over as a descriptor.
+"""Client of the node daemon ``snd``, and leases that outlive the daemon's restarts.
 
+The wire: one JSON object a line over a UNIX socket, memory handed over as a descriptor.
 Request ``{"op": …, …}``, answer ``{"ok": true, …}`` or ``{"ok": false, "error": {code, message, detail}}``. A lease
 lives as long as a connection that holds it; when the last one closes, by ``close`` or because its process died, the
 daemon frees the lease. ``docs/design/wire.md`` lists the operations.
@@ -214,7 +215,11 @@ def connect_patiently(path: Path, timeout_s: float = 10.0) -> SndClient:
 
 
 class HeldLease(Closable):
-    """A lease until ``close``, also of a daemon that is restarted meanwhile."""
+    """A lease that one process holds for another, as a platform's worker does for a job's box, until ``close``.
+
+    A thread watches the connection to the daemon and attaches to the lease again when the daemon was restarted, as
+    programs do by themselves. Otherwise the daemon would grant the tiles of a box that has not attached yet to others.
+    """
 
     def __init__(self, client: SndClient, lease: Mapping[str, Any]) -> None:
         """Take over ``client``, which holds ``lease``.

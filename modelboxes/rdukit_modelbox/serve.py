@@ -21,6 +21,7 @@ import uvicorn
 import uvloop
 
 from rdukit.errors import InvalidArgument
+from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.atomic import write_json_atomic
 from rdukit.http.limits import HostRule
 from rdukit.http.tls import find_server_files, make_server_context
@@ -34,7 +35,6 @@ from rdukit.http.unix_sockets import (
     rest_address,
 )
 from rdukit.settings import resolve
-from rdukit.system.process import signal_on_parent_death
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.service import BoxService
 from rdukit_modelbox.serving.access import Access

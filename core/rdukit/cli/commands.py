@@ -1,4 +1,4 @@
-"""Command groups: commands that other parts add by entry points, and suggestions for a mistyped one."""
+"""Building blocks of the commands of all parts: groups that parts extend, suggestions, shared options."""
 
 import json
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Choice(click.Choice[str]):
 
 
 def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Values by name of options that are each ``NAME=VALUE``; of two for one name the later holds.
+    """Parse options of the form ``NAME=VALUE``; the last value of a name counts.
 
     Raises:
         InvalidArgument: a text has no name or no ``=``; the message names ``option``.
@@ -110,7 +110,7 @@ def parse_name_values(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_value(text: str) -> object:
-    """A number or truth value if it reads as one in JSON, else the text."""
+    """Return the number or boolean that ``text`` is in JSON, otherwise the text."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 import click
 
 from rdukit.cli.commands import JSON_OPTION
+from rdukit.cli.tables import print_table
 from rdukit.doctor.findings import GROUP, Check, Finding, Level, Topic, exit_status, in_order, worst_of
 from rdukit.errors import RdukitError
 
@@ -24,15 +25,13 @@ def doctor(security: bool, strict: bool, as_json: bool) -> None:
 
     Example: rdukit doctor --security
     """
-    from rdukit.cli import tables
-
     findings = in_order([each for each in run_checks() if not security or each.topic is Topic.SECURITY])
     worst = worst_of(findings)
     if as_json:
         click.echo(json.dumps({"worst": worst, "findings": [each.as_json() for each in findings]}, indent=2))
     else:
         rows = [(each.check, each.level, each.what, each.todo) for each in findings]
-        tables.print_table(("CHECK", "LEVEL", "FOUND", "TO DO"), rows, _COLOURS)
+        print_table(("CHECK", "LEVEL", "FOUND", "TO DO"), rows, _COLOURS)
     sys.exit(exit_status(worst, is_strict=strict))
 
 

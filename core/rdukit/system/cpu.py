@@ -1,4 +1,7 @@
-"""What this machine's processor can run: a native kernel fits only a processor with the same signature."""
+"""The processor: its signature, its instruction sets, and how many cores this process may use.
+
+A native kernel fits only a processor with the same signature.
+"""
 
 import math
 import os
@@ -80,7 +83,11 @@ MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 
 def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float | None:
-    """Processors' worth of time that this process may use; None where nothing limits it.
+    """Return how many processors' worth of time the control groups grant this process; None: no limit.
+
+    ``docker run --cpus`` and Kubernetes limit processors like this. The limit shows neither in the number of processors
+    nor in the affinity. More threads than it has time for stop one another: all of them are paused for the rest of a
+    period as soon as its time is used up.
 
     Args:
         cgroup: where the system's control groups are mounted, of version 1, 2 or both.

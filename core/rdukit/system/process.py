@@ -1,4 +1,4 @@
-"""End when the parent process ends, however it does. Linux."""
+"""This process: end with its parent, pause garbage collection, load libraries from memory, write the log. Linux."""
 
 import contextlib
 import ctypes
@@ -13,28 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.home import make_folder
 from rdukit.settings import LOG_LEVEL, resolve
-
-_PR_SET_PDEATHSIG: Final = 1
-#: Opened at import: between fork and exec nothing may be.
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
-
-def signal_on_parent_death(number: signal.Signals) -> None:
-    """Ask the kernel for signal ``number`` when the parent is gone.
-
-    The kernel also sends it when only the *thread* of the parent that started this process ends; who must survive that
-    compares ``os.getppid()`` in a handler. A parent that was gone before the call sends nothing: compare there too.
-    """
-    if _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Get signal ``number`` when the parent, whose process id is ``parent``, ends; end at once if it already has.
 
-    May be called between fork and exec by a process with one thread.
+    The kernel also sends the signal when only the *thread* of the parent that started this process ends. May be
+    called between fork and exec by a process with one thread.
     """
     signal_on_parent_death(number)
     if os.getppid() != parent:
@@ -66,7 +54,11 @@ def end_group_with_parent(parent: int) -> None:
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """While it lasts nothing is collected, by any thread; afterwards it is as before. Also a decorator."""
+    """Collect no garbage in any thread meanwhile; also a decorator.
+
+    Next to torch there are a million objects, and a collection of all of them takes 80 ms. Imports and traces, which
+    keep many new objects, would start one and find nothing.
+    """
     if not gc.isenabled():
         yield
         return
@@ -78,7 +70,7 @@ def gc_paused() -> Iterator[None]:
 
 
 def load_library(library: bytes, name: str) -> ctypes.CDLL:
-    """The library, loaded from memory; ``name`` is what the process's maps call it.
+    """Load a library from memory; ``name`` is its name in the process's maps.
 
     Folders for temporary files are often mounted ``noexec``, in containers above all, and nothing there can be loaded.
 
@@ -92,12 +84,15 @@ def load_library(library: bytes, name: str) -> ctypes.CDLL:
     return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
 
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 def configure_logging(level: str | None = None, file: Path | None = None) -> None:
-    """Send rdukit's log to stderr, and to ``file`` as well if given. Calling again replaces the former set-up."""
+    """Send rdukit's log to stderr, and to ``file`` as well if given; calling again replaces the former set-up.
+
+    One event a line, ids as key=value.
+    """
     root = logging.getLogger()
     for handler in [h for h in root.handlers if getattr(h, "_rdukit", False)]:
         root.removeHandler(handler)
@@ -107,7 +102,7 @@ def configure_logging(level: str | None = None, file: Path | None = None) -> Non
         make_folder(file.parent)
         handlers.append(logging.FileHandler(file))
     for handler in handlers:
-        handler.setFormatter(logging.Formatter(FORMAT))
+        handler.setFormatter(logging.Formatter(_FORMAT))
         handler._rdukit = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(resolve(LOG_LEVEL, level).upper())
