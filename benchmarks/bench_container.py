@@ -40,7 +40,7 @@ from serving_load import CONNECT_MS, Target, put_under_load
 from serving_peers import free_ports
 from serving_process import ServerProcess, cpu_seconds_of
 
-from rdukit.testing.waiting import wait_until
+from rdukit.testing.helpers import wait_until
 from rdukit_compiler.backend.machine_routes import load_routes
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import run_verb, succeed

@@ -8,7 +8,7 @@ from typing import Final
 from rdukit.errors import CompileError, UnsupportedOperator
 from rdukit.hardware import ChipSpec
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.model import Cost, Graph, Resources, Section, SectionType, Symbol, SymbolKind
+from rdukit.pef.model import Cost, Graph, Section, SectionResources, SectionType, Symbol, SymbolKind
 from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
@@ -294,13 +294,13 @@ class _GraphAssembler:
     def _project(
         self, work: Sequence[OperatorShape], inputs: Sequence[str], outputs: Sequence[str], plan: SectionPlan | None,
         looked_up: Mapping[str, int] = _NOTHING,
-    ) -> tuple[Resources, Cost]:  # fmt: skip
+    ) -> tuple[SectionResources, Cost]:  # fmt: skip
         symbols = self._assembly.symbols
         if plan is not None and plan.heuristic == HOST:
             moved_in, moved_out = (sum(symbols[name].bytes for name in names) for names in (inputs, outputs))
             both = moved_in + moved_out  # the emulated time is the way to the host and back
             _, cost = project([], moved_in, moved_out, 0, self._chip, self._options.tiles, bytes_host=both)
-            return Resources(0, 0, 0, 0), cost
+            return SectionResources(0, 0, 0, 0), cost
         weights = {SymbolKind.PARAMETER, SymbolKind.BUFFER, SymbolKind.STATE}
         return project(
             [operator_work(shape.op, shape.inputs, shape.outputs) for shape in work],

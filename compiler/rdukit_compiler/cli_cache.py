@@ -11,7 +11,7 @@ import click
 
 from rdukit.cli.commands import ExtensibleGroup
 from rdukit.cli.tables import print_table
-from rdukit.files.disk_cache import KeptFile, choose_evicted, remove_kept
+from rdukit.files.disk_cache import CachedFile, choose_evicted, remove_cached
 from rdukit.settings import resolve
 from rdukit.units import format_bytes, format_seconds
 from rdukit_compiler.backend.kernel_cache import (
@@ -94,7 +94,7 @@ def trim(max_bytes: int | None, as_json: bool) -> None:
     """
     kernels, sections = kernels_folder(), list_sections(sections_folder())
     foreign = [file for file in sections if file.path.parent.name != compiler_digest()]
-    freed = remove_kept([*foreign, *choose_evicted(_without(sections, foreign), resolve(SECTION_CACHE) << 20)])
+    freed = remove_cached([*foreign, *choose_evicted(_without(sections, foreign), resolve(SECTION_CACHE) << 20)])
     freed += trim_kernels(
         kernels, resolve(KERNEL_CACHE) << 20, time.time(), lambda path: not _is_of_this_version(place_of(path, kernels))
     )
@@ -112,11 +112,11 @@ def clear(as_json: bool) -> None:
 
     Example: rdukit cache clear
     """
-    freed = remove_kept(list_sections(sections_folder()))
+    freed = remove_cached(list_sections(sections_folder()))
     _tell(freed + trim_kernels(kernels_folder(), 0, time.time(), lambda _: True), as_json)
 
 
-def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[KeptFile]]]) -> list[CacheRow]:
+def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[CachedFile]]]) -> list[CacheRow]:
     """A row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left out."""
     return [
         CacheRow(*key, len(files), sum(file.size_bytes for file in files), max(file.used_s for file in files), usable)
@@ -133,10 +133,10 @@ def _cells(row: CacheRow, now_s: float) -> tuple[object, ...]:
 
 def _rows() -> list[CacheRow]:
     kernels = kernels_folder()
-    places: dict[tuple[str, str, str], list[KeptFile]] = {}
+    places: dict[tuple[str, str, str], list[CachedFile]] = {}
     for file in list_kernels(kernels):
         places.setdefault(place_of(file.path, kernels), []).append(file)
-    compilers: dict[str, list[KeptFile]] = {}
+    compilers: dict[str, list[CachedFile]] = {}
     for file in list_sections(sections_folder()):
         compilers.setdefault(file.path.parent.name, []).append(file)
     return cache_rows(
@@ -160,7 +160,7 @@ def _is_of_this_version(place: tuple[str, str, str]) -> bool:
     return torch == own_place()[0] and variant.startswith(build_word())
 
 
-def _without(files: Sequence[KeptFile], others: Sequence[KeptFile]) -> list[KeptFile]:
+def _without(files: Sequence[CachedFile], others: Sequence[CachedFile]) -> list[CachedFile]:
     left_out: set[Path] = {file.path for file in others}
     return [file for file in files if file.path not in left_out]
 

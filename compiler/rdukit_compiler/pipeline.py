@@ -27,7 +27,7 @@ from rdukit import __version__
 from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
-from rdukit.pef.memory_view import memory_line
+from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION
 from rdukit.system.cpu import native_signature
 from rdukit_compiler.artifacts import artifact_files

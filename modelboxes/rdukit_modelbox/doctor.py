@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rdukit.doctor.findings import Finding, Level
+from rdukit.doctor.cli import Finding, Severity
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.settings import TOKENS
 from rdukit_modelbox.settings import HOSTS, WEBHOOK_PRIVATE
@@ -16,17 +16,19 @@ def check_boxes() -> Iterator[Finding]:
     yield tokens_finding(tokens, hosts, mode)
     if resolve(WEBHOOK_PRIVATE):
         what = "webhooks and fetches of boxes reach private addresses"
-        yield Finding("box.webhooks", Level.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted")
+        yield Finding(
+            "box.webhooks", Severity.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted"
+        )
 
 
 def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
     """What the settings of a box's callers mean (pure). ``others_may``: what others may do with the tokens' file."""
     if tokens and others_may:
-        return Finding("box.tokens", Level.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
+        return Finding("box.tokens", Severity.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
     if tokens:
-        return Finding("box.tokens", Level.GOOD, f"boxes ask for a token of {tokens}")
+        return Finding("box.tokens", Severity.GOOD, f"boxes ask for a token of {tokens}")
     if hosts:
         what = f"boxes answer {hosts} without a token"
-        return Finding("box.tokens", Level.BAD, what, f"name a file with tokens in {TOKENS.variable}")
+        return Finding("box.tokens", Severity.BAD, what, f"name a file with tokens in {TOKENS.variable}")
     what = "a box run by hand asks for no token, and answers to loopback names only: every user of this machine"
-    return Finding("box.tokens", Level.WARN, what, f"name a file with tokens in {TOKENS.variable}")
+    return Finding("box.tokens", Severity.WARN, what, f"name a file with tokens in {TOKENS.variable}")

@@ -12,11 +12,10 @@ import torch
 from rdukit.errors import LeaseLost, NumericalException, PefError, PefMismatch, RuntimeFault, SNRuntimeError
 from rdukit.hardware import find_chip
 from rdukit.interfaces import Closable
+from rdukit.pef.file import LoadedPef, read_pef
 from rdukit.pef.kernel import KernelGraph
-from rdukit.pef.memory_plan import lease_bytes
-from rdukit.pef.memory_rules import persistent_layout
+from rdukit.pef.memory import lease_bytes, persistent_layout
 from rdukit.pef.model import Graph, Pef
-from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
 from rdukit_node.logs.files import application_log
 from rdukit_node.private_node import NodeLease, open_lease

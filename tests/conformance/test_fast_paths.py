@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from rdukit.errors import CompileError
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.native import build_natives
 from sambaflow import samba
 from sambaflow.testing import load_model

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from rdukit.errors import SectionFailed
-from rdukit.pef import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
+from rdukit.pef import Cost, Graph, Pef, Section, SectionResources, SectionType, Symbol, SymbolKind
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products
 from rdukit_compiler.backend.products import interface_functions
@@ -379,7 +379,7 @@ def _lookup_program(kernel: NativeKernel) -> Program:
     rows = Symbol("y", SymbolKind.OUTPUT, "float32", (2, 4), "float32", "y")
     section = Section(
         0, "fwd", SectionType.FWD, "g", "digest", ("t", "i"), ("y",), (), None, "default", "test",
-        Resources(1, 1, 1, 8), Cost(10, 4, 8, 8, 8, 1e-6),
+        SectionResources(1, 1, 1, 8), Cost(10, 4, 8, 8, 8, 1e-6),
     )  # fmt: skip
     pef = Pef(
         name="p", mode="o3", arch="sn10", num_tiles=1, precision="f32", inference=True, compiler_version="0",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit.pef.memory_plan import plan_memory
+from rdukit.pef.memory import plan_memory
 from sambaflow import samba
 from sambaflow.samba import utils
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
 from sambaflow import samba
 from sambaflow.testing import compile_model, load_model
 

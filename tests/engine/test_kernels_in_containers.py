@@ -19,7 +19,7 @@ import torch
 from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
-from rdukit.testing.waiting import wait_until
+from rdukit.testing.helpers import wait_until
 from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import run_verb, succeed
 from rdukit_zoo.mlp import MultiLayerPerceptron

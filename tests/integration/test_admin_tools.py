@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
 from rdukit_node.cli.slurmfeeder import needs_of
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon, stop_daemon
 

@@ -20,7 +20,7 @@ import pytest
 
 from rdukit.http.limits import SPARE_FILES, choose_connections
 from rdukit.testing import wait_until
-from rdukit.testing.raw_http import RawCaller, answer_of
+from rdukit.testing.helpers import RawCaller, answer_of
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"

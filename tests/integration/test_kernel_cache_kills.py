@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
 from rdukit_compiler.backend.kernel_cache import BUILDING, LOCKS, SCRATCH, KernelCache, list_kernels
 from rdukit_compiler.testing_cache import LIBRARY_BYTES, fill, library_of
 

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.pef.file import LoadedPef, read_pef, write_pef
 from rdukit.pef.model import Pef
-from rdukit.pef.read import LoadedPef, read_pef
-from rdukit.pef.write import write_pef
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 
 #: Trains three steps; prints losses, how many kernels are native, and what was imported that compiles. Torch itself

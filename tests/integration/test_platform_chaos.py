@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load
 
 from rdukit.errors import RdukitError
-from rdukit.testing.waiting import wait_until
+from rdukit.testing.helpers import wait_until
 from rdukit_modelbox.backends.process_tree import tree_of
 from rdukit_platform.cli.client import FINAL_STATES
 from rdukit_platform.cli.demo import STEPS as VERBS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rdukit.testing.waiting import wait_until
+from rdukit.testing.helpers import wait_until
 from rdukit_modelbox.backends.process_tree import tree_of
 from rdukit_platform.testing import PlatformUnderTest, has_ended, platform_under_test, short_folder
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.box_backends import BoxSpec
-from rdukit.testing.waiting import wait_until
+from rdukit.testing.helpers import wait_until
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
 from rdukit_modelbox.preprocessing.token_manifest import write_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.pef.write import write_pef
+from rdukit.pef.file import write_pef
 from rdukit.system.cpu import usable_cores
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rdukit.testing.raw_http import RawCaller
+from rdukit.testing.helpers import RawCaller
 from rdukit_platform.audit.flood import ROWS_OF_ONE
 from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
 from rdukit_platform.testing import short_folder

@@ -9,7 +9,7 @@ import pytest
 
 from rdukit.box_backends import BoxSpec
 from rdukit.testing import wait_until
-from rdukit.testing.raw_http import RawCaller, answer_of
+from rdukit.testing.helpers import RawCaller, answer_of
 from rdukit_modelbox.backends.process import ProcessBackend
 from rdukit_platform.testing import platform_under_test, short_folder
 

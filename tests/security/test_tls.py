@@ -21,7 +21,7 @@ from rdukit.box_backends import BoxSpec
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.tls import client_context, find_server_files, make_server_context
 from rdukit.testing import wait_until
-from rdukit.testing.raw_http import RawCaller
+from rdukit.testing.helpers import RawCaller
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.client import BoxClient
 from rdukit_node.snml.client import SnmlClient

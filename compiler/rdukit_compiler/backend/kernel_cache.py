@@ -23,12 +23,12 @@ from typing import Final
 import torch
 
 from rdukit.files.disk_cache import (
-    KeptFile,
+    CachedFile,
     choose_evicted,
-    find_kept,
-    keep_file,
-    list_kept,
-    remove_kept,
+    list_cached,
+    load_cached,
+    remove_cached,
+    store_cached,
     sweep_temporary,
 )
 from rdukit.files.home import make_folder
@@ -81,12 +81,12 @@ class KernelCache:
 
     def find(self, digest: str) -> bytes | None:
         """The library of a kernel; None if there is none, or only a damaged one."""
-        return find_kept(self._path(digest), self._now())
+        return load_cached(self._path(digest), self._now())
 
     def keep(self, digest: str, library: bytes) -> None:
         """Write a library. If that fails, ``refusal`` says why, and no other kernel is built for the cache."""
         try:
-            keep_file(self._path(digest), library)
+            store_cached(self._path(digest), library)
         except OSError as cause:
             self.refuse(cause)
 
@@ -214,7 +214,7 @@ def kernels_folder() -> Path:
 
 def trim_kernels(
     root: Path, max_bytes: int, now_s: float,
-    goes_anyway: Callable[[Path], bool] = lambda _: False, beside: Sequence[KeptFile] = (),
+    goes_anyway: Callable[[Path], bool] = lambda _: False, beside: Sequence[CachedFile] = (),
 ) -> int:  # fmt: skip
     """Remove what killed processes left, what ``goes_anyway``, and what exceeds the bound; the bytes freed.
 
@@ -239,16 +239,16 @@ def trim_kernels(
             for scratch in (root / SCRATCH).glob("*"):
                 shutil.rmtree(scratch, ignore_errors=True)
             staying += list_inductor(root)
-        freed = remove_kept([*going, *choose_evicted(staying, max_bytes)])
+        freed = remove_cached([*going, *choose_evicted(staying, max_bytes)])
         if nobody_builds:
             _remove_empty_folders(root)
     return freed
 
 
-def list_kernels(root: Path) -> list[KeptFile]:
+def list_kernels(root: Path) -> list[CachedFile]:
     """Every library of the cache, also those that earlier versions kept elsewhere in it."""
     folders = {root / INDUCTOR, root / SCRATCH, root / LOCKS}
-    return list_kept(
+    return list_cached(
         (path for path in sorted(root.rglob("*.so")) if not folders & set(path.parents) and path.is_file()), rank=1
     )
 
@@ -264,10 +264,10 @@ def own_place() -> tuple[str, str]:
     return torch.__version__.replace("+", "-"), cpu_signature()
 
 
-def list_inductor(root: Path) -> list[KeptFile]:
+def list_inductor(root: Path) -> list[CachedFile]:
     """What inductor keeps for itself, by folder."""
     folder = root / INDUCTOR
-    return list_kept(sorted(folder.iterdir())) if folder.is_dir() else []
+    return list_cached(sorted(folder.iterdir())) if folder.is_dir() else []
 
 
 def _find_next(pending: "queue.SimpleQueue[str]") -> str | None:

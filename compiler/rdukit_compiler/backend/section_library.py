@@ -14,7 +14,7 @@ from typing import Final
 
 from rdukit.errors import CompileError
 from rdukit.files.atomic import sha256_of
-from rdukit.pef.format import LIST_RUNNER, section_symbol
+from rdukit.pef.file import LIST_RUNNER, section_symbol
 from rdukit.settings import SANITIZE, resolve
 from rdukit_compiler.backend.section_code import library_source
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from rdukit.hardware import ChipSpec
-from rdukit.pef.model import Cost, Resources
+from rdukit.pef.model import Cost, SectionResources
 from rdukit_compiler.cost.balance import balance_units
 from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.cost.work import OpWork, WorkKind
@@ -25,7 +25,7 @@ def project(
     *,
     bytes_peer: int = 0,
     bytes_host: int = 0,
-) -> tuple[Resources, Cost]:
+) -> tuple[SectionResources, Cost]:
     """Resources and cost of one run of a section on ``tiles`` tiles of ``chip``.
 
     The operators are stages of a pipeline through which the batch streams in tiles; the section takes as long as the
@@ -68,7 +68,7 @@ def project(
     longest = max(pipeline, links)
     seconds = longest / clock + constants.launch_s[chip.name]
     sram = _sram_bytes(stages, bytes_weights, iterations, decided, pmus * chip.pmu_bytes)
-    resources = Resources(
+    resources = SectionResources(
         tiles=tiles,
         pcus=min(pcus, ceil(sum(shares))),
         pmus=min(pmus, max(ceil(sram / chip.pmu_bytes), len(stages) * constants.pmus_per_buffer)),

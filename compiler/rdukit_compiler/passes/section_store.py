@@ -20,12 +20,12 @@ from rdukit import __version__
 from rdukit.errors import PefCorrupt
 from rdukit.files.atomic import sha256_of
 from rdukit.files.disk_cache import (
-    KeptFile,
+    CachedFile,
     choose_evicted,
-    find_kept,
-    keep_file,
-    list_kept,
-    remove_kept,
+    list_cached,
+    load_cached,
+    remove_cached,
+    store_cached,
     sweep_temporary,
 )
 from rdukit.pef.kernel import kernel_from_json
@@ -49,7 +49,7 @@ class SectionStore:
     def find(self, structure: str) -> SectionKernels | None:
         """The kernels of a section of this structure, bound to placeholders; None if there are none."""
         path = self._path(structure)
-        content = find_kept(path, time.time())
+        content = load_cached(path, time.time())
         if content is None:
             return None
         try:
@@ -62,7 +62,7 @@ class SectionStore:
         """Write the kernels of a section, bound to whatever values."""
         content = json.dumps(_encoded(kernels), separators=(",", ":")).encode()
         try:
-            keep_file(self._path(structure), content)
+            store_cached(self._path(structure), content)
         except OSError as cause:
             logger.warning("section was not kept: folder=%s reason=%s", self.folder, cause)
             return
@@ -75,7 +75,7 @@ class SectionStore:
         self._has_grown = False
         root = self.folder.parent
         sweep_temporary(root, time.time())
-        remove_kept(choose_evicted(list_sections(root), self._max_bytes))
+        remove_cached(choose_evicted(list_sections(root), self._max_bytes))
 
     def _path(self, structure: str) -> Path:
         return self.folder / f"{sha256_of(structure.encode())}.json"
@@ -92,9 +92,9 @@ def sections_folder() -> Path:
     return home_folder() / "sections"
 
 
-def list_sections(root: Path) -> list[KeptFile]:
+def list_sections(root: Path) -> list[CachedFile]:
     """Every section file of the store, of this compiler and of others."""
-    return list_kept(sorted(root.glob("*/*.json")))
+    return list_cached(sorted(root.glob("*/*.json")))
 
 
 @cache

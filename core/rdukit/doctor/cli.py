@@ -2,14 +2,77 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.metadata import entry_points
+from typing import Final
 
 import click
 
 from rdukit.cli.commands import JSON_OPTION
 from rdukit.cli.tables import print_table
-from rdukit.doctor.findings import GROUP, Check, Finding, Level, Topic, exit_status, in_order, worst_of
 from rdukit.errors import RdukitError
+
+#: Entry points of checks: each is a function without arguments, which gives findings.
+GROUP: Final = "rdukit.doctor"
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    GOOD = "good"
+    #: It could not be looked at.
+    UNKNOWN = "unknown"
+    #: Less than the manual advises.
+    WARN = "warn"
+    #: A boundary of the manual does not hold.
+    BAD = "bad"
+
+
+class Topic(StrEnum):
+    """What a finding is about."""
+
+    SECURITY = "security"
+    MACHINE = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    #: Such as ``home.mode``; the same thing has the same name in each run.
+    check: str
+    level: Severity
+    what: str
+    #: The next step; empty where there is none.
+    todo: str = ""
+    topic: Topic = Topic.SECURITY
+
+    def as_json(self) -> dict[str, str]:
+        """For machines."""
+        return {name: str(value) for name, value in asdict(self).items()}
+
+
+Check = Callable[[], Iterable[Finding]]
+
+_ORDER: Final = tuple(Severity)
+
+
+def worst_of(findings: Iterable[Finding]) -> Severity:
+    """The worst level; good, where nothing was found."""
+    return max((finding.level for finding in findings), key=_ORDER.index, default=Severity.GOOD)
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, otherwise as they came."""
+    return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))
+
+
+def exit_status(worst: Severity, *, is_strict: bool) -> int:
+    """Of the command: 1 where a boundary does not hold, or with ``is_strict`` where anything is less than good."""
+    return int(worst is Severity.BAD or (is_strict and worst is not Severity.GOOD))
+
 
 _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta"}
 
@@ -43,5 +106,5 @@ def run_checks() -> list[Finding]:
             check: Check = point.load()
             found += check()
         except (RdukitError, OSError) as error:
-            found.append(Finding(point.name, Level.UNKNOWN, f"it could not be looked at: {error}"))
+            found.append(Finding(point.name, Severity.UNKNOWN, f"it could not be looked at: {error}"))
     return found

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from rdukit.doctor.findings import Finding, Level, Topic
-from rdukit.files.home import Folder, Step, judge_home
+from rdukit.doctor.cli import Finding, Severity, Topic
+from rdukit.files.home import Folder, HomeAction, judge_home
 from rdukit.pef.trust import key_path
 from rdukit.settings import HOME, home_folder
 
@@ -34,13 +34,13 @@ def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
     """What the home folder's owner and mode mean (pure)."""
     step = judge_home(found, user)
     if found is None:
-        return Finding("home.mode", Level.GOOD, f"there is no home folder {home} yet; it will be made private")
+        return Finding("home.mode", Severity.GOOD, f"there is no home folder {home} yet; it will be made private")
     said = f"home folder {home} is user {found.owner}'s, mode {found.mode:04o}"
-    if step is Step.REFUSE_OWNER:
-        return Finding("home.mode", Level.BAD, said, f"set {HOME.variable} to a folder of your own")
-    if step is Step.TAKE and not found.mode & 0o077:
-        return Finding("home.mode", Level.GOOD, said)
-    return Finding("home.mode", Level.BAD, f"{said}: other users look in", f"chmod 700 {home}")
+    if step is HomeAction.REFUSE_OWNER:
+        return Finding("home.mode", Severity.BAD, said, f"set {HOME.variable} to a folder of your own")
+    if step is HomeAction.TAKE and not found.mode & 0o077:
+        return Finding("home.mode", Severity.GOOD, said)
+    return Finding("home.mode", Severity.BAD, f"{said}: other users look in", f"chmod 700 {home}")
 
 
 def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
@@ -52,19 +52,21 @@ def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> It
         and (found.owner not in (user, _ROOT) or (found.mode & 0o022 and not found.mode & stat.S_ISVTX))
     ]
     if not open_ones:
-        yield Finding("home.above", Level.GOOD, "nobody else can put another folder in the home folder's place")
+        yield Finding("home.above", Severity.GOOD, "nobody else can put another folder in the home folder's place")
     for path in open_ones:
         what = f"other users can rename what lies in {path}, and so put a folder of theirs in the home folder's place"
-        yield Finding("home.above", Level.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}")
+        yield Finding(
+            "home.above", Severity.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}"
+        )
 
 
 def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Finding]:
     """Keys and tokens that others could read, were it not for the home folder's mode (pure)."""
     loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
     if not loose:
-        yield Finding("home.secrets", Level.GOOD, "keys, tokens and database are their owner's alone")
+        yield Finding("home.secrets", Severity.GOOD, "keys, tokens and database are their owner's alone")
     for path, mode in loose:
-        yield Finding("home.secrets", Level.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
+        yield Finding("home.secrets", Severity.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
 
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
@@ -72,7 +74,7 @@ def disk_finding(home: Path, free_bytes: int) -> Finding:
     is_full = free_bytes < MIN_FREE_BYTES
     what = f"{free_bytes >> 20} MiB are free for {home}"
     todo = "make room, or move the home folder" if is_full else ""
-    return Finding("disk.free", Level.WARN if is_full else Level.GOOD, what, todo, Topic.MACHINE)
+    return Finding("disk.free", Severity.WARN if is_full else Severity.GOOD, what, todo, Topic.MACHINE)
 
 
 def _fence() -> Finding:
@@ -81,10 +83,10 @@ def _fence() -> Finding:
     fence = what_holds()
     if fence.way is None:
         todo = "allow user namespaces to this user, or run jobs' boxes as containers (worker.box_backend)"
-        return Finding("fence", Level.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
+        return Finding("fence", Severity.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
     if fence.missing:
-        return Finding("fence", Level.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
-    return Finding("fence", Level.GOOD, f"programs of tenants are fenced ({fence.way})")
+        return Finding("fence", Severity.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
+    return Finding("fence", Severity.GOOD, f"programs of tenants are fenced ({fence.way})")
 
 
 def _look(path: Path) -> Folder | None:

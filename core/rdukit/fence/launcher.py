@@ -38,7 +38,7 @@ _OUT_OF_MEMORY_FIRST = 500
 _NOTHING = ("", "")
 
 
-class NotFenced(Exception):
+class PartMissing(Exception):
     """A part of the fence that cannot be put up, and why."""
 
     def __init__(self, part: str, why: object) -> None:
@@ -79,7 +79,7 @@ def main() -> int:
         spec = json.load(stream)
     try:
         return _launch(spec)
-    except NotFenced as missing:
+    except PartMissing as missing:
         print(f"fence: {missing}", file=sys.stderr, flush=True)
         return int(spec["not_fenced"])
 
@@ -90,7 +90,7 @@ def _launch(spec: dict[str, Any]) -> int:
         try:
             os.sched_setaffinity(0, spec["cores"])
         except (OSError, ValueError) as error:
-            raise NotFenced("limits", f"cores {spec['cores']}: {error}") from error
+            raise PartMissing("limits", f"cores {spec['cores']}: {error}") from error
     relay = _Relay()
     # Where memory runs out, the system ends what is fenced rather than who fenced it. Root's word is the least, too.
     _write("/proc/self/oom_score_adj", str(_OUT_OF_MEMORY_FIRST))
@@ -113,7 +113,7 @@ def _launch(spec: dict[str, Any]) -> int:
     word, _, rest = words.partition(" ")
     if word == "missing":
         part, _, why = rest.partition(": ")
-        raise NotFenced(part, why)
+        raise PartMissing(part, why)
     # Without a word the first process was killed, and so was the program.
     return _end_as(int(rest) if word == "status" else signal.SIGKILL if os.WIFSIGNALED(status) else status)
 
@@ -144,7 +144,7 @@ def _leave_namespaces(spec: dict[str, Any]) -> None:
         else:
             kernel.unshare(flags)
     except OSError as error:
-        raise NotFenced("namespaces", f"the kernel refuses them to user {uid}: {error.strerror}") from error
+        raise PartMissing("namespaces", f"the kernel refuses them to user {uid}: {error.strerror}") from error
 
 
 def _watch(spec: dict[str, Any], first: int, told: int, parent: int | None) -> tuple[str, tuple[str, str]]:
@@ -205,7 +205,7 @@ def _be_first(spec: dict[str, Any], relay: _Relay, tell: int) -> None:
                 break
         os.write(tell, f"\nstatus {status}".encode())
     except BaseException as error:  # noqa: BLE001 the process's border
-        os.write(tell, f"\nmissing {error if isinstance(error, NotFenced) else f'root: {error!r}'}".encode())
+        os.write(tell, f"\nmissing {error if isinstance(error, PartMissing) else f'root: {error!r}'}".encode())
     os._exit(0)
 
 
@@ -218,9 +218,9 @@ def _put_up(spec: dict[str, Any], tell: int) -> None:
             put_up(spec)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise NotFenced(part, f"{where}{error.strerror}") from error
+            raise PartMissing(part, f"{where}{error.strerror}") from error
         except ValueError as error:
-            raise NotFenced(part, error) from error
+            raise PartMissing(part, error) from error
         if part == "capabilities":
             # Changing the user has made the kernel forget it.
             kernel.signal_on_parent_death(signal.SIGKILL)

@@ -14,7 +14,7 @@ from typing import IO, Final
 
 from rdukit.errors import RdukitError
 from rdukit.fence import kernel
-from rdukit.fence.spec import NEEDED, FenceLimits, FenceSpec, Part, Way, choose_way
+from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, choose_way
 from rdukit.fence.start import program_paths, start_fenced
 
 _TRY_S: Final = 20.0
@@ -59,7 +59,7 @@ class Fence:
     #: Who can put up a fence; ``None``: nobody.
     way: Way | None
     #: Why each part that is missing is.
-    missing: Mapping[Part, str]
+    missing: Mapping[FencePart, str]
 
     @property
     def holds(self) -> bool:
@@ -80,7 +80,7 @@ def what_holds() -> Fence:
     return Fence(way if has_run and not NEEDED & missing.keys() else None, MappingProxyType(missing))
 
 
-def _try(way: Way) -> tuple[dict[Part, str], bool]:
+def _try(way: Way) -> tuple[dict[FencePart, str], bool]:
     """What is missing, and whether anything ran in the fence at all."""
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home if os.access(home, os.W_OK) else None) as folder:
@@ -97,7 +97,7 @@ def _try(way: Way) -> tuple[dict[Part, str], bool]:
                 output.seek(0)
                 return {**_landlock(), **_read(status, output)}, status == 0
         except (OSError, RdukitError) as error:
-            return {Part.ROOT: str(error)}, False
+            return {FencePart.ROOT: str(error)}, False
 
 
 def _end_of(process: "subprocess.Popen[bytes]") -> int:
@@ -108,19 +108,19 @@ def _end_of(process: "subprocess.Popen[bytes]") -> int:
         return process.wait()
 
 
-def _read(status: int, output: IO[bytes]) -> dict[Part, str]:
+def _read(status: int, output: IO[bytes]) -> dict[FencePart, str]:
     text = output.read().decode(errors="replace").strip()
     if status == 0:
-        return {Part(name): why for name, why in json.loads(text.splitlines()[-1]).items()}
+        return {FencePart(name): why for name, why in json.loads(text.splitlines()[-1]).items()}
     last = text.rpartition("\n")[2]
     name, _, why = last.removeprefix("fence: ").partition(": ")
-    known = last.startswith("fence: ") and name in set(Part)
-    return {Part(name): why} if known else {Part.ROOT: last or f"the attempt ended with status {status}"}
+    known = last.startswith("fence: ") and name in set(FencePart)
+    return {FencePart(name): why} if known else {FencePart.ROOT: last or f"the attempt ended with status {status}"}
 
 
-def _landlock() -> dict[Part, str]:
+def _landlock() -> dict[FencePart, str]:
     try:
         abi = kernel.landlock_abi()
     except OSError as error:
-        return {Part.LANDLOCK: f"the kernel has none, or it is switched off: {error.strerror}"}
-    return {} if abi >= kernel.ABI_REFER else {Part.LANDLOCK: f"the kernel's is version {abi}; 2 is needed"}
+        return {FencePart.LANDLOCK: f"the kernel has none, or it is switched off: {error.strerror}"}
+    return {} if abi >= kernel.ABI_REFER else {FencePart.LANDLOCK: f"the kernel's is version {abi}; 2 is needed"}

@@ -35,7 +35,7 @@ class Way(StrEnum):
     USER = "user"
 
 
-class Part(StrEnum):
+class FencePart(StrEnum):
     """The parts of a fence, each of which may be missing on a machine."""
 
     NAMESPACES = "namespaces"
@@ -49,7 +49,7 @@ class Part(StrEnum):
 
 
 #: Without these a program is not fenced; Landlock is a second lock on the same doors.
-NEEDED: Final = frozenset(Part) - {Part.LANDLOCK}
+NEEDED: Final = frozenset(FencePart) - {FencePart.LANDLOCK}
 
 
 @dataclass(frozen=True, slots=True)

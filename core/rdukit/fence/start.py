@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rdukit.errors import InvalidArgument
-from rdukit.fence.filter import make_filter, pack_filter
+from rdukit.fence.seccomp import make_filter, pack_filter
 from rdukit.fence.spec import FenceSpec, Way, outermost, to_json
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")

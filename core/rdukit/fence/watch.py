@@ -1,6 +1,6 @@
 """Watch what a fenced program uses: its folders on the disk, and the memory of all its processes together.
 
-Part of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
+FencePart of the launcher: the standard library alone, and nothing that runs inside is believed. The launcher shares the
 root folder of the fence, not its process table: ``/proc`` has the program's processes and nobody else's. Whoever has
 containers watches their folders by the same means, from outside.
 """

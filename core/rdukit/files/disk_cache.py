@@ -30,7 +30,7 @@ _ABANDONED_S: Final = (60.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
+class CachedFile:
     """A file, or a folder that goes as a whole, with its size and the time of its last use in seconds of the epoch."""
 
     path: Path
@@ -40,7 +40,7 @@ class KeptFile:
     rank: int = 0
 
 
-def choose_evicted(files: Iterable[KeptFile], max_bytes: int) -> list[KeptFile]:
+def choose_evicted(files: Iterable[CachedFile], max_bytes: int) -> list[CachedFile]:
     """Which files have to go so that the others have at most ``max_bytes``: the lowest rank, then the longest unused.
 
     Pure; files of equal rank and time go in the order of their paths. No file goes that need not.
@@ -68,7 +68,7 @@ def unseal(data: bytes) -> bytes | None:
     return content if digest == _MARK + sha256_of(content).encode() else None
 
 
-def keep_file(path: Path, content: bytes) -> None:
+def store_cached(path: Path, content: bytes) -> None:
     """Write ``content``, sealed; a reader sees the file before or the file after.
 
     Raises:
@@ -77,7 +77,7 @@ def keep_file(path: Path, content: bytes) -> None:
     write_atomic(path, seal(content))
 
 
-def find_kept(path: Path, now_s: float) -> bytes | None:
+def load_cached(path: Path, now_s: float) -> bytes | None:
     """The content of a kept file, which counts as used at ``now_s``; None if there is none or it is damaged.
 
     A damaged file is removed where that is allowed. Never raises: what cannot be read is made again.
@@ -106,12 +106,12 @@ def mark_used(path: Path, now_s: float) -> None:
         logger.debug("kept file cannot be marked as used: path=%s", path)
 
 
-def list_kept(paths: Iterable[Path], rank: int = 0) -> list[KeptFile]:
+def list_cached(paths: Iterable[Path], rank: int = 0) -> list[CachedFile]:
     """Size and time of use of each path that is still there; a folder counts as all that is in it."""
     return [found for path in paths if (found := _find_measured(path, rank)) is not None]
 
 
-def remove_kept(files: Iterable[KeptFile]) -> int:
+def remove_cached(files: Iterable[CachedFile]) -> int:
     """Remove files and folders, as far as that is allowed; the bytes of those that are gone."""
     freed = 0
     for file in files:
@@ -148,15 +148,15 @@ def _is_running(process: str) -> bool:
     return process.isdecimal() and Path("/proc", process).exists()
 
 
-def _find_measured(path: Path, rank: int) -> KeptFile | None:
+def _find_measured(path: Path, rank: int) -> CachedFile | None:
     try:
         status = path.stat()
         if not path.is_dir():
-            return KeptFile(path, status.st_size, status.st_mtime, rank)
+            return CachedFile(path, status.st_size, status.st_mtime, rank)
         parts = list(_files_below(path))
     except OSError:  # another process removed it
         return None
-    return KeptFile(path, sum(s for s, _ in parts), max((used for _, used in parts), default=status.st_mtime), rank)
+    return CachedFile(path, sum(s for s, _ in parts), max((used for _, used in parts), default=status.st_mtime), rank)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[int, float]]:

@@ -31,7 +31,7 @@ MARKS: Final = frozenset({
 _HANDED_OUT: Final = frozenset({"tenants"})
 
 
-class Step(Enum):
+class HomeAction(Enum):
     """What is to be done about a home folder."""
 
     MAKE = auto()
@@ -54,16 +54,16 @@ class Folder:
     names: frozenset[str]
 
 
-def judge_home(found: Folder | None, user: int) -> Step:
+def judge_home(found: Folder | None, user: int) -> HomeAction:
     """What ``user`` does about the home folder that is there, if any (pure)."""
     if found is None:
-        return Step.MAKE
+        return HomeAction.MAKE
     if found.owner not in (user, _ROOT):
-        return Step.REFUSE_OWNER
+        return HomeAction.REFUSE_OWNER
     if not found.mode & _OTHERS or found.owner != user:
-        return Step.TAKE
+        return HomeAction.TAKE
     is_shared = found.mode & stat.S_ISVTX or (found.mode & 0o022 and found.names and not found.names & MARKS)
-    return Step.REFUSE_CONTENT if is_shared else Step.MEND
+    return HomeAction.REFUSE_CONTENT if is_shared else HomeAction.MEND
 
 
 def private_home() -> Path:
@@ -114,19 +114,19 @@ def close_contents(home: Path) -> list[Path]:
 def _settle(home: Path, *, may_make: bool) -> Path:
     found = _look(home)
     step = judge_home(found, os.geteuid())
-    if step is Step.MAKE and may_make:
+    if step is HomeAction.MAKE and may_make:
         home.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    elif step is Step.MEND:
+    elif step is HomeAction.MEND:
         assert found is not None
         home.chmod(PRIVATE)
         logger.warning("home folder was open to other users, closed now folder=%s mode=%04o", home, found.mode)
-    elif step is Step.REFUSE_OWNER:
+    elif step is HomeAction.REFUSE_OWNER:
         assert found is not None
         raise PermissionDenied(
             f"home folder {home} belongs to user {found.owner}, not to this process's user {os.geteuid()}, and "
             f"so would decide what it runs; run as that user, or set {HOME.variable} to a folder of your own"
         )
-    elif step is Step.REFUSE_CONTENT:
+    elif step is HomeAction.REFUSE_CONTENT:
         assert found is not None
         raise PermissionDenied(
             f"home folder {home} is open to other users (mode {found.mode:04o}) and has other things in it; "

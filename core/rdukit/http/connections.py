@@ -28,7 +28,7 @@ FEW: Final = 16
 HELD_BYTES: Final = 16 << 20
 
 
-class Connection(Protocol):
+class TrackedConnection(Protocol):
     """A connection as the book knows it."""
 
     @property
@@ -41,7 +41,7 @@ class Connection(Protocol):
         ...
 
 
-class ConnectionBook:
+class ConnectionRegistry:
     """The connections of one server, those that came first at the front."""
 
     def __init__(self, most: int, most_of_one: int, trusted: Iterable[str] = ()) -> None:
@@ -52,10 +52,10 @@ class ConnectionBook:
         """
         self._most, self._most_of_one = most, most_of_one
         self._trusted = tuple(word.strip() for word in trusted if word.strip())
-        self._all: dict[Connection, str | None] = {}
-        self._of: dict[str, dict[Connection, None]] = {}
+        self._all: dict[TrackedConnection, str | None] = {}
+        self._of: dict[str, dict[TrackedConnection, None]] = {}
         #: Of connections with an unfinished head, its bytes so far; longest held first.
-        self._held: dict[Connection, int] = {}
+        self._held: dict[TrackedConnection, int] = {}
         self._held_bytes = 0
         self._places = _Places(REPLACED_OF_ALL_PER_S)
         self._places_of: dict[str, _Places] = {}
@@ -77,7 +77,7 @@ class ConnectionBook:
                 return True
         return len(self._all) >= self._most and of_one >= FEW and not self._places.take(now)
 
-    def enter(self, connection: Connection, address: str | None) -> Connection | None:
+    def enter(self, connection: TrackedConnection, address: str | None) -> TrackedConnection | None:
         """A connection came. Returns who is to be given up for it, maybe itself.
 
         Args:
@@ -92,7 +92,7 @@ class ConnectionBook:
                 return self._choose(of_one, connection)
         return self._choose(self._all, connection) if len(self._all) > self._most else None
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: TrackedConnection) -> None:
         """It is gone."""
         address = self._all.pop(connection, None)
         if address is not None:
@@ -103,11 +103,11 @@ class ConnectionBook:
                 self._places_of.pop(address, None)
         self.release(connection)
 
-    def hold(self, connection: Connection, head_bytes: int) -> list[Connection]:
+    def hold(self, connection: TrackedConnection, head_bytes: int) -> list[TrackedConnection]:
         """It has so many bytes of a head, whose end has not come. Returns who is to be given up."""
         self._held_bytes += head_bytes - self._held.get(connection, 0)
         self._held[connection] = head_bytes
-        chosen: list[Connection] = []
+        chosen: list[TrackedConnection] = []
         left = self._held_bytes
         for each, size in self._held.items():
             if left <= HELD_BYTES:
@@ -116,11 +116,13 @@ class ConnectionBook:
             left -= size
         return chosen
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: TrackedConnection) -> None:
         """Its head has ended."""
         self._held_bytes -= self._held.pop(connection, 0)
 
-    def _choose(self, among: "dict[Connection, str | None] | dict[Connection, None]", newest: Connection) -> Connection:
+    def _choose(
+        self, among: "dict[TrackedConnection, str | None] | dict[TrackedConnection, None]", newest: TrackedConnection
+    ) -> TrackedConnection:
         """Whoever has waited longest of the first that idle; the newest where all are in use."""
         chosen, since = newest, float("inf")
         for each in list(_first(among)):
@@ -168,7 +170,7 @@ def peer_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TlsDoor:
+class TlsEndpoint:
     """How a server speaks TLS."""
 
     context: ssl.SSLContext
@@ -176,12 +178,14 @@ class TlsDoor:
     silence_s: float
 
 
-class Doorstep(asyncio.Protocol):
+class AdmissionProtocol(asyncio.Protocol):
     """Stands for a connection until it is known whether it is let in: one that is not costs next to nothing."""
 
     __slots__ = ("_book", "_make", "_tls")
 
-    def __init__(self, book: ConnectionBook, make: Callable[[], asyncio.Protocol], tls: TlsDoor | None = None) -> None:
+    def __init__(
+        self, book: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint | None = None
+    ) -> None:
         self._book, self._make, self._tls = book, make, tls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -193,13 +197,13 @@ class Doorstep(asyncio.Protocol):
         elif self._tls is None:
             _let_in(transport, self._make)
         else:
-            Handshake(self._book, self._make, self._tls).begin(transport, address)
+            TlsHandshake(self._book, self._make, self._tls).begin(transport, address)
 
 
-class Handshake(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """Stands for a connection until its TLS handshake has ended: until then it is one that idles."""
 
-    def __init__(self, book: ConnectionBook, make: Callable[[], asyncio.Protocol], tls: TlsDoor) -> None:
+    def __init__(self, book: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint) -> None:
         self._book, self._make, self._tls = book, make, tls
         self._loop = asyncio.get_running_loop()
         self.idle_since: float | None = self._loop.time()
@@ -249,5 +253,5 @@ def _let_in(transport: asyncio.Transport, make: Callable[[], asyncio.Protocol]) 
     protocol.connection_made(transport)
 
 
-def _first(among: "dict[Connection, str | None] | dict[Connection, None]") -> Iterator[Connection]:
+def _first(among: "dict[TrackedConnection, str | None] | dict[TrackedConnection, None]") -> Iterator[TrackedConnection]:
     return islice(among, LOOKED_AT)

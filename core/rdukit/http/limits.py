@@ -18,7 +18,7 @@ LINGER_BYTES: Final = 256 << 10
 #: Seconds for them.
 LINGER_S: Final = 5.0
 #: Seconds in which a caller over TLS answers the end of a connection that is given up.
-FAREWELL_S: Final = 1.0
+TLS_CLOSE_S: Final = 1.0
 #: Files and sockets that a server needs beside its callers' connections.
 SPARE_FILES: Final = 512
 #: Host names whose check is remembered.

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rdukit.errors import MalformedRequest, RdukitError, RequestTimeout
-from rdukit.http.connections import ConnectionBook, Doorstep, TlsDoor, peer_of
-from rdukit.http.limits import FAREWELL_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
+from rdukit.http.connections import AdmissionProtocol, ConnectionRegistry, TlsEndpoint, peer_of
+from rdukit.http.limits import TLS_CLOSE_S, ConnectionWatch, HostRule, HttpLimits, check_head, choose_connections
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,7 +29,7 @@ _REASONS: Final = {
 }  # fmt: skip
 
 
-def open_door(
+def make_protocol_factory(
     protocol: "Callable[..., GuardedHttp]",
     limits: HttpLimits,
     most: int,
@@ -42,16 +42,16 @@ def open_door(
     Args:
         protocol: made for a connection that is let in.
         most: connections at once, where this process may have so many files. most_of_one: of one address.
-        trusted: proxies, as ``ConnectionBook`` has them.
+        trusted: proxies, as ``ConnectionRegistry`` has them.
         tls: None: it speaks plain HTTP. The server itself is given no certificate.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    book = ConnectionBook(choose_connections(most, files), most_of_one, trusted)
+    book = ConnectionRegistry(choose_connections(most, files), most_of_one, trusted)
     make = partial(protocol, limits=limits, book=book)
-    door = None if tls is None else TlsDoor(tls, limits.silence_s)
+    door = None if tls is None else TlsEndpoint(tls, limits.silence_s)
 
     def at_the_door(**named: Any) -> asyncio.Protocol:
-        return Doorstep(book, partial(make, **named), door)
+        return AdmissionProtocol(book, partial(make, **named), door)
 
     return cast(type[asyncio.Protocol], at_the_door)
 
@@ -70,7 +70,7 @@ class GuardedHttp(UvicornHttp):
         self,
         *arguments: Any,
         limits: HttpLimits,
-        book: ConnectionBook,
+        book: ConnectionRegistry,
         hosts: HostRule | None = None,
         **named: Any,
     ) -> None:
@@ -225,4 +225,4 @@ class GuardedHttp(UvicornHttp):
         """End a connection that counts no more: TLS waits for the caller's word, but not for long."""
         self.transport.close()
         if self.scheme == "https":
-            self.loop.call_later(FAREWELL_S, self.transport.abort)
+            self.loop.call_later(TLS_CLOSE_S, self.transport.abort)

@@ -1,9 +1,8 @@
 """The PEF file: what the compiler writes and the runtime reads, and the only thing between them."""
 
+from rdukit.pef.file import read_pef, write_pef
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
-from rdukit.pef.model import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
-from rdukit.pef.read import read_pef
-from rdukit.pef.write import write_pef
+from rdukit.pef.model import Cost, Graph, Pef, Section, SectionResources, SectionType, Symbol, SymbolKind
 
 __all__ = [
     "Cost",
@@ -12,8 +11,8 @@ __all__ = [
     "KernelNode",
     "Pef",
     "Ref",
-    "Resources",
     "Section",
+    "SectionResources",
     "SectionType",
     "Symbol",
     "SymbolKind",

@@ -10,17 +10,18 @@ from rdukit.cli.tables import print_tables
 from rdukit.files.atomic import write_atomic
 from rdukit.pef.diff import describe_diff, diff_pefs, diff_tables
 from rdukit.pef.explain import bounds_table, explain_section, find_sections, section_tables
+from rdukit.pef.file import read_pef
 from rdukit.pef.inspect import (
     cuts_table,
+    describe_memory,
     describe_pef,
     header_table,
+    memory_plan_tables,
     pef_tables,
     sections_table,
     symbols_table,
 )
-from rdukit.pef.memory_view import describe_memory, memory_plan_tables
 from rdukit.pef.picture import draw_pef
-from rdukit.pef.read import read_pef
 
 
 @click.group(cls=ExtensibleGroup, extended_by="rdukit.pef.commands")

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rdukit.cli.tables import Table
+from rdukit.pef.file import LoadedPef
 from rdukit.pef.inspect import moved_bytes, projected_cycles, projected_seconds, total_flops
 from rdukit.pef.model import Pef, Section
-from rdukit.pef.read import LoadedPef
 from rdukit.units import format_bytes, format_count, format_seconds
 
 #: Fields of a PEF that are plain values.

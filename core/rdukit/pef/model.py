@@ -1,14 +1,16 @@
 """What a PEF holds, as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form."""
 
-from collections.abc import Mapping
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from rdukit.errors import PefCorrupt
 from rdukit.hardware import CHIPS
-from rdukit.pef.checks import check_types
 
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
@@ -66,7 +68,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class SectionResources:
     """What a section occupies while it runs."""
 
     tiles: int
@@ -111,7 +113,7 @@ class Section:
     heuristic: str
     #: Why the compiler cut here: one sentence for people.
     why: str
-    resources: Resources
+    resources: SectionResources
     cost: Cost
     #: What the heuristic decided, as it gave it: tiling, sharding, factors. Empty in PEFs before format 1.1.
     decisions: Mapping[str, Any] = field(default_factory=dict)
@@ -221,7 +223,7 @@ def pef_from_dict(value: Mapping[str, Any]) -> Pef:
                     "inputs": tuple(s["inputs"]),
                     "outputs": tuple(s["outputs"]),
                     "operators": tuple(s["operators"]),
-                    "resources": Resources(**s["resources"]),
+                    "resources": SectionResources(**s["resources"]),
                     "cost": Cost(**s["cost"]),
                 }
             )
@@ -313,3 +315,78 @@ def _check_evaluation(pef: Pef, graph: Graph) -> None:
     trained = pef.graphs.get(graph.evaluates)
     if trained is None or trained.evaluates or len(trained.outputs) != len(graph.outputs):
         raise PefCorrupt(f"graph {graph.name!r} evaluates {graph.evaluates!r}, which is no graph of as many outputs")
+
+
+#: Longest text and largest whole number: names and sentences, bytes and cycles.
+_MOST_TEXT = 100_000
+_MOST_NUMBER = 2**63
+
+
+def check_types(value: Any, where: str) -> None:
+    """Check every field of a dataclass; those inside it are only looked at for what they are.
+
+    Args:
+        where: what the value is, for the message.
+    Raises:
+        PefCorrupt: a field has another type than declared; names the field, the value and the type.
+    """
+    kind: type = type(value)
+    for name, is_legal, declared in _declared_fields(kind):
+        found = getattr(value, name)
+        if not is_legal(found):
+            shown = ascii(found) if isinstance(found, str | int | float | None) else f"a {type(found).__name__}"
+            raise PefCorrupt(f"{where}: {name} is {shown[:80]}; legal: {_shown(declared)}; compile again")
+
+
+@cache
+def _declared_fields(kind: type) -> tuple[tuple[str, Callable[[Any], bool], Any], ...]:
+    hints = get_type_hints(kind)
+    return tuple((field.name, _checker(hints[field.name]), hints[field.name]) for field in fields(kind))
+
+
+def _checker(declared: Any) -> Callable[[Any], bool]:
+    origin, arguments = get_origin(declared), get_args(declared)
+    if declared is Any:
+        return lambda value: True
+    if origin in (Union, types.UnionType):
+        options = [_checker(option) for option in arguments]
+        return lambda value: any(option(value) for option in options)
+    if origin is tuple:
+        item = _checker(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(item, value))
+    if origin is not None and issubclass(origin, Mapping):
+        key, item = _checker(arguments[0]), _checker(arguments[1])
+        return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
+    if declared is int:
+        return lambda value: type(value) is int and abs(value) < _MOST_NUMBER
+    if declared is float:
+        return lambda value: type(value) in (int, float) and math.isfinite(value) and abs(value) < _MOST_NUMBER
+    if declared is str:
+        return lambda value: isinstance(value, str) and len(value) < _MOST_TEXT
+    return lambda value: isinstance(value, declared)
+
+
+def _shown(declared: Any) -> str:
+    return declared.__name__ if isinstance(declared, type) and get_origin(declared) is None else str(declared)
+
+
+def flatten_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Path of each tensor of a model → its symbol without the model's name: ``h.0.weight`` → ``h__0__weight``.
+
+    Where several paths would get one name, such as parameter ``a__weight`` and module ``a``'s ``weight``, the one with
+    the most modules keeps it and the others get ``…_1``, ``…_2``, whatever the order of ``paths``.
+    """
+    given = list(dict.fromkeys(paths))
+    flat = {path: path.replace(".", "__") for path in given}
+    taken = set(flat.values())
+    if len(taken) == len(flat):
+        return flat
+    named: set[str] = set()
+    for path in sorted(given, key=lambda path: (-path.count("."), path)):
+        wanted, name, number = flat[path], flat[path], 0
+        while name in named or (number and name in taken):
+            number += 1
+            name = f"{wanted}_{number}"
+        named.add(name)
+        flat[path] = name
+    return flat

@@ -32,7 +32,7 @@ TORCH_NAMESPACES: Final = frozenset(
     "static_runtime streams symm_mem rdukit".split()
 )
 
-#: Parameter → the words that it may be. Torch has no other parameters of text in the operators of the list.
+#: OperatorParameter → the words that it may be. Torch has no other parameters of text in the operators of the list.
 WORDS: Final[Mapping[str, frozenset[str]]] = {
     "approximate": frozenset({"none", "tanh"}),
     "driver": frozenset({"gesvd", "gesvdj", "gesvda", "gels", "gelsy", "gelsd", "gelss"}),
@@ -63,7 +63,7 @@ _SPECIALS: Final[Mapping[str, frozenset[str]]] = {
 _LARGEST: Final = 2**63
 
 
-class Parameter(NamedTuple):
+class OperatorParameter(NamedTuple):
     """One parameter of an operator."""
 
     name: str
@@ -72,11 +72,11 @@ class Parameter(NamedTuple):
     has_default: bool
 
 
-class Signature(NamedTuple):
+class OperatorSignature(NamedTuple):
     """What an operator takes: in order, then by name alone."""
 
-    positional: tuple[Parameter, ...]
-    named: tuple[Parameter, ...]
+    positional: tuple[OperatorParameter, ...]
+    named: tuple[OperatorParameter, ...]
 
 
 def operator_lines() -> dict[str, str]:
@@ -84,7 +84,7 @@ def operator_lines() -> dict[str, str]:
     return dict(_lines())
 
 
-def find_signature(op: str) -> Signature | None:
+def find_signature(op: str) -> OperatorSignature | None:
     """What ``op`` takes; None if it is not in the list."""
     line = _lines().get(op)
     return None if line is None else _signature(line)
@@ -157,7 +157,7 @@ def _scalars(arguments: list[Argument]) -> list[str]:
     return found
 
 
-def _check_arguments(node: KernelNode, signature: Signature) -> None:
+def _check_arguments(node: KernelNode, signature: OperatorSignature) -> None:
     positional, named = signature
     if len(node.args) > len(positional):
         raise PefCorrupt(f"{node.op} of node {node.name!r} has {len(node.args)} arguments; legal: {len(positional)}")
@@ -172,7 +172,7 @@ def _check_arguments(node: KernelNode, signature: Signature) -> None:
         raise PefCorrupt(f"{node.op} of node {node.name!r} lacks {', '.join(missing)}")
 
 
-def _check_argument(node: KernelNode, parameter: Parameter, argument: Argument) -> None:
+def _check_argument(node: KernelNode, parameter: OperatorParameter, argument: Argument) -> None:
     if parameter.kind.startswith("text") and isinstance(argument, str):
         is_legal = _is_text(parameter.name, argument)
     else:
@@ -256,11 +256,11 @@ def _lines() -> dict[str, str]:
 
 
 @cache
-def _signature(line: str) -> Signature:
+def _signature(line: str) -> OperatorSignature:
     positional, _, named = line.partition("|")
-    return Signature(tuple(map(_parameter, positional.split())), tuple(map(_parameter, named.split())))
+    return OperatorSignature(tuple(map(_parameter, positional.split())), tuple(map(_parameter, named.split())))
 
 
-def _parameter(word: str) -> Parameter:
+def _parameter(word: str) -> OperatorParameter:
     name, _, kind = word.partition(":")
-    return Parameter(name, kind.removesuffix("="), kind.endswith("="))
+    return OperatorParameter(name, kind.removesuffix("="), kind.endswith("="))

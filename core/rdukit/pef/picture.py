@@ -49,7 +49,7 @@ _STYLE: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SectionBox:
     """A section in its place; pixels. ``lines`` are CSS class and text."""
 
     section: Section
@@ -112,7 +112,7 @@ def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
     return edges
 
 
-def _place(pef: Pef, graph: Graph, top: int) -> tuple[list[Box], int, int]:
+def _place(pef: Pef, graph: Graph, top: int) -> tuple[list[SectionBox], int, int]:
     """Boxes, and the lowest and rightmost pixel. Forward runs down; each other type starts at the top of its column."""
     sections = [pef.sections[number] for number in graph.schedule]
     present = [kind for kind, _ in _COLUMNS if any(s.type is kind for s in sections)]
@@ -122,7 +122,7 @@ def _place(pef: Pef, graph: Graph, top: int) -> tuple[list[Box], int, int]:
         x = MARGIN + present.index(section.type) * (BOX_WIDTH + COLUMN_GAP)
         lines = _describe(section)
         height = len(lines) * LINE_HEIGHT + 14
-        boxes.append(Box(section, x, next_y[section.type], height, lines))
+        boxes.append(SectionBox(section, x, next_y[section.type], height, lines))
         next_y[section.type] += height + ROW_GAP
     bottom = max((box.y + box.height for box in boxes), default=top)
     right = max((box.x + BOX_WIDTH for box in boxes), default=0)
@@ -140,7 +140,7 @@ def _describe(section: Section) -> tuple[tuple[str, str], ...]:
     return tuple(lines)
 
 
-def _box(box: Box) -> str:
+def _box(box: SectionBox) -> str:
     kind = box.section.type.value
     title = escape(f"{box.section.name}: {box.section.why}\n{' '.join(box.section.operators)}")
     rectangle = f'<rect class="box {kind}" x="{box.x}" y="{box.y}" width="{BOX_WIDTH}" height="{box.height}" rx="6"/>'
@@ -151,14 +151,14 @@ def _box(box: Box) -> str:
     return f"<g><title>{title}</title>{rectangle}{''.join(lines)}</g>"
 
 
-def _line(source: Box, target: Box, edge: Edge) -> str:
+def _line(source: SectionBox, target: SectionBox, edge: Edge) -> str:
     label = escape(
         f"{source.section.name} → {target.section.name}: {format_bytes(edge.bytes)} ({', '.join(edge.symbols)})"
     )
     return f'<path class="line" marker-end="url(#tip)" d="{_path(source, target)}"><title>{label}</title></path>'
 
 
-def _path(source: Box, target: Box) -> str:
+def _path(source: SectionBox, target: SectionBox) -> str:
     """Straight down to the next box, round the right side to a later one, from side to side into another column."""
     if source.x == target.x:
         if target.y - (source.y + source.height) <= ROW_GAP:
@@ -174,7 +174,7 @@ def _path(source: Box, target: Box) -> str:
     return f"M{x1} {y1} C{middle} {y1} {middle} {y2} {x2} {y2}"
 
 
-def _labels(boxes: dict[int, Box], edges: Sequence[Edge]) -> list[str]:
+def _labels(boxes: dict[int, SectionBox], edges: Sequence[Edge]) -> list[str]:
     """Bytes beside each line's start; several lines that start at one place share a label below one another."""
     used: dict[tuple[int, int], int] = {}
     found = []

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rdukit.files.atomic import sha256_of
-from rdukit.pef.format import INDEX, IR_FOLDER, NATIVE_FOLDER
+from rdukit.pef.file import INDEX, IR_FOLDER, NATIVE_FOLDER, write_pef
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, TensorSpec
-from rdukit.pef.model import Cost, Graph, Pef, Resources, Section, SectionType, Symbol, SymbolKind
-from rdukit.pef.write import write_pef
+from rdukit.pef.model import Cost, Graph, Pef, Section, SectionResources, SectionType, Symbol, SymbolKind
 
 
 def example_kernels() -> dict[str, KernelGraph]:
@@ -53,13 +52,13 @@ def example_pef() -> Pef:
         Section(
             id=0, name="linear", type=SectionType.FWD, graph="main", kernel=forward, inputs=("x", "weight", "bias"),
             outputs=("loss", "y"), operators=("fc", "to", "mean"), rule="SAFE_GEMM", heuristic="gemm",
-            why="nothing follows that would fit", resources=Resources(1, 12, 9, 4608),
+            why="nothing follows that would fit", resources=SectionResources(1, 12, 9, 4608),
             cost=Cost(cycles=132_000, flops=56, bytes_in=48, bytes_out=36, bytes_weights=32, seconds=0.0001),
         ),
         Section(
             id=1, name="sgd", type=SectionType.OPT, graph="main", kernel=step, inputs=("weight",),
             outputs=("weight.next",), operators=("sgd.weight",), rule=None, heuristic="default",
-            why="optimizer sections stand alone", resources=Resources(1, 1, 2, 48),
+            why="optimizer sections stand alone", resources=SectionResources(1, 1, 2, 48),
             cost=Cost(cycles=131_000, flops=6, bytes_in=24, bytes_out=24, bytes_weights=0, seconds=0.0001),
         ),
     )  # fmt: skip

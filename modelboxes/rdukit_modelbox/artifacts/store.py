@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_json_atomic
-from rdukit.files.disk_cache import choose_evicted, list_kept, remove_kept
+from rdukit.files.disk_cache import choose_evicted, list_cached, remove_cached
 from rdukit.files.locks import sole_lock
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
@@ -208,12 +208,14 @@ class ArtifactStore:
         temporary.replace(link)
 
     def _make_room(self) -> None:
-        measured = list_kept(path for part in ("content", "folders") for path in (self.folder / part).glob("[0-9a-f]*"))
+        measured = list_cached(
+            path for part in ("content", "folders") for path in (self.folder / part).glob("[0-9a-f]*")
+        )
         # A use marks the folder: what is in it keeps its own times.
         kept = [replace(file, used_s=file.path.stat().st_mtime) for file in measured if file.path.exists()]
         now = time.time()
         going = choose_evicted(kept, resolve(settings.CACHE_BYTES))
-        remove_kept(file for file in going if now - file.used_s > _IN_USE_S)
+        remove_cached(file for file in going if now - file.used_s > _IN_USE_S)
 
     def _source(self, reference: Reference, path: str) -> Source:
         timeout_s = resolve(settings.TIMEOUT_S)

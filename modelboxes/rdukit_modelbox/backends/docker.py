@@ -5,7 +5,7 @@ import os
 from typing import Final
 
 from rdukit.box_backends import BoxSpec
-from rdukit.fence.filter import engine_profile
+from rdukit.fence.seccomp import engine_profile
 from rdukit.interfaces import Clock
 from rdukit_modelbox.backends.engine import EngineBackend
 from rdukit_modelbox.image.engines import DEFAULT_BASE

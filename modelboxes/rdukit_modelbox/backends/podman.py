@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rdukit.box_backends import BoxSpec
-from rdukit.fence.filter import engine_profile
+from rdukit.fence.seccomp import engine_profile
 from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import Clock
 from rdukit_modelbox.backends.container_options import ULIMITS

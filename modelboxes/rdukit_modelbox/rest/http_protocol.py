@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from rdukit.errors import RdukitError
 from rdukit.http.limits import HostRule, HttpLimits
-from rdukit.http.protocol import GuardedHttp, open_door
+from rdukit.http.protocol import GuardedHttp, make_protocol_factory
 from rdukit.settings import resolve
 from rdukit_modelbox.serving.infer_lane import InferCycle, InferLane
 from rdukit_modelbox.settings import ADDRESS_CONNECTIONS, MAX_CONNECTIONS, MAX_HEADER_BYTES, SILENCE_S
@@ -24,11 +24,11 @@ def make_protocol(
     Args:
         idle_s: seconds that a connection may idle between two requests.
         hosts: names that the box answers to; None: all.
-        tls: as ``open_door`` has it.
+        tls: as ``make_protocol_factory`` has it.
     """
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, resolve(SILENCE_S), idle_s)
     protocol = partial(BoxHttpProtocol, lane=lane, hosts=hosts)
-    return open_door(protocol, limits, resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS), tls=tls)
+    return make_protocol_factory(protocol, limits, resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS), tls=tls)
 
 
 class BoxHttpProtocol(GuardedHttp, HttpToolsProtocol):

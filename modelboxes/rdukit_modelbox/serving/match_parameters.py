@@ -6,8 +6,7 @@ A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<mo
 from collections.abc import Iterable, Mapping, Sequence
 
 from rdukit.errors import InvalidArgument
-from rdukit.pef.model import Pef, SymbolKind
-from rdukit.pef.symbol_names import flatten_paths
+from rdukit.pef.model import Pef, SymbolKind, flatten_paths
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:

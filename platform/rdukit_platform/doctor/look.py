@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from rdukit.doctor.findings import Finding, Level
+from rdukit.doctor.cli import Finding, Severity
 from rdukit.errors import RdukitError
 from rdukit.fence.probe import what_holds
 from rdukit.interfaces import SystemClock
@@ -50,7 +50,7 @@ def check_platform() -> Iterator[Finding]:
     try:
         yield broker_finding(home.broker_url())
     except RdukitError as error:
-        yield Finding("broker.password", Level.UNKNOWN, error.message)
+        yield Finding("broker.password", Severity.UNKNOWN, error.message)
     yield database_finding(home.database_url())
     yield from compose_findings(os.environ)
     yield from _of_database(home)
@@ -63,12 +63,12 @@ def _modes(files: Iterable[str]) -> list[tuple[str, int]]:
 def _of_database(home: Home) -> Iterator[Finding]:
     path = home.database_file()
     if path is not None and not path.exists():
-        yield Finding("tokens", Level.GOOD, f"there is no database {path} yet")
+        yield Finding("tokens", Severity.GOOD, f"there is no database {path} yet")
         return
     try:
         with closing(Database.of_home(home)) as database:
             if not is_newest(database):
-                yield Finding("tokens", Level.UNKNOWN, "the database is of another version of rdukit")
+                yield Finding("tokens", Severity.UNKNOWN, "the database is of another version of rdukit")
                 return
             with database.read() as session:
                 rows = session.execute(
@@ -83,7 +83,7 @@ def _of_database(home: Home) -> Iterator[Finding]:
                 ]  # fmt: skip
                 tenants = len(session.scalars(select(TenantRow.id)).all())
     except SQLAlchemyError as error:
-        yield Finding("tokens", Level.UNKNOWN, f"the database does not answer: {type(error).__name__}")
+        yield Finding("tokens", Severity.UNKNOWN, f"the database does not answer: {type(error).__name__}")
         return
     yield from token_findings(tokens, now)
     yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rdukit.errors import RdukitError
 from rdukit.http.limits import HttpLimits
-from rdukit.http.protocol import GuardedHttp, open_door
+from rdukit.http.protocol import GuardedHttp, make_protocol_factory
 from rdukit.settings import resolve
 from rdukit_platform.audit.acts import MAX_TEXT
 from rdukit_platform.audit.requests import note_refused_bytes
@@ -26,12 +26,12 @@ from rdukit_platform.settings import (
 
 
 def make_protocol(platform: Platform, tls: ssl.SSLContext | None = None) -> type[asyncio.Protocol]:
-    """What uvicorn makes for each connection of one server, by the settings; ``tls``: as ``open_door`` has it."""
+    """Return the factory of this server's connections by the settings; ``tls`` as in ``make_protocol_factory``."""
     silence_s = resolve(SILENCE_S)
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, silence_s, silence_s)
     most, most_of_one = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
     protocol = partial(GatewayHttpProtocol, platform=platform)
-    return open_door(protocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
+    return make_protocol_factory(protocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
 
 
 class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
-from rdukit.pef.read import read_tiles
+from rdukit.pef.file import read_tiles
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import Store
 from rdukit_platform.context import Platform

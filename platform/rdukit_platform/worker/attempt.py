@@ -40,7 +40,7 @@ from rdukit.fence.outputs import OutputLimits, check_output
 from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.interfaces import Clock
-from rdukit.pef.read import read_tiles
+from rdukit.pef.file import read_tiles
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.audit.acts import WORKER, Act, AuditOutcome, Entry, is_security_code

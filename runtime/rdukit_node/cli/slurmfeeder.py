@@ -18,9 +18,9 @@ import click
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch
 from rdukit.hardware import NODES, NodeSpec, find_node
-from rdukit.pef.memory_plan import lease_bytes
+from rdukit.pef.file import LoadedPef, read_pef
+from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, SectionType, SymbolKind
-from rdukit.pef.read import LoadedPef, read_pef
 from rdukit.settings import resolve
 from rdukit.units import format_bytes
 from rdukit_node.cli.output import aligned, json_text

@@ -11,7 +11,7 @@ from typing import Final
 
 from rdukit import __version__
 from rdukit.hardware import NodeSpec
-from rdukit.pef.format import FORMAT_VERSION
+from rdukit.pef.file import FORMAT_VERSION
 from rdukit_node.install.planned_files import Plan, PlannedFile
 from rdukit_node.install.service_units import EXPORTER_UNIT, SND_UNIT, TOOLS_FOLDER, UnitPlaces, exporter_unit, snd_unit
 from rdukit_node.settings import ROOT

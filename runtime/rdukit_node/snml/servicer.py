@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit.pef.format import FORMAT_VERSION
+from rdukit.pef.file import FORMAT_VERSION
 from rdukit.proto import snml_pb2 as pb
 from rdukit.proto import snml_pb2_grpc
 from rdukit_node.faults.schema import VERSION as DATABASE_VERSION

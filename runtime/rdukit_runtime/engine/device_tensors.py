@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from rdukit.errors import InvalidArgument, ShapeMismatch, UnknownTensor
-from rdukit.pef.memory_rules import PERSISTENT, persistent_layout, shared_outputs
+from rdukit.pef.memory import PERSISTENT, persistent_layout, shared_outputs
 from rdukit.pef.model import Pef, Symbol, SymbolKind
 from rdukit_node.status_page import ARGUMENT_LOAD, CHECKPOINT, StatusPage, private_page
 from rdukit_runtime.engine.device import CPU, allocate_regions

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from rdukit.errors import RuntimeFault
-from rdukit.pef.memory_plan import MemoryPlan, MemoryWalk
+from rdukit.pef.memory import MemoryPlan, MemoryWalk
 from rdukit.pef.model import Graph, Pef
 from rdukit.units import format_bytes
 

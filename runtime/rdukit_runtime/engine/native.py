@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument, PefCorrupt
-from rdukit.pef.format import LIST_RUNNER, section_symbol
+from rdukit.pef.file import LIST_RUNNER, section_symbol
 from rdukit.pef.model import Pef
 from rdukit.settings import SANITIZE, resolve
 from rdukit.system.cpu import native_signature

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from rdukit.errors import InvalidArgument, SectionFailed
-from rdukit.pef.memory_rules import PERSISTENT, freed_after, replaced_by
+from rdukit.pef.memory import PERSISTENT, freed_after, replaced_by
 from rdukit.pef.model import Graph, Pef, Section, SectionType
 from rdukit_runtime.engine.portable import Kernel
 
@@ -144,7 +144,7 @@ def make_plan(
 ) -> Plan:
     """Bind sections to slots and find what is dead after each.
 
-    What is freed, and emptied before the run, says ``rdukit.pef.memory_rules``.
+    What is freed, and emptied before the run, says ``rdukit.pef.memory``.
 
     Args:
         kernels: by digest. slots: of each symbol.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from rdukit.errors import InvalidArgument, PefCorrupt, RdukitError
-from rdukit.pef.memory_rules import PERSISTENT
+from rdukit.pef.memory import PERSISTENT
 from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
 from rdukit_node.status_page import EXECUTE, HOST, StatusPage

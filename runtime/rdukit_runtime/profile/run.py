@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdukit.errors import InvalidArgument
+from rdukit.pef.file import read_pef
 from rdukit.pef.kernel import KernelGraph
 from rdukit.pef.model import Graph
-from rdukit.pef.read import read_pef
 from rdukit_runtime.application import Application, open_application
 from rdukit_runtime.engine.device import engine_device
 from rdukit_runtime.engine.machine_limits import load_limits, renew_limits

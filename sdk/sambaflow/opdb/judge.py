@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten
 
 from rdukit.errors import RdukitError, UnknownTensor
 from rdukit.pef import SectionType
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
 from sambaflow import samba
 from sambaflow.opdb.cases import Call, Case, is_tensor
 from sambaflow.opdb.compare import Results, State, Verdict, compare, compare_forms, compare_rounded

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from rdukit.pef.symbol_names import flatten_paths
+from rdukit.pef.model import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session, unwrap
 

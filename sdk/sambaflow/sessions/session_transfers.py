@@ -64,7 +64,7 @@ class SessionTransfers:
         """One line, before the first run: what the plan says of the PEF, and what the program's own copies take."""
         if not logger.isEnabledFor(logging.INFO):
             return
-        from rdukit.pef.memory_view import memory_line
+        from rdukit.pef.inspect import memory_line
 
         states = [held for optimizer in self._optimizers for kept in optimizer.state.values() for held in kept.values()]
         held = [unwrap(tensor) for tensor in (*self._state.values(), *states)]

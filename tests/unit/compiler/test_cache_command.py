@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rdukit.files.disk_cache import keep_file
+from rdukit.files.disk_cache import store_cached
 from rdukit_compiler.backend.kernel_cache import own_place
 from rdukit_compiler.backend.native import build_word
 from rdukit_compiler.cli_cache import cache
@@ -33,14 +33,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             f"{torch}/{processor}/build-1-x",
         )
     ):
-        keep_file(kernels / folder / "a.so", bytes(1000))
+        store_cached(kernels / folder / "a.so", bytes(1000))
         os.utime(kernels / folder / "a.so", (time.time() - 60 * number - 60,) * 2)
-    keep_file(kernels / torch / processor / BUILT / "b.so", bytes(2000))
-    keep_file(kernels / "inductor" / "x" / "made.cpp", bytes(300))
+    store_cached(kernels / torch / processor / BUILT / "b.so", bytes(2000))
+    store_cached(kernels / "inductor" / "x" / "made.cpp", bytes(300))
     (kernels / "trust.key").write_bytes(bytes(32))
     for compiler, names in ((compiler_digest(), "ab"), ("0123456789abcdef", "c")):
         for name in names:
-            keep_file(tmp_path / "sections" / compiler / f"{name}.json", bytes(100))
+            store_cached(tmp_path / "sections" / compiler / f"{name}.json", bytes(100))
     return tmp_path
 
 

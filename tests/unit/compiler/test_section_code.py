@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.pef.format import section_symbol
+from rdukit.pef.file import section_symbol
 from rdukit_compiler.backend.section_code import UnusualCode, library_source, section_namespace
 
 _WRAPPER = """

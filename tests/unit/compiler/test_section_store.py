@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.files.disk_cache import keep_file
+from rdukit.files.disk_cache import store_cached
 from rdukit.hardware import find_chip
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes import section_memo
@@ -86,7 +86,7 @@ def test_content_of_another_form_is_left_out_although_its_digest_holds(tmp_path:
     graph, store = mlp(1), SectionStore(tmp_path, PLENTY)
     first = built(graph, SectionMemo(store))
     for path in tmp_path.iterdir():
-        keep_file(path, json.dumps({"forward": 1}).encode())
+        store_cached(path, json.dumps({"forward": 1}).encode())
     assert built(graph, SectionMemo(store)) == first
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from rdukit.files.disk_cache import (
     USE_RESOLUTION_S,
-    KeptFile,
+    CachedFile,
     choose_evicted,
-    find_kept,
     is_abandoned,
-    keep_file,
-    list_kept,
-    remove_kept,
+    list_cached,
+    load_cached,
+    remove_cached,
     seal,
+    store_cached,
     sweep_temporary,
     unseal,
 )
@@ -26,7 +26,7 @@ from rdukit.files.locks import claim_lock, shared_lock, sole_lock
 
 kept_files = st.lists(
     st.builds(
-        KeptFile,
+        CachedFile,
         st.integers(0, 99).map(lambda number: Path(f"/kept/{number}")),
         st.integers(0, 50),
         st.integers(0, 20).map(float),
@@ -37,7 +37,7 @@ kept_files = st.lists(
 
 
 @given(kept_files, st.integers(0, 500))
-def test_what_stays_fits_and_no_file_goes_that_need_not(files: list[KeptFile], max_bytes: int) -> None:
+def test_what_stays_fits_and_no_file_goes_that_need_not(files: list[CachedFile], max_bytes: int) -> None:
     going = choose_evicted(files, max_bytes)
     staying = [file for file in files if file not in going]
     size = sum(file.size_bytes for file in staying)
@@ -51,7 +51,7 @@ def test_what_stays_fits_and_no_file_goes_that_need_not(files: list[KeptFile], m
 
 
 @given(kept_files, st.integers(0, 500))
-def test_nothing_stays_that_is_older_than_what_goes(files: list[KeptFile], max_bytes: int) -> None:
+def test_nothing_stays_that_is_older_than_what_goes(files: list[CachedFile], max_bytes: int) -> None:
     going = choose_evicted(files, max_bytes)
     staying = [file for file in files if file not in going and file.size_bytes]
     last = max(((file.rank, file.used_s) for file in going), default=(0, -1.0))
@@ -60,7 +60,7 @@ def test_nothing_stays_that_is_older_than_what_goes(files: list[KeptFile], max_b
 
 @given(kept_files, st.integers(0, 500), st.randoms())
 def test_the_order_in_which_files_are_found_changes_nothing(
-    files: list[KeptFile], max_bytes: int, random: object
+    files: list[CachedFile], max_bytes: int, random: object
 ) -> None:
     shuffled = list(files)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -80,21 +80,21 @@ def test_a_flipped_bit_a_cut_and_an_addition_are_noticed(content: bytes, data: s
 
 def test_a_damaged_file_counts_as_absent_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a"
-    keep_file(path, b"content")
-    assert find_kept(path, 0.0) == b"content"
+    store_cached(path, b"content")
+    assert load_cached(path, 0.0) == b"content"
     path.write_bytes(path.read_bytes()[:-1])
-    assert find_kept(path, 0.0) is None
+    assert load_cached(path, 0.0) is None
     assert not path.exists()
-    assert find_kept(path, 0.0) is None
+    assert load_cached(path, 0.0) is None
 
 
 def test_use_is_noted_once_an_hour(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    keep_file(path, b"content")
+    store_cached(path, b"content")
     os.utime(path, (1000.0, 1000.0))
-    find_kept(path, 1000.0 + USE_RESOLUTION_S)
+    load_cached(path, 1000.0 + USE_RESOLUTION_S)
     assert path.stat().st_mtime == 1000.0
-    find_kept(path, 1001.0 + USE_RESOLUTION_S)
+    load_cached(path, 1001.0 + USE_RESOLUTION_S)
     assert path.stat().st_mtime == 1001.0 + USE_RESOLUTION_S
 
 
@@ -103,9 +103,9 @@ def test_a_folder_counts_and_goes_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "c").write_bytes(bytes(5))
     (tmp_path / "a" / "d").write_bytes(bytes(7))
     os.utime(tmp_path / "a" / "d", (9e9, 9e9))
-    (found,) = list_kept([tmp_path / "a", tmp_path / "absent"], rank=3)
-    assert found == KeptFile(tmp_path / "a", 12, 9e9, 3)
-    assert remove_kept([found]) == 12
+    (found,) = list_cached([tmp_path / "a", tmp_path / "absent"], rank=3)
+    assert found == CachedFile(tmp_path / "a", 12, 9e9, 3)
+    assert remove_cached([found]) == 12
     assert not (tmp_path / "a").exists()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.doctor.findings import Finding, Level, exit_status, in_order, worst_of
+from rdukit.doctor.cli import Finding, Severity, exit_status, in_order, worst_of
 from rdukit.doctor.host import above_findings, disk_finding, home_finding, secret_findings
 from rdukit.files.home import Folder
 
@@ -24,15 +24,15 @@ def folder(owner: int, mode: int) -> Folder:
 @pytest.mark.parametrize(
     ("found", "level", "todo"),
     [
-        (None, Level.GOOD, ""),
-        (folder(OURS, 0o700), Level.GOOD, ""),
-        (folder(OURS, 0o755), Level.BAD, "chmod 700 /srv/home"),
-        (folder(0, 0o700), Level.GOOD, ""),
-        (folder(0, 0o777), Level.BAD, "chmod 700 /srv/home"),
-        (folder(THEIRS, 0o700), Level.BAD, "set RDUKIT_HOME to a folder of your own"),
+        (None, Severity.GOOD, ""),
+        (folder(OURS, 0o700), Severity.GOOD, ""),
+        (folder(OURS, 0o755), Severity.BAD, "chmod 700 /srv/home"),
+        (folder(0, 0o700), Severity.GOOD, ""),
+        (folder(0, 0o777), Severity.BAD, "chmod 700 /srv/home"),
+        (folder(THEIRS, 0o700), Severity.BAD, "set RDUKIT_HOME to a folder of your own"),
     ],
 )
-def test_a_home_folder_is_private_or_there_is_something_to_do(found: Folder | None, level: Level, todo: str) -> None:
+def test_a_home_folder_is_private_or_there_is_something_to_do(found: Folder | None, level: Severity, todo: str) -> None:
     finding = home_finding(HOME, found, OURS)
     assert (finding.level, finding.todo) == (level, todo)
 
@@ -40,33 +40,33 @@ def test_a_home_folder_is_private_or_there_is_something_to_do(found: Folder | No
 @pytest.mark.parametrize(
     ("above", "level"),
     [
-        (folder(0, 0o755), Level.GOOD),
-        (folder(0, 0o1777), Level.GOOD),
-        (folder(OURS, 0o755), Level.GOOD),
-        (folder(0, 0o777), Level.BAD),
-        (folder(OURS, 0o775), Level.BAD),
-        (folder(THEIRS, 0o755), Level.BAD),
+        (folder(0, 0o755), Severity.GOOD),
+        (folder(0, 0o1777), Severity.GOOD),
+        (folder(OURS, 0o755), Severity.GOOD),
+        (folder(0, 0o777), Severity.BAD),
+        (folder(OURS, 0o775), Severity.BAD),
+        (folder(THEIRS, 0o755), Severity.BAD),
     ],
 )
-def test_who_may_rename_the_home_folder_may_replace_it(above: Folder, level: Level) -> None:
+def test_who_may_rename_the_home_folder_may_replace_it(above: Folder, level: Severity) -> None:
     assert worst_of(above_findings([(Path("/srv"), above), (Path("/"), folder(0, 0o755))], OURS)) is level
 
 
 def test_a_secret_that_others_may_read_is_named() -> None:
     (finding,) = secret_findings([(HOME / "token", 0o600), (HOME / "console.key", 0o640), (HOME / "db.sqlite", None)])
-    assert (finding.level, finding.todo) == (Level.BAD, "chmod 600 /srv/home/console.key")
+    assert (finding.level, finding.todo) == (Severity.BAD, "chmod 600 /srv/home/console.key")
 
 
 def test_little_room_is_a_warning() -> None:
-    assert disk_finding(HOME, 1 << 20).level is Level.WARN
-    assert disk_finding(HOME, 1 << 40).level is Level.GOOD
+    assert disk_finding(HOME, 1 << 20).level is Severity.WARN
+    assert disk_finding(HOME, 1 << 40).level is Severity.GOOD
 
 
 def test_the_worst_comes_first_and_decides_the_exit_status() -> None:
-    levels = [Level.GOOD, Level.BAD, Level.WARN, Level.UNKNOWN]
+    levels = [Severity.GOOD, Severity.BAD, Severity.WARN, Severity.UNKNOWN]
     findings = [Finding(str(level), level, "") for level in levels]
-    assert [each.level for each in in_order(findings)] == [Level.BAD, Level.WARN, Level.UNKNOWN, Level.GOOD]
-    assert worst_of([]) is Level.GOOD
+    assert [each.level for each in in_order(findings)] == [Severity.BAD, Severity.WARN, Severity.UNKNOWN, Severity.GOOD]
+    assert worst_of([]) is Severity.GOOD
     assert [exit_status(level, is_strict=False) for level in levels] == [0, 1, 0, 0]
     assert [exit_status(level, is_strict=True) for level in levels] == [0, 1, 1, 1]
 

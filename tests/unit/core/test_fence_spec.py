@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit.fence.spec import NEEDED, FenceLimits, FenceSpec, Part, Way, choose_way, outermost, to_json
+from rdukit.fence.spec import NEEDED, FenceLimits, FencePart, FenceSpec, Way, choose_way, outermost, to_json
 from rdukit.fence.start import program_paths
 
 
@@ -17,7 +17,7 @@ def test_root_takes_the_machines_namespaces_and_anybody_else_a_user_namespace() 
 
 
 def test_only_landlock_may_be_missing() -> None:
-    assert set(Part) - NEEDED == {Part.LANDLOCK}
+    assert set(FencePart) - NEEDED == {FencePart.LANDLOCK}
 
 
 def test_a_folder_within_another_is_not_named_twice() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.http.connections import HELD_BYTES, ConnectionBook
+from rdukit.http.connections import HELD_BYTES, ConnectionRegistry
 from rdukit.http.limits import (
     LINGER_BYTES,
     LINGER_S,
@@ -111,7 +111,7 @@ class Connection:
 
 
 def test_beyond_the_most_of_an_address_its_own_longest_idle_one_goes() -> None:
-    book = ConnectionBook(100, 2)
+    book = ConnectionRegistry(100, 2)
     other, busy, idle, newest = Connection(0), Connection(None), Connection(1), Connection(2)
     assert [book.enter(each, of) for each, of in ((other, "b"), (busy, "a"), (idle, "a"))] == [None] * 3
     assert book.enter(newest, "a") is idle
@@ -127,14 +127,14 @@ def test_beyond_the_most_of_an_address_its_own_longest_idle_one_goes() -> None:
 
 
 def test_proxies_and_unix_sockets_have_no_limit_of_one_address() -> None:
-    book = ConnectionBook(100, 1, ["10.0.0.1", "10.1.0.0/16", ""])
+    book = ConnectionRegistry(100, 1, ["10.0.0.1", "10.1.0.0/16", ""])
     for address in ("10.0.0.1", "10.1.2.3", None):
         assert [book.enter(Connection(0), address) for _ in range(5)] == [None] * 5
     assert book.enter(Connection(0), "10.0.0.2") is None and book.enter(Connection(0), "10.0.0.2") is not None
 
 
 def test_beyond_the_most_of_all_the_longest_idle_one_goes() -> None:
-    book = ConnectionBook(3, 3)
+    book = ConnectionRegistry(3, 3)
     all_of_them = [Connection(None), Connection(5), Connection(4)]
     for number, each in enumerate(all_of_them):
         assert book.enter(each, str(number)) is None
@@ -142,7 +142,7 @@ def test_beyond_the_most_of_all_the_longest_idle_one_goes() -> None:
 
 
 def test_a_flood_takes_the_places_of_idle_ones_at_a_bounded_rate() -> None:
-    book = ConnectionBook(40, 20)
+    book = ConnectionRegistry(40, 20)
     for _ in range(20):
         assert not book.is_full_for("a", 0) and book.enter(Connection(0), "a") is None
     assert [book.is_full_for("a", 100.0) for _ in range(22)] == [False] * 20 + [True] * 2
@@ -156,7 +156,7 @@ def test_a_flood_takes_the_places_of_idle_ones_at_a_bounded_rate() -> None:
 
 
 def test_unfinished_heads_have_a_budget_together() -> None:
-    book = ConnectionBook(10_000, 10_000)
+    book = ConnectionRegistry(10_000, 10_000)
     first, second = Connection(0), Connection(0)
     assert book.hold(first, HELD_BYTES // 2) == [] and book.hold(second, HELD_BYTES // 2) == []
     assert book.hold(third := Connection(0), 1) == [first]

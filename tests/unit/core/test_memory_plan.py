@@ -9,15 +9,22 @@ from click.testing import CliRunner
 
 from rdukit.errors import PefCorrupt
 from rdukit.pef.cli import pef as pef_command
-from rdukit.pef.memory_plan import MemoryWalk, lease_bytes, plan_memory
-from rdukit.pef.memory_rules import freed_after, persistent_layout, replaced_by, visible_gradients
-from rdukit.pef.memory_view import memory_line
+from rdukit.pef.inspect import memory_line
+from rdukit.pef.memory import (
+    MemoryWalk,
+    freed_after,
+    lease_bytes,
+    persistent_layout,
+    plan_memory,
+    replaced_by,
+    visible_gradients,
+)
 from rdukit.pef.model import (
     Cost,
     Graph,
     Pef,
-    Resources,
     Section,
+    SectionResources,
     SectionType,
     Symbol,
     SymbolKind,
@@ -36,7 +43,7 @@ KINDS = {
 def section(number: int, kind: SectionType, inputs: str, outputs: str, scratch: int = 0) -> Section:
     return Section(
         number, f"s{number}", kind, "g", "k", tuple(inputs.split()), tuple(outputs.split()), (), None, "default", "",
-        Resources(1, 1, 1, 1), Cost(1, 1, 1, 1, 1, 1e-6), {}, scratch,
+        SectionResources(1, 1, 1, 1), Cost(1, 1, 1, 1, 1, 1e-6), {}, scratch,
     )  # fmt: skip
 
 

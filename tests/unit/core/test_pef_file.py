@@ -9,7 +9,7 @@ import pytest
 
 from rdukit.errors import PefCorrupt, PefError, PefNotFound, PefVersionMismatch
 from rdukit.pef import read_pef, write_pef
-from rdukit.pef.format import COMMENT, FORMAT_VERSION, INDEX
+from rdukit.pef.file import COMMENT, FORMAT_VERSION, INDEX
 from rdukit.pef.model import pef_from_dict, pef_to_dict
 from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
 

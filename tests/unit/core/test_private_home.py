@@ -8,7 +8,7 @@ import pytest
 
 from rdukit.errors import PermissionDenied
 from rdukit.files.atomic import write_atomic
-from rdukit.files.home import Folder, Step, close_contents, judge_home, make_folder, mend_home, private_home
+from rdukit.files.home import Folder, HomeAction, close_contents, judge_home, make_folder, mend_home, private_home
 
 OURS, ROOT, THEIRS = 1000, 0, 1001
 
@@ -34,26 +34,28 @@ def _open_umask() -> object:
 @pytest.mark.parametrize(
     ("owner", "mode", "names", "step"),
     [
-        (OURS, 0o700, [], Step.TAKE),
-        (OURS, 0o755, [], Step.MEND),
-        (OURS, 0o777, ["kernels", "notes.txt"], Step.MEND),
-        (OURS, 0o750, ["token"], Step.MEND),
-        (OURS, 0o755, ["thesis.tex"], Step.MEND),
-        (OURS, 0o775, ["thesis.tex"], Step.REFUSE_CONTENT),
-        (OURS, 0o1777, [], Step.REFUSE_CONTENT),
-        (ROOT, 0o755, [], Step.TAKE),
-        (ROOT, 0o2777, ["run"], Step.TAKE),
-        (THEIRS, 0o700, [], Step.REFUSE_OWNER),
-        (THEIRS, 0o777, ["kernels"], Step.REFUSE_OWNER),
+        (OURS, 0o700, [], HomeAction.TAKE),
+        (OURS, 0o755, [], HomeAction.MEND),
+        (OURS, 0o777, ["kernels", "notes.txt"], HomeAction.MEND),
+        (OURS, 0o750, ["token"], HomeAction.MEND),
+        (OURS, 0o755, ["thesis.tex"], HomeAction.MEND),
+        (OURS, 0o775, ["thesis.tex"], HomeAction.REFUSE_CONTENT),
+        (OURS, 0o1777, [], HomeAction.REFUSE_CONTENT),
+        (ROOT, 0o755, [], HomeAction.TAKE),
+        (ROOT, 0o2777, ["run"], HomeAction.TAKE),
+        (THEIRS, 0o700, [], HomeAction.REFUSE_OWNER),
+        (THEIRS, 0o777, ["kernels"], HomeAction.REFUSE_OWNER),
     ],
 )
-def test_a_folder_is_judged_by_owner_mode_and_content(owner: int, mode: int, names: list[str], step: Step) -> None:
+def test_a_folder_is_judged_by_owner_mode_and_content(
+    owner: int, mode: int, names: list[str], step: HomeAction
+) -> None:
     assert judge_home(Folder(owner, mode, frozenset(names)), OURS) is step
 
 
 def test_root_does_not_run_what_lies_in_a_users_home() -> None:
-    assert judge_home(Folder(OURS, 0o700, frozenset()), ROOT) is Step.REFUSE_OWNER
-    assert judge_home(None, ROOT) is Step.MAKE
+    assert judge_home(Folder(OURS, 0o700, frozenset()), ROOT) is HomeAction.REFUSE_OWNER
+    assert judge_home(None, ROOT) is HomeAction.MAKE
 
 
 @pytest.mark.usefixtures("_open_umask")

@@ -2,7 +2,7 @@
 
 import itertools
 
-from rdukit.pef.symbol_names import flatten_paths
+from rdukit.pef.model import flatten_paths
 
 
 def test_a_path_becomes_a_name_joined_by_double_underscores() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.cli.tables import Table, format_table, print_table
-from rdukit.pef.inspect import pef_tables, symbols_table
-from rdukit.pef.memory_view import memory_plan_tables
-from rdukit.pef.read import read_pef
+from rdukit.pef.file import read_pef
+from rdukit.pef.inspect import memory_plan_tables, pef_tables, symbols_table
 from rdukit.testing.pefs import write_example_pef
 
 WORDS = "one two three four five six seven eight nine ten eleven twelve"

@@ -7,7 +7,7 @@ import pytest
 
 from rdukit.errors import InvalidArgument, NotFenced
 from rdukit.fence.probe import Fence
-from rdukit.fence.spec import Part, Way
+from rdukit.fence.spec import FencePart, Way
 from rdukit_platform.services import beat_service
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
@@ -25,7 +25,7 @@ from rdukit_platform.worker.walls import (
 )
 
 HOLDS = Fence(Way.USER, MappingProxyType({}))
-BROKEN = Fence(None, MappingProxyType({Part.NAMESPACES: "the kernel refuses them to user 7"}))
+BROKEN = Fence(None, MappingProxyType({FencePart.NAMESPACES: "the kernel refuses them to user 7"}))
 
 
 def test_a_process_is_fenced_where_that_holds_and_a_container_is_one() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rdukit.pef.format import FORMAT_VERSION
+from rdukit.pef.file import FORMAT_VERSION, read_pef
 from rdukit.pef.model import SymbolKind
-from rdukit.pef.read import read_pef
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
 from rdukit_runtime.engine.program import Program

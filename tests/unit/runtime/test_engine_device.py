@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from rdukit.errors import InvalidArgument, PefMismatch
 from rdukit.pef import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.kernel import Special
-from rdukit.pef.memory_rules import persistent_layout
+from rdukit.pef.memory import persistent_layout
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine import device as places
 from rdukit_runtime.engine.device import CPU, allocate_regions, choose_device, engine_device, run_on_host

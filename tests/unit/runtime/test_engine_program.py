@@ -14,8 +14,8 @@ from rdukit.pef import (
     KernelNode,
     Pef,
     Ref,
-    Resources,
     Section,
+    SectionResources,
     SectionType,
     Symbol,
     SymbolKind,
@@ -66,7 +66,7 @@ def section(
 ) -> Section:
     cost = Cost(10, 4, 8, 8, 8, 1e-6)
     return Section(number, kind.value, kind, "g", kernel.digest(), inputs, outputs, (), None, "default", "test",
-                   Resources(1, 1, 1, 8), cost)  # fmt: skip
+                   SectionResources(1, 1, 1, 8), cost)  # fmt: skip
 
 
 def build_program() -> Program:

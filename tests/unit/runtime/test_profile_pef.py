@@ -14,7 +14,7 @@ import torch
 from rdukit.cli.tables import format_table
 from rdukit.pef import KernelGraph, KernelNode, Ref, Section, SectionType, TensorSpec
 from rdukit.pef.kernel import Argument, Special
-from rdukit.pef.model import Cost, Resources
+from rdukit.pef.model import Cost, SectionResources
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import build_portable
@@ -45,7 +45,7 @@ def make_section(
 ) -> Section:  # fmt: skip
     return Section(
         number, name or f"section_{number}", kind, "g", kernel, (), (), ("operator",), None, "default", "test",
-        Resources(1, 1, 1, 8), Cost(10, flops, moved, 0, 0, 2e-6),
+        SectionResources(1, 1, 1, 8), Cost(10, flops, moved, 0, 0, 2e-6),
     )  # fmt: skip
 
 

@@ -12,10 +12,9 @@ from click.testing import CliRunner
 
 from rdukit.cli import run_command
 from rdukit.errors import InvalidArgument, PefCorrupt, PefMismatch, PefNotFound, PefVersionMismatch
-from rdukit.pef.format import FORMAT_VERSION, INDEX
-from rdukit.pef.memory_plan import lease_bytes
+from rdukit.pef.file import FORMAT_VERSION, INDEX, LoadedPef
+from rdukit.pef.memory import lease_bytes
 from rdukit.pef.model import Pef, SectionType
-from rdukit.pef.read import LoadedPef
 from rdukit.testing.pefs import example_kernels, example_pef, write_example_pef
 from rdukit_node.cli.slurmfeeder import env_lines, needs_lines, needs_of, sbatch_lines, slurmfeeder
 

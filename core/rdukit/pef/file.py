@@ -1,19 +1,53 @@
-"""Read a PEF; everything is checked before anything is used."""
+"""The container: a zip whose entries are stored, not deflated.
 
+==================  ==================================================================================================
+entry               content
+==================  ==================================================================================================
+``pef.json``        ``{"format": [major, minor], "digests": {entry: sha256}, "signature", "pef": {…}}``; first entry
+``ir/<digest>``     a kernel's portable graph (JSON), named by its SHA-256
+``so/<digest>.so``  a native library made from that kernel; optional
+==================  ==================================================================================================
+
+A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
+``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its. A graph of 1.4 may be the
+evaluation graph of another.
+"""
+
+import io
 import json
 import struct
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import PefCorrupt, PefNotAllowed, PefNotFound, PefVersionMismatch
-from rdukit.files.atomic import sha256_of
-from rdukit.pef.format import FORMAT_VERSION, INDEX, IR_FOLDER, MAX_ENTRY_BYTES, MAX_INDEX_BYTES, NATIVE_FOLDER
+from rdukit.files.atomic import sha256_of, write_atomic
 from rdukit.pef.kernel import KernelGraph, kernel_from_json
-from rdukit.pef.model import Pef, Section, pef_from_dict
+from rdukit.pef.model import Pef, Section, pef_from_dict, pef_to_dict
 from rdukit.pef.operators import check_operators, check_values, foreign_operators
-from rdukit.pef.trust import is_trusted
+from rdukit.pef.trust import is_trusted, sign
+
+#: Written into every PEF; readers refuse another major, or a newer minor.
+FORMAT_VERSION: Final = (1, 4)
+#: Zip archive comment, so that ``file`` and people can tell.
+COMMENT: Final = b"rdukit PEF"
+INDEX: Final = "pef.json"
+IR_FOLDER: Final = "ir/"
+NATIVE_FOLDER: Final = "so/"
+#: Largest entries that a reader takes: 64 MiB of table, 256 MiB of library.
+MAX_INDEX_BYTES: Final = 64 << 20
+MAX_ENTRY_BYTES: Final = 256 << 20
+
+#: Every native library exports it beside its section: it runs a list of sections.
+LIST_RUNNER: Final = "rdukit_run_list"
+
+
+def section_symbol(digest: str) -> str:
+    """The function that the native library of a kernel exports for it."""
+    return f"rdukit_section_{digest[:32]}"
+
 
 #: What zipfile, struct and json raise on bytes that are not theirs.
 _UNREADABLE: Final = (
@@ -156,3 +190,31 @@ def _check_bound(path: Path, pef: Pef, section: Section, kernel: KernelGraph) ->
                 f"{path}: section {section.id} binds {name!r}, {symbol.dtype} {list(symbol.shape)}, to an input of its "
                 f"kernel that is {spec.dtype} {list(spec.shape)}"
             )
+
+
+#: All entries carry one time, so that equal compiles give equal bytes.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def write_pef(path: Path, pef: Pef, kernels: Mapping[str, KernelGraph], natives: Mapping[str, bytes]) -> None:
+    """Write ``pef`` with its kernels (by digest) and native libraries (by the same digests) to ``path``.
+
+    Equal arguments on one installation give equal bytes. A reader never sees a half-written file.
+
+    Raises:
+        PefNotAllowed: a kernel has an operator that no PEF may name; nothing is written.
+    """
+    for kernel in kernels.values():
+        check_operators(kernel)
+    entries = {IR_FOLDER + digest: kernel.to_json() for digest, kernel in sorted(kernels.items())}
+    entries |= {f"{NATIVE_FOLDER}{digest}.so": data for digest, data in sorted(natives.items())}
+    digests = {name: sha256_of(data) for name, data in entries.items()}
+    index: dict[str, Any] = {"format": list(FORMAT_VERSION), "digests": digests, "pef": pef_to_dict(pef)}
+    index["signature"] = sign(json.loads(json.dumps(index)))  # as a reader will have it
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = COMMENT
+        archive.writestr(zipfile.ZipInfo(INDEX, _EPOCH), json.dumps(index, sort_keys=True))
+        for name, data in entries.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+    write_atomic(path, buffer.getvalue())

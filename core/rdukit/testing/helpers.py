@@ -1,8 +1,50 @@
-"""Connections to a server on which anything may be sent, as hostile callers do."""
+"""A clock that moves only when told."""
 
 import contextlib
 import re
 import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+
+class FakeClock:
+    """``Clock`` whose time stands still; ``sleep`` and ``advance`` move it, ``step`` sets its wall clock alone."""
+
+    def __init__(self, start: float = 1_700_000_000.0) -> None:
+        self._now = start
+        self._offset = 0.0
+
+    def now(self) -> float:
+        return self._now + self._offset
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    def step(self, seconds: float) -> None:
+        self._offset += seconds
+
+
+_PAUSE_S: Final = 0.01
+
+
+def wait_until(happened: Callable[[], bool], timeout_s: float = 120.0, what: str = "what was waited for") -> float:
+    """Look until ``happened``; returns the seconds waited.
+
+    Raises:
+        AssertionError: not within ``timeout_s``; says ``what``.
+    """
+    start = time.monotonic()
+    while not happened():
+        assert time.monotonic() - start < timeout_s, f"not within {timeout_s:g} s: {what}"
+        time.sleep(_PAUSE_S)
+    return time.monotonic() - start
 
 
 class RawCaller:
