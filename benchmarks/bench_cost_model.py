@@ -24,12 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from rdukit.hardware import find_chip
-from rdukit_compiler.cost import constants as cost_constants
-from rdukit_compiler.estimate import estimate_sections
+from rdukit_compiler.cost.model import load_constants
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.pipeline import TracedGraph
+from rdukit_compiler.pipeline import TracedGraph, estimate_sections
 from sambaflow import samba
 from sambaflow.tracing.tracer import trace_model
 
@@ -223,7 +222,7 @@ def _all_reduce_s(p: Mapping[str, Any], layers: int) -> float:
     replicas = p.get("replicas", 1)
     m = _models()[p["model"]]
     parameters = layers * 12 * m["width"] ** 2 + 30522 * m["width"] if replicas > 1 else 0
-    return 2 * (replicas - 1) / replicas * 4 * parameters / cost_constants.load_constants().peer_bandwidth
+    return 2 * (replicas - 1) / replicas * 4 * parameters / load_constants().peer_bandwidth
 
 
 def samples_per_second(p: Mapping[str, Any], layers: int) -> float:
@@ -298,7 +297,7 @@ def roofline_part(p: Mapping[str, Any], layers: int) -> float:
 
 def _looped_s(p: Mapping[str, Any]) -> float:
     """A token where the equal sections of the layers loop on the chip; sections by layer, as the vendor's are."""
-    constants, chip = cost_constants.load_constants(), find_chip("sn40l")
+    constants, chip = load_constants(), find_chip("sn40l")
     step = decoding(p["model"], "o3", "sn40l", 8, 1, p["length"], True)
     at_peak = step.bytes / chip.hbm_bandwidth / constants.looped_e_hbm
     return at_peak + _models()[p["model"]]["layers"] * constants.looped_launch_s
@@ -306,7 +305,7 @@ def _looped_s(p: Mapping[str, Any]) -> float:
 
 def switch_ms(p: Mapping[str, Any], layers: int) -> float:
     """Weights of 8B parameters in bf16 from DDR to the HBM of 8 sockets."""
-    return 8.03e9 * 2 / 8 / cost_constants.load_constants().switch_bandwidth * 1e3
+    return 8.03e9 * 2 / 8 / load_constants().switch_bandwidth * 1e3
 
 
 def token_s(p: Mapping[str, Any], seen: int) -> float:
@@ -323,7 +322,7 @@ def _exchange_s(p: Mapping[str, Any], length: int) -> float:
     """Two all-reduces a layer of what the sockets' parts of a layer add up to."""
     m, sockets = _models()[p["model"]], p.get("sockets", 8)
     size = p["batch"] * length * m["width"] * 2
-    return m["layers"] * 2 * 2 * (sockets - 1) / sockets * size / cost_constants.load_constants().peer_bandwidth
+    return m["layers"] * 2 * 2 * (sockets - 1) / sockets * size / load_constants().peer_bandwidth
 
 
 # -- report ------------------------------------------------------------------------------------------------------------

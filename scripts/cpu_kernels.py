@@ -1,5 +1,5 @@
 """Find what torch's CPU kernels do not take although fake tensors let it pass: prints the two lists of
-``compiler/rdukit_compiler/backend/cpu_kernels.py``, and exits with 1 if they lack an operator that is found.
+``compiler/rdukit_compiler/operators/supported.py``, and exits with 1 if they lack an operator that is found.
 
 It runs torch's own samples of every operator (``op_db``, which needs the package ``expecttest``), forward and backward:
 each ATen operator that a sample calls once in f32, once in bf16, and once with operands of both. A few minutes.
@@ -18,10 +18,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from rdukit_compiler.backend.cpu_kernels import NORMS, SAME_DTYPE, WITHOUT_BF16
-from rdukit_compiler.backend.fake_mode import FakeMode
-from rdukit_compiler.backend.record import record_forward
-from rdukit_compiler.patterns.vocabulary import LOSSES
+from rdukit_compiler.capture.meta_rules import FakeMode
+from rdukit_compiler.capture.record import record_forward
+from rdukit_compiler.operators.supported import NORMS, SAME_DTYPE, WITHOUT_BF16
+from rdukit_compiler.operators.vocabulary import LOSSES
 
 SAMPLES: Final = 6
 

@@ -13,6 +13,7 @@ from rdukit_compiler.cost import operator_work, project
 from rdukit_compiler.cost.host_memory import kernel_memory
 from rdukit_compiler.cost.traffic import derivable_extras, looked_up_bytes
 from rdukit_compiler.ir import ModelGraph, Value, ValueKind
+from rdukit_compiler.operators.vocabulary import LOSSES
 from rdukit_compiler.optimizer import (
     STATES,
     TAKES_NARROW,
@@ -25,15 +26,13 @@ from rdukit_compiler.optimizer import (
     build_reduce,
 )
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.add_up_gradients import add_up_gradients, has_own_memory
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.cut_sections import SectionPlan
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
-from rdukit_compiler.passes.host_sections import HOST
-from rdukit_compiler.passes.narrow_gradients import narrow_gradients
+from rdukit_compiler.passes.gradient_outputs import accumulate_gradients, has_own_memory, narrow_gradients
+from rdukit_compiler.passes.host_operators import HOST
 from rdukit_compiler.passes.quantize_weights import scale_name
-from rdukit_compiler.passes.section_memo import SectionMemo
-from rdukit_compiler.patterns.vocabulary import LOSSES
+from rdukit_compiler.passes.section_cache import SectionCache
 
 _SYMBOL_KINDS: Final = {
     ValueKind.INPUT: SymbolKind.INPUT, ValueKind.PARAMETER: SymbolKind.PARAMETER, ValueKind.BUFFER: SymbolKind.BUFFER,
@@ -55,7 +54,7 @@ class Assembly:
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
-    memo: SectionMemo = field(default_factory=SectionMemo)
+    memo: SectionCache = field(default_factory=SectionCache)
 
 
 def assemble_graph(
@@ -194,7 +193,7 @@ class _GraphAssembler:
             elif values[name].kind is ValueKind.PARAMETER and has_own_memory(kernels, name, values):
                 self._totals[name] = symbol
         self._added[plan] = tuple(added)
-        return add_up_gradients(kernels, added, values)
+        return accumulate_gradients(kernels, added, values)
 
     def _find_narrowable(self, plans: Sequence[SectionPlan], groups: Sequence[OptimizerGroup]) -> frozenset[str]:
         """Parameters that one section reads, and whose gradient goes straight to an update that takes it in bf16."""

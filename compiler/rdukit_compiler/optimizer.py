@@ -185,7 +185,7 @@ class _Builder:
         return Ref(name)
 
     def summed(self, parameter: Value, contributions: tuple[str, ...]) -> Argument:
-        """The sum of contributions; of large ones there is mostly one, see ``passes.add_up_gradients``."""
+        """The sum of contributions; of large ones there is mostly one, see ``passes.gradient_outputs``."""
         dtype = "bfloat16" if contributions[0] in self._narrow else parameter.dtype
         total = self.input(replace(parameter, name=contributions[0], dtype=dtype))
         for name in contributions[1:]:

@@ -1,4 +1,4 @@
-"""What a compile is asked to do."""
+"""Options of one compile."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -28,29 +28,26 @@ from rdukit.errors import CompileError, RdukitError
 from rdukit.files.atomic import write_atomic, write_reports
 from rdukit.pef import Pef, write_pef
 from rdukit.pef.inspect import memory_line
-from rdukit.pef.model import NO_EVALUATION
+from rdukit.pef.model import NO_EVALUATION, Section
 from rdukit.system.cpu import native_signature
-from rdukit_compiler.artifacts import artifact_files
 from rdukit_compiler.assemble import Assembly, assemble_graph
-from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
-from rdukit_compiler.backend.light_tracing import without_dynamo
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
-from rdukit_compiler.choices import load_choices, report_rules
+from rdukit_compiler.backend.section_library import find_cpp_compiler
+from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
+from rdukit_compiler.capture.signature import call_digests, graph_signature
+from rdukit_compiler.heuristics.choices import load_choices, report_rules
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.choose_compute import choose_compute
-from rdukit_compiler.passes.choose_host_operators import choose_host_operators
 from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
-from rdukit_compiler.passes.host_sections import HOST, LOOKS_AT_DATA
+from rdukit_compiler.passes.host_operators import HOST, LOOKS_AT_DATA, choose_host_operators
 from rdukit_compiler.passes.join_regions import join_regions
+from rdukit_compiler.passes.push_down_slices import push_down_slices
 from rdukit_compiler.passes.quantize_weights import quantize_weights
-from rdukit_compiler.passes.section_memo import SectionMemo
-from rdukit_compiler.passes.section_store import open_section_store
-from rdukit_compiler.passes.skip_unread_rows import skip_unread_rows
-from rdukit_compiler.report import Reporter, describe_plans, projection_line
-from rdukit_compiler.signature import call_digests, graph_signature
+from rdukit_compiler.passes.section_cache import SectionCache, open_section_store
+from rdukit_compiler.reports import Reporter, artifact_files, describe_plans, projection_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def _compile(
     graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter, builder: NativeBuilder
 ) -> Path:  # fmt: skip
     store = open_section_store()
-    assembly = Assembly(memo=SectionMemo(store))
+    assembly = Assembly(memo=SectionCache(store))
     if _wants_natives(options):
         assembly.memo.on_new = builder.warm
     tables = {}
@@ -177,8 +174,8 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
     check_graph(graph, "trace")
     graph = choose_host_operators(graph, options.host_fallback)
-    graph = skip_unread_rows(graph)
-    check_graph(graph, "skip_unread_rows")
+    graph = push_down_slices(graph)
+    check_graph(graph, "push_down_slices")
     check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
     graph = choose_compute(graph, options.precision, options.graphamp, options.mixed_precision_families)
     typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
@@ -234,3 +231,19 @@ def _counter(reporter: Reporter, what: str, total: int) -> Callable[[], None]:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.stem + suffix)
+
+
+def estimate_sections(graphs: Sequence[TracedGraph], options: CompileOptions) -> tuple[Section, ...]:
+    """Sections of the graphs in order of their ids, with resources and projected cost; nothing is written.
+
+    Raises:
+        CompileError: the model cannot be compiled. InvalidArgument: an option is not legal.
+    """
+    options.check()
+    cut, assembly = load_choices(options, [traced.graph for traced in graphs]), Assembly()
+    for traced in graphs:
+        graph = push_down_slices(traced.graph)
+        typed = assign_precision(graph, Precision(options.precision, not options.inference))
+        optimizers = () if options.inference else traced.optimizers
+        assemble_graph(assembly, graph, typed, cut_sections(typed, cut), optimizers, options)
+    return tuple(assembly.sections)

@@ -15,11 +15,10 @@ from torch import fx
 
 from rdukit.system.cpu import has_avx512_bf16
 from rdukit_compiler.backend.choose_products import choose_products, may_change
-from rdukit_compiler.backend.own_products import build_own_products
-from rdukit_compiler.backend.products import interface_functions
+from rdukit_compiler.backend.measure_routes import build_own_products
+from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Route, Routes
-from rdukit_compiler.backend.section_code import section_namespace
-from rdukit_compiler.backend.section_library import compile_sections
+from rdukit_compiler.backend.section_library import compile_sections, section_namespace
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 

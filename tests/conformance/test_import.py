@@ -5,7 +5,7 @@ import sys
 
 HEAVY = (
     "torch._inductor", "torch._dynamo", "torch._functorch", "sympy", "fastapi", "pydantic", "celery", "sqlalchemy",
-    "grpc", "rdukit_compiler.pipeline", "rdukit_compiler.from_fx", "rdukit_compiler.passes.differentiate",
+    "grpc", "rdukit_compiler.pipeline", "rdukit_compiler.capture.from_fx", "rdukit_compiler.passes.differentiate",
     "rdukit_runtime.application", "rdukit_platform", "rdukit_modelbox",
 )  # fmt: skip
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rdukit_compiler.backend.section_code import section_namespace
-from rdukit_compiler.backend.section_library import compile_sections
+from rdukit_compiler.backend.section_library import compile_sections, section_namespace
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 

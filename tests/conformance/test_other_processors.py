@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils import cpp_extension
 
-from rdukit_compiler.backend.own_products import OwnProducts, load_own_products
+from rdukit_compiler.backend.measure_routes import OwnProducts, load_own_products
 from rdukit_compiler.backend.section_library import SOURCES
 
 pytestmark = pytest.mark.skipif(

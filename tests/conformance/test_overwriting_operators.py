@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from rdukit.errors import SectionFailed, UnsupportedOperator
-from rdukit_compiler.backend.operators import callable_of, find_functional, name_of
-from rdukit_compiler.backend.overwritten_lists import find_single
 from rdukit_compiler.backend.torch_private import trace_functional
+from rdukit_compiler.capture.replaced_functions import find_single
+from rdukit_compiler.operators.naming import callable_of, find_functional, name_of
 from sambaflow import samba
 from sambaflow.samba.sambatensor import SambaTensor
 from sambaflow.testing import compare_step, compile_model, load_model
@@ -287,7 +287,7 @@ def test_operators_that_write_another_dtype_than_their_operands_are_known() -> N
     """Of floating operands: what they write is converted."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    from rdukit_compiler.overwrites import _OTHER_DTYPE
+    from rdukit_compiler.capture.mutation import _OTHER_DTYPE
 
     found = set()
     for info in op_db:

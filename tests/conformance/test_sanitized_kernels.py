@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not resolve(SANITIZE), reason="runs under `make 
 PROGRAM = """
 import sys
 import torch
-from rdukit_compiler.backend.section_code import section_namespace
+from rdukit_compiler.backend.section_library import section_namespace
 from rdukit_compiler.backend.section_library import compile_sections
 from rdukit_compiler.backend.torch_private import trace_aten, write_code
 from rdukit_runtime.engine.native import load_native

@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions
-from rdukit_compiler.backend.products import interface_functions
+from rdukit_compiler.backend.native_operators import interface_functions
 from rdukit_compiler.backend.routes import Routes
-from rdukit_compiler.backend.section_code import section_namespace
-from rdukit_compiler.backend.section_library import compile_sections
+from rdukit_compiler.backend.section_library import compile_sections, section_namespace
 from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 from rdukit_runtime.engine.native import NativeKernel, load_native
 

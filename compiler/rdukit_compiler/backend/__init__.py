@@ -1,1 +1,1 @@
-"""From a section's operators to its kernel: differentiated, portable, and native where a C++ compiler is found."""
+"""Native code generation: kernels as C++ that inductor writes, with our own products, built and kept as libraries."""

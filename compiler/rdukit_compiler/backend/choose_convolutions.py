@@ -14,9 +14,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from rdukit_compiler.backend.operators import aten_names
-from rdukit_compiler.backend.products import operator_named
+from rdukit_compiler.backend.native_operators import operator_named
 from rdukit_compiler.backend.routes import Routes
+from rdukit_compiler.operators.naming import aten_names
 
 aten = torch.ops.aten
 

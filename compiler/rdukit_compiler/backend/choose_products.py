@@ -1,6 +1,7 @@
-"""Rewrites the products of a traced kernel to the routes that are fast on this machine. Changes no value's meaning.
+"""Rewrites of a traced kernel's products to the routes that are fast on this machine; no value changes its meaning.
 
-Only native kernels are rewritten; the graph that a PEF keeps has ATen's operators.
+Equal views, and equal packings of rows, are eliminated as common subexpressions. Only native kernels are rewritten; the
+graph that a PEF keeps has ATen's operators.
 """
 
 import operator
@@ -10,11 +11,10 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from rdukit_compiler.backend.merge_calls import merge_calls, merge_views
-from rdukit_compiler.backend.operators import aten_names
-from rdukit_compiler.backend.products import operator_named, product
-from rdukit_compiler.backend.quantized import operator_int8_linear
+from rdukit_compiler.backend.native_operators import operator_named, product
 from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
+from rdukit_compiler.operators.naming import aten_names
+from rdukit_compiler.operators.own_operators import own_operator
 
 aten = torch.ops.aten
 
@@ -31,11 +31,19 @@ _WIDENED: Final = frozenset(
     }
 )  # fmt: skip
 
+#: Operators that always give a view of their first argument.
+_VIEWS: Final = frozenset(
+    {
+        aten.view.default, aten._unsafe_view.default, aten.t.default, aten.transpose.int, aten.permute.default,
+        aten.unsqueeze.default, aten.squeeze.dim, aten.select.int, aten.slice.Tensor, aten.expand.default,
+    }
+)  # fmt: skip
+
 
 def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
     """Whether ``choose_products`` could do something: whether taking composite operators apart for it may pay."""
     names = aten_names(module)
-    if any(node.target is operator_int8_linear() for node in module.graph.nodes):
+    if any(node.target is own_operator("int8_linear") for node in module.graph.nodes):
         return True
     is_narrow = any(tensor.dtype == torch.bfloat16 for tensor in inputs)
     if is_narrow and routes.bf16 == "f32":
@@ -56,7 +64,7 @@ def _rows(tensor: torch.Tensor) -> int:
 def choose_products(module: fx.GraphModule, routes: Routes) -> None:
     """Rewrite ``module``, whose nodes carry their (fake) tensors in ``meta["val"]`` and are not composite, in place."""
     module.graph.eliminate_dead_code()  # a result that nobody reads, as attention's sums, is no reason to compute it
-    merge_views(module.graph)
+    eliminate_common_views(module.graph)
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue
@@ -66,7 +74,7 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
         elif node.target is aten.addmm.default and _is_plain_addmm(node):
             bias, a, b = _nodes(node)
             _rewrite_product(node, a, b, bias, routes)
-        elif node.target is operator_int8_linear():
+        elif node.target is own_operator("int8_linear"):
             _flatten_int8(node)
         elif node.target is aten.bmm.default and node.meta["val"].shape[0] == 1:
             _rewrite_single_batch(node, routes)
@@ -77,7 +85,7 @@ def choose_products(module: fx.GraphModule, routes: Routes) -> None:
         elif node.target in _WIDENED and _is_narrow(node) and routes.bf16 == "f32":
             _widen(node)
     module.graph.eliminate_dead_code()
-    merge_calls(module.graph, operator_named("rdukit_packed_rows"))
+    eliminate_common_calls(module.graph, operator_named("rdukit_packed_rows"))
     module.recompile()
 
 
@@ -238,3 +246,36 @@ def _widen(node: fx.Node) -> None:
                 narrow = cast(item, torch.bfloat16)
             for user in users:
                 user.replace_input_with(item, narrow)
+
+
+def eliminate_common_views(graph: fx.Graph) -> None:
+    """Views of one tensor that are the same view: whatever writes to it, they show the same memory."""
+    _merge(graph, lambda node: node.target in _VIEWS)
+
+
+def eliminate_common_calls(graph: fx.Graph, target: Any) -> None:
+    """Calls of ``target``, which computes a value from tensors, where nothing writes to those tensors."""
+    written = {
+        _owner(node.args[0])
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args
+    }
+    _merge(graph, lambda node: node.target is target and not written & {_owner(a) for a in node.all_input_nodes})
+
+
+def _merge(graph: fx.Graph, may_merge: Any) -> None:
+    seen: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not may_merge(node):
+            continue
+        earlier = seen.setdefault(repr((node.target, node.args, node.kwargs)), node)
+        if earlier is not node:
+            node.replace_all_uses_with(earlier)
+            graph.erase_node(node)
+
+
+def _owner(value: Any) -> Any:
+    """The value whose memory ``value`` is, or is a view of."""
+    while isinstance(value, fx.Node) and value.target in _VIEWS:
+        value = value.args[0]
+    return value

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from rdukit_compiler.backend.products import operator_named
+from rdukit_compiler.backend.native_operators import operator_named
 
 aten = torch.ops.aten
 

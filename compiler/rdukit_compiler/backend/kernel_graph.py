@@ -7,9 +7,8 @@ from torch import fx
 
 from rdukit.errors import InvalidGraph
 from rdukit.pef.kernel import KernelGraph, KernelNode, TensorSpec
-from rdukit_compiler.backend import lstm_layer
-from rdukit_compiler.backend.operators import callable_of, decode, dtype_name, encode, name_of
-from rdukit_compiler.backend.quantized import operator_int8_linear
+from rdukit_compiler.operators.naming import callable_of, decode, dtype_name, encode, name_of
+from rdukit_compiler.operators.own_operators import own_operator
 
 
 def kernel_from_fx(graph: fx.Graph) -> KernelGraph:
@@ -48,8 +47,7 @@ def spec_of(name: str, value: torch.Tensor) -> TensorSpec:
 
 def fx_from_kernel(kernel: KernelGraph) -> fx.GraphModule:
     """The kernel as a torch module with flat inputs; absent outputs are left out."""
-    operator_int8_linear()  # registers it
-    lstm_layer.operators()  # likewise
+    own_operator("int8_linear")  # registers them all
     graph = fx.Graph()
     values: dict[str, Any] = {spec.name: graph.placeholder(spec.name) for spec in kernel.inputs}
     for node in kernel.nodes:

@@ -19,13 +19,11 @@ from rdukit.errors import CompileError
 from rdukit.pef.kernel import KernelGraph
 from rdukit.settings import resolve
 from rdukit.system.cpu import NATIVE_BUILD, sanitized_suffix, splittable_threads, usable_cores
-from rdukit_compiler.backend.cpp_compiler import find_cpp_compiler
 from rdukit_compiler.backend.kernel_cache import BuildPlace, KernelCache, open_kernel_cache
-from rdukit_compiler.backend.lstm_layer import LSTM_LAYER
-from rdukit_compiler.backend.machine_routes import load_routes
-from rdukit_compiler.backend.operators import GETITEM
-from rdukit_compiler.backend.quantized import INT8_LINEAR
-from rdukit_compiler.backend.section_library import compiler_environment, sources_digest
+from rdukit_compiler.backend.measure_routes import load_routes
+from rdukit_compiler.backend.section_library import compiler_environment, find_cpp_compiler, sources_digest
+from rdukit_compiler.operators.naming import GETITEM
+from rdukit_compiler.operators.own_operators import INT8_LINEAR, LSTM_LAYER
 from rdukit_compiler.settings import WORKERS
 
 logger = logging.getLogger(__name__)

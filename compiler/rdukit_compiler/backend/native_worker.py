@@ -97,8 +97,8 @@ def _section(kernel_json: bytes, routes: Routes) -> str:
     from rdukit_compiler.backend.choose_products import choose_products, may_change
     from rdukit_compiler.backend.choose_small_convolutions import choose_small_convolutions, may_hold_small_convolutions
     from rdukit_compiler.backend.kernel_graph import example_inputs, fx_from_kernel
-    from rdukit_compiler.backend.products import interface_functions
-    from rdukit_compiler.backend.section_code import section_namespace
+    from rdukit_compiler.backend.native_operators import interface_functions
+    from rdukit_compiler.backend.section_library import section_namespace
     from rdukit_compiler.backend.torch_private import trace_aten, without_onednn, write_code
 
     kernel = kernel_from_json(kernel_json)

@@ -1,6 +1,14 @@
-"""Every private interface of torch that the compiler uses, in one place, with a self-test.
+"""Private interfaces of torch that native code generation and differentiation use, with a self-test.
 
 torch is pinned to one exact version; an upgrade runs ``self_test`` first.
+
+- Splits: a minimal cut decides what a forward saves. Where torch's refuses a graph, ``split_saving`` saves every value
+  that the backward reads: right for any graph, optimal for none.
+- Ordered sums: for several threads inductor writes additions into memory as atomic operations, one number at a time, in
+  whatever order threads come by: other last bits in each run, and slower than one thread that adds vectors. The address
+  of such an addition is wrong besides (torch 2.13, ``CppTile2DKernel``; pytorch issue 191837): in a loop that is tiled
+  in two dimensions the offset within the tile is counted twice, so that gradients of lookups come out wrong, and memory
+  beyond them is written. ``ordered_sums`` makes them in the order of the loops, in one thread.
 """
 
 import contextlib
@@ -16,13 +24,18 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.backend.ordered_sums import ordered_sums
-from rdukit_compiler.backend.record import record_forward
-from rdukit_compiler.backend.section_code import section_namespace
-from rdukit_compiler.backend.split_saving import split_saving
-from rdukit_compiler.run_operator import quiet_failures
+from rdukit_compiler.backend.section_library import section_namespace
+from rdukit_compiler.capture.record import record_forward
+from rdukit_compiler.operators.run_operator import quiet_failures
 
 logger = logging.getLogger(__name__)
+
+#: Elements of a loop that pay for waking a thread: some 10 µs of work.
+_LEAST_CHUNK: Final = 16384
+#: Positions of rows, and the gradient of what was read there.
+_ROWS: Final = (torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99))
+#: Set on a kernel of inductor's that adds into memory.
+_ADDS: Final = "rdukit_adds_into_memory"
 
 
 @contextlib.contextmanager
@@ -134,10 +147,6 @@ def split_joint(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphMo
         return split_saving(joint, forward_outputs)
 
 
-#: Elements of a loop that pay for waking a thread: some 10 µs of work.
-_LEAST_CHUNK: Final = 16384
-
-
 class _CodeWritten(Exception):
     """Carries inductor's code out of its ahead-of-time compile, before that calls the C++ compiler."""
 
@@ -212,10 +221,6 @@ def compile_command(source: Path, target: Path) -> list[str]:
     return command
 
 
-#: Positions of rows, and the gradient of what was read there.
-_ROWS: Final = (torch.zeros(512, dtype=torch.int64), torch.zeros(512, 99))
-
-
 def self_test() -> None:
     """Check that the private interfaces behave as this module says; raises AssertionError if not."""
 
@@ -241,3 +246,111 @@ def self_test() -> None:
         added = write_code(adding, _ROWS, {}, threads=2)
     section_namespace("section", *code)
     assert "+" in added[1] and "atomic_add" not in added[1]
+
+
+@contextlib.contextmanager
+def ordered_sums() -> Iterator[None]:
+    """Within the block, what inductor writes adds into memory in order; other loops are split for threads as ever."""
+    from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppVecKernel
+
+    stores = [(kind, kind.store) for kind in (CppKernel, CppVecKernel)]
+    loops = CppKernelProxy.codegen_loops_impl
+    try:
+        for kind, store in stores:
+            kind.store = _adding_in_one_thread(store)  # type: ignore[method-assign]
+        CppKernelProxy.codegen_loops_impl = _in_one_thread_if_adding(loops)  # type: ignore[method-assign]
+        yield
+    finally:
+        for kind, store in stores:
+            kind.store = store  # type: ignore[method-assign]
+        CppKernelProxy.codegen_loops_impl = loops  # type: ignore[method-assign]
+
+
+def _adding_in_one_thread(store: Any) -> Any:
+    """``store`` that adds as for a program of one thread: without atomic operations."""
+
+    def stored(self: Any, name: str, index: Any, value: Any, mode: str | None = None) -> Any:
+        if mode != "atomic_add":
+            return store(self, name, index, value, mode)
+        setattr(self, _ADDS, True)
+        threads, self.num_threads = self.num_threads, 1
+        try:
+            return store(self, name, index, value, mode)
+        finally:
+            self.num_threads = threads
+
+    return stored
+
+
+def _in_one_thread_if_adding(write_loops: Any) -> Any:
+    """``write_loops`` that splits no loop which adds into memory, nor promises that its turns are independent."""
+    from torch._inductor.codegen.cpp import OuterLoopFusedKernel, ParallelDepth
+
+    def none(most: Any, threads: int) -> Any:
+        return ParallelDepth(parallel_depth=0, start_depth=most.start_depth)
+
+    def written(self: Any, nest: Any, code: Any, worksharing: Any) -> None:
+        nests = [nest, *(nest.kernel.inner if isinstance(nest.kernel, OuterLoopFusedKernel) else ())]
+        kernels = [kernel for inner in nests for kernel in getattr(inner.kernel, "kernels", ())]
+        if any(getattr(kernel, _ADDS, False) for kernel in kernels):
+            for inner in nests:
+                for loop in inner.loops or ():
+                    loop.simd_vec = True  # which only keeps it from writing "ivdep"
+            nest.kernel.decide_parallel_depth = self.decide_parallel_depth = none
+        write_loops(self, nest, code, worksharing)
+
+    return written
+
+
+def split_saving(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The forward returns its outputs and then the saved values; the backward takes those, then the tangents.
+
+    Args:
+        joint: placeholders ``primals_…`` and then ``tangents_…``; the first ``forward_outputs`` outputs are forward's.
+    """
+    (result,) = [node for node in joint.graph.nodes if node.op == "output"]
+    leaving: list[Any] = list(result.args[0])
+    made, gradients = leaving[:forward_outputs], leaving[forward_outputs:]
+    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
+    primals = [node for node in placeholders if node.name.startswith("primals_")]
+    tangents = [node for node in placeholders if node.name.startswith("tangents_")]
+    forward = _ancestors(made)
+    # A value of several tensors is saved through the tensors that are taken out of it.
+    forward |= {n for n in joint.graph.nodes if _takes_one(n) and n.args[0] in forward}
+    backward = [n for n in joint.graph.nodes if n in _ancestors(gradients) - forward and n.op == "call_function"]
+    read = dict.fromkeys(i for node in [*backward] for i in node.all_input_nodes)
+    read |= dict.fromkeys(n for n in gradients if isinstance(n, fx.Node))
+    saved = [n for n in read if n in forward or n in primals]
+    inside = [n for n in joint.graph.nodes if n in forward and n.op == "call_function"]
+    return (
+        _graph(joint, primals, inside, [*made, *saved]),
+        _graph(joint, [*saved, *tangents], backward, gradients),
+    )
+
+
+def _ancestors(nodes: list[Any]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    pending = [node for node in nodes if isinstance(node, fx.Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _takes_one(node: fx.Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def _graph(joint: fx.GraphModule, inputs: list[fx.Node], nodes: list[fx.Node], outputs: list[Any]) -> fx.GraphModule:
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, lambda old: copies[old])
+    graph.output(tuple(copies[n] if isinstance(n, fx.Node) else n for n in outputs))
+    return fx.GraphModule(joint, graph)

@@ -1,8 +1,8 @@
-"""What one run of a kernel takes of the host's memory beyond its inputs and outputs, and which outputs are views.
+"""Host memory that one run of a kernel takes beyond its inputs and outputs, and the outputs that are views.
 
 The operators run one after the other, a value is freed after its last use, views have no memory of their own. That is
 what generated operator code does. A native library fuses operators and uses buffers again, and takes about the same.
-What an operator allocates for itself, such as packed weights of a matrix product, is not counted. Pure. Source: ours.
+An operator's own allocations, such as packed weights of a matrix product, are not counted. Pure. Source: ours.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,16 +1,17 @@
-"""Project a section's time and resources on the emulated chip.
+"""Projection of a section's time and resources on the emulated chip. Its numbers are in ``constants.yaml``.
 
 Source: compiler reference 9.2 (formulas), 9.3 (constants). All of it is an estimate for the emulated RDU and says
 nothing about the machine that emulates it.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from math import ceil
 
 from rdukit.hardware import ChipSpec
 from rdukit.pef.model import Cost, SectionResources
-from rdukit_compiler.cost.balance import balance_units
-from rdukit_compiler.cost.constants import load_constants
 from rdukit_compiler.cost.work import OpWork, WorkKind
 
 
@@ -125,3 +126,62 @@ def _sram_bytes(
 def _number(decided: Mapping[str, object], key: str) -> int:
     value = decided.get(key)
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def balance_units(loads: Sequence[float], units: float) -> list[float]:
+    """Units for each load, so that the slowest stage is as fast as can be; shares add up to at most ``units``.
+
+    ``loads`` are cycles on one unit. A stage with work gets whole units while there are enough for everybody, and
+    parts of one (several stages in one unit's pipeline) otherwise; a stage without work gets none.
+
+    Source:
+        Compiler reference 9.2, "give PCUs to the slowest stage until none is left".
+    """
+    working = sum(load > 0 for load in loads)
+    if not working:
+        return [0.0] * len(loads)
+    if working > units:
+        total = sum(loads)
+        return [units * load / total for load in loads]
+    low, high = sum(loads) / units, max(loads)
+    for _ in range(48):
+        middle = (low + high) / 2
+        if sum(ceil(load / middle) for load in loads if load > 0) <= units:
+            high = middle
+        else:
+            low = middle
+    return [float(ceil(load / high)) if load > 0 else 0.0 for load in loads]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """One value per key of ``constants.yaml``, where each is explained. ``e_…`` and ``u_…`` are fractions of a peak."""
+
+    flops_per_pcu_cycle: int
+    lanes_per_pcu: int
+    pmu_port_bytes: int
+    u_gemm: float
+    u_elementwise: float
+    u_pmu: float
+    balance: float
+    e_ddr: float
+    e_hbm: float
+    usable_units: float
+    peer_bandwidth: float
+    switch_bandwidth: float
+    launch_s: Mapping[str, float]
+    looped_launch_s: float
+    looped_e_hbm: float
+    columns_per_pcu: int
+    pmus_per_buffer: int
+    weight_block_bytes: int
+    max_stream_iterations: int
+
+
+@cache
+def load_constants() -> Constants:
+    """The constants that come with the compiler."""
+    import yaml  # who only needs to know what operators do reads no file
+
+    text = files("rdukit_compiler.cost").joinpath("constants.yaml").read_text(encoding="utf-8")
+    return Constants(**yaml.safe_load(text))

@@ -1,4 +1,4 @@
-"""Which of a section's tensors the chip would move through device memory.
+"""Traffic: the tensors of a section that the chip would move through device memory.
 
 The emulation keeps what a host computes its backward from fastest. The chip's own trade is another: arithmetic that
 is no matrix product rides along in the pipeline, device memory is what is short. So of what a forward hands to its

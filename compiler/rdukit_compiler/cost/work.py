@@ -1,4 +1,4 @@
-"""What one operator does: floating-point operations, bytes it touches on chip, and which units it needs.
+"""Work of one operator: floating-point operations, bytes it touches on chip, and which units it needs.
 
 Forward and backward ATen operators, and our own optimizer operators. A name that is not listed counts as
 element-wise: ours, because most that are not listed are, and a projection is better than a refusal.

@@ -1,9 +1,9 @@
 """Heuristics: packaged strategies that decide sharding, parallel factors, tiling and section cuts of a group.
 
-To add one, write ``heuristics/<name>.py`` with ``@heuristic("…")`` and import it here. From outside: ``plugins``.
+To add one, decorate a class with ``@heuristic("…")`` in a module that is imported here. From outside: ``plugins``.
 """
 
-from rdukit_compiler.heuristics import default_o3, gpt2_qkv, mha, safe_gemm, safe_inference_gemm, sdpa
+from rdukit_compiler.heuristics import attention, default, gemm
 from rdukit_compiler.heuristics.registry import (
     DEFAULT,
     Decisions,
@@ -15,6 +15,6 @@ from rdukit_compiler.heuristics.registry import (
 )
 
 __all__ = [
-    "DEFAULT", "Decisions", "Heuristic", "Request", "default_o3", "find_heuristic", "gpt2_qkv", "heuristic",
-    "heuristic_names", "mha", "safe_gemm", "safe_inference_gemm", "sdpa",
+    "DEFAULT", "Decisions", "Heuristic", "Request", "attention", "default", "find_heuristic", "gemm", "heuristic",
+    "heuristic_names",
 ]  # fmt: skip

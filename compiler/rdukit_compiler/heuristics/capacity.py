@@ -1,4 +1,4 @@
-"""What operators occupy on the chip, and packing them into sections that fit.
+"""Capacity: the units that operators occupy on the chip, and packing them into sections that fit.
 
 A section's batch streams through it in tiles, cut along all axes but those that an operator needs whole. Every
 tensor between operators has two buffers of one tile. Weights stay on chip, unless together they need more than half
@@ -14,9 +14,9 @@ from math import ceil, prod
 from rdukit.errors import DoesNotFit
 from rdukit.hardware import ChipSpec
 from rdukit.pef.model import ITEM_BYTES
-from rdukit_compiler.cost.constants import load_constants
+from rdukit_compiler.cost.model import load_constants
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.patterns.vocabulary import is_gemm, is_rider, is_view
+from rdukit_compiler.operators.vocabulary import is_gemm, is_trivial, is_view
 
 #: Tiles that a stream is cut into at least; more when the buffers do not fit otherwise. Source: ours.
 FIRST_ITERATIONS = 64
@@ -232,7 +232,7 @@ def _best_cut(graph: ModelGraph, operators: Sequence[Operator], start: int, end:
         return sum(graph.values[name].bytes for name in made if last_use.get(name, -1) >= cut)
 
     best = min(range(end, first - 1, -1), key=crossing)
-    while best > start + 1 and is_rider(operators[best - 1]):
+    while best > start + 1 and is_trivial(operators[best - 1]):
         best -= 1
     return best
 

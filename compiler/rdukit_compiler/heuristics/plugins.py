@@ -16,7 +16,7 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.heuristics.capacity import footprint
-from rdukit_compiler.heuristics.default_o3 import default_limits
+from rdukit_compiler.heuristics.default import default_limits
 from rdukit_compiler.heuristics.registry import Decisions, Heuristic, Request, heuristic_names, registering
 from rdukit_compiler.ir import Operator
 

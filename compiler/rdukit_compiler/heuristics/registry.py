@@ -1,4 +1,4 @@
-"""What a heuristic is, and the register of all of them."""
+"""Interface of heuristics, and their registry."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How a GEMM is spread over PCUs.
+"""Sharding of a GEMM over PCUs.
 
 A GEMM is ``[M, K] @ [K, N]``: M rows of batch and sequence, K the reduction, N outputs. Source: compiler reference
 7.2 (terms, 70 % utilisation); the order n, m, k is ours: cutting K costs an extra reduction of log2(degree) steps.

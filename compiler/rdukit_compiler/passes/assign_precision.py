@@ -14,14 +14,13 @@ from typing import Any, Final
 
 import torch
 
-from rdukit.pef.kernel import Argument, references
-from rdukit_compiler.backend.fake_mode import FakeMode
-from rdukit_compiler.backend.operators import dtype_name
+from rdukit.pef.kernel import Argument, references, rename_references
+from rdukit_compiler.capture.meta_rules import FakeMode
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.passes.convert_back import ConversionsBack
-from rdukit_compiler.passes.keep_float32 import ROUNDED, find_exact, with_device_dtype
-from rdukit_compiler.passes.repeated_calls import RepeatedCalls
-from rdukit_compiler.passes.widen_losses import widen_losses
+from rdukit_compiler.operators.naming import dtype_name
+from rdukit_compiler.operators.run_operator import run_operator
+from rdukit_compiler.passes.keep_float32 import ROUNDED, find_exact, widen_losses, with_device_dtype
+from rdukit_compiler.passes.round_trip_casts import RoundTripCasts
 
 _LARGEST: Final = torch.finfo(torch.bfloat16).max
 #: Operators that put values into a copy of their first argument.
@@ -67,7 +66,7 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
     if precision.name == "f32":
         return _typed(graph, graph.operators, precision, None)
     prepared = tuple(with_device_dtype(_in_range(o), graph) for o in graph.operators)
-    typed = _typed(graph, widen_losses(prepared, graph), precision, ConversionsBack(graph.values))
+    typed = _typed(graph, widen_losses(prepared, graph), precision, RoundTripCasts(graph.values))
     values = dict(typed.values)
     for name, shown in find_exact(graph, typed.operators, values).items():
         values[name] = replace(values[name], dtype="float32", is_exact=True)
@@ -76,7 +75,7 @@ def assign_precision(graph: ModelGraph, precision: Precision) -> ModelGraph:
 
 
 def _typed(
-    graph: ModelGraph, operators: Sequence[Operator], precision: Precision, back: ConversionsBack | None
+    graph: ModelGraph, operators: Sequence[Operator], precision: Precision, back: RoundTripCasts | None
 ) -> ModelGraph:  # fmt: skip
     values, statistics = dict(graph.values), _statistics(graph)
     with FakeMode(allow_non_fake_inputs=True), torch.set_grad_enabled(precision.training):
@@ -167,3 +166,41 @@ def _clamped(argument: Argument) -> Argument:
 
 def _wants_grad(value: Value, precision: Precision) -> bool:
     return precision.training and value.requires_grad
+
+
+class RepeatedCalls:
+    """Runs operators; one whose arguments equal an earlier one's gets what that one made.
+
+    One fake tensor stands for all values that torch cannot tell apart without their data. Operators of a model graph
+    overwrite nothing, so sharing it is safe. Good for one graph, in one fake mode.
+    """
+
+    def __init__(self) -> None:
+        #: Description → the tensor that stands for all of that description.
+        self._tensors: dict[tuple[object, ...], torch.Tensor] = {}
+        #: Operator, arguments and dtype to compute in, tensors by ``id``: those in ``_tensors`` live as long as this.
+        self._made: dict[str, tuple[torch.Tensor, ...]] = {}
+
+    def tensor_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor that stands for this one."""
+        described = (
+            tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes(),
+            tensor.device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg(),
+        )  # fmt: skip
+        return self._tensors.setdefault(described, tensor)
+
+    def run(self, operator: Operator, tensors: dict[str, torch.Tensor]) -> None:
+        """What ``run_operator`` does; ``tensors`` holds what ``tensor_like`` gave.
+
+        Raises:
+            CompileError: torch refuses the operator.
+        """
+        names = {name: str(id(tensors[name])) for name in operator.inputs}
+        args = [rename_references(argument, names) for argument in operator.args]
+        kwargs = [(key, rename_references(argument, names)) for key, argument in operator.kwargs.items()]
+        call = f"{operator.op} {args!r} {kwargs!r} {len(operator.outputs)} {operator.compute}"
+        made = self._made.get(call)
+        if made is None:
+            run_operator(operator, tensors)
+            made = self._made[call] = tuple(self.tensor_like(tensors[name]) for name in operator.outputs)
+        tensors.update(zip(operator.outputs, made, strict=True))

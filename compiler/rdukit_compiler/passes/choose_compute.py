@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit_compiler.ir import ModelGraph, Operator
-from rdukit_compiler.patterns.vocabulary import LOSSES, RUNNING_SUMS, is_gemm
+from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS, is_gemm
 
 logger = logging.getLogger(__name__)
 

@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import ChipSpec
 from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
+from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.heuristics.plugins import find_misplacement
-from rdukit_compiler.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
-from rdukit_compiler.passes.choose_host_operators import runs_on_host
+from rdukit_compiler.operators.supported import runs_on_host
+from rdukit_compiler.operators.vocabulary import is_loss, is_trivial
 from rdukit_compiler.passes.group_labelled import labelled_groups
-from rdukit_compiler.passes.host_sections import HOST, host_reason, split_around_host, without_host
+from rdukit_compiler.passes.host_operators import HOST, host_reason, split_around_host, without_host
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
-from rdukit_compiler.patterns.vocabulary import is_loss, is_rider
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
     for number in groups.in_order():
         operators = tuple(graph.operators[p] for p in groups.members[number])
         origin = next((matched[o.name] for o in operators if o.name in matched), None)
-        leads = next((o for o in operators if not is_rider(o)), operators[0])
+        leads = next((o for o in operators if not is_trivial(o)), operators[0])
         found.append(_Group(operators, _why(leads, origin, len(operators)), origin, leads))
     return found
 
@@ -186,7 +186,7 @@ def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matche
         made_here = not any(graph.values[name].kind is not ValueKind.OPERATOR for name in operator.inputs)
         if made_here and constants.issuperset(topology.producers[position]):
             constants.add(position)
-    riders = {p for p, o in enumerate(graph.operators) if (is_rider(o) or p in constants) and o.name not in matched}
+    riders = {p for p, o in enumerate(graph.operators) if (is_trivial(o) or p in constants) and o.name not in matched}
     for position in sorted(riders, reverse=True):
         own = groups.group_of[position]
         inside = groups.members[own]

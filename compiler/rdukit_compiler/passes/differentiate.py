@@ -21,12 +21,11 @@ from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
 from rdukit_compiler.backend.torch_private import split_joint, trace_functional, without_onednn
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.operators.run_operator import run_operator
+from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_compute import DECLARED
-from rdukit_compiler.passes.choose_host_operators import is_guard
-from rdukit_compiler.passes.convert_again import convert_again
-from rdukit_compiler.passes.update_in_place import update_in_place
-from rdukit_compiler.run_operator import run_operator
+from rdukit_compiler.passes.section_rewrites import rematerialize_casts, update_in_place
 
 _CLONE: Final = torch.ops.aten.clone.default
 #: Operators whose results lie as the trace says, however their operands do.
@@ -132,7 +131,7 @@ def build_kernels(
 ) -> SectionKernels:
     """Trace the section made of ``operators`` and split it into forward and backward.
 
-    What it depends on is listed in ``section_memo.describe_structure``: keep the two in step.
+    What it depends on is listed in ``section_cache.describe_structure``: keep the two in step.
 
     Args:
         contributions: value name → how many gradients flow into it from other sections and seeds; 0 or absent = none.
@@ -165,7 +164,7 @@ def build_kernels(
     _name_placeholders(joint, len(inputs))
     forward, backward = split_joint(joint, len(outputs))
     masters = [graph.values[n].kind is ValueKind.PARAMETER and n not in graph.updates for n in inputs]
-    convert_again(forward, backward, masters)
+    rematerialize_casts(forward, backward, masters)
     gradients = tuple(name for name, there in zip(wanted, present, strict=True) if there)
     updated = {n for n in inputs if n in graph.updates}
     return _bind(inputs, outputs, tangents, gradients, forward, backward, updated)

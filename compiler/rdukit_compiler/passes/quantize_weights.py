@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit.pef.kernel import Ref, Special
-from rdukit_compiler.backend.quantized import INT8_LINEAR
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
+from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
 
-INT8_EMBEDDING: Final = "rdukit.int8_embedding"
 _LINEAR: Final = "aten.linear.default"
 _EMBEDDING: Final = "aten.embedding.default"
 _FLOATS: Final = frozenset({"float32", "bfloat16"})

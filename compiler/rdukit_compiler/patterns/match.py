@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.vocabulary import words_of
 from rdukit_compiler.patterns.syntax import Entry, Rule, Scalar
 from rdukit_compiler.patterns.topology import Groups, Topology
 from rdukit_compiler.patterns.variants import Variant, variants_of
-from rdukit_compiler.patterns.vocabulary import words_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What is wrong with the words of a user's rules, and why a rule matched nothing.
+"""Review of a user's rules: words that mean no operator or heuristic, and why a rule matched nothing.
 
 A rule that matches nothing fuses nothing, and its author would not know: names that mean no operator or heuristic are
 errors, and a rule without a match is reported with what the graph lacks. Source: ours; the vendor prints match counts
@@ -13,8 +13,8 @@ import torch
 
 from rdukit.errors import RuleError
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.vocabulary import ALIASES, CASTS, GEMMS, LOSSES, VENDORS, VIEWS, words_of
 from rdukit_compiler.patterns.syntax import Rule
-from rdukit_compiler.patterns.vocabulary import ALIASES, CASTS, GEMMS, LOSSES, VENDORS, VIEWS, words_of
 
 
 def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics: Collection[str]) -> None:
@@ -116,6 +116,3 @@ def _meant(near: Sequence[str]) -> str:
 def _some(names: Sequence[str]) -> str:
     shown = [name for name in names if not name.startswith("_")]
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
-
-
-__all__ = ["check_words", "explain_no_match", "find_nearest"]

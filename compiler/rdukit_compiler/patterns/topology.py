@@ -1,14 +1,15 @@
-"""Who feeds whom among a graph's operators, by position, and among groups of them.
+"""Edges among a graph's operators, by position, and among groups of them.
 
 Grouping operators turns the graph into a smaller one; sections can be run one after the other only while that one has
-no circle.
+no circle. A buffer's new value is made after the last reader of the old one, and as soon as that allows: at the end of
+forward, far from the operator that computed it, another section would have to be handed the whole buffer.
 """
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from rdukit_compiler.ir import ModelGraph
-from rdukit_compiler.update_order import views_of
+from rdukit_compiler.cost.work import VIEW_OPS
+from rdukit_compiler.ir import ModelGraph, Operator
 
 
 class Topology:
@@ -148,3 +149,44 @@ class Groups:
                     found.add(group)
                     pending.append(group)
         return found
+
+
+def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tuple[Operator, ...]:
+    """The operators, copies that only make buffers' new values behind the operator that computed the value.
+
+    A copy stays where it is if an operator in between reads the buffer's old value, or a view of it.
+
+    Args:
+        updates: buffer → the value that forward leaves in it.
+    """
+    makers = {output: operator for operator in operators for output in operator.outputs}
+    position = {operator.name: number for number, operator in enumerate(operators)}
+    behind: dict[str, list[Operator]] = {}
+    moved: set[str] = set()
+    for buffer, value in updates.items():
+        copy = makers.get(value)
+        maker = makers.get(copy.inputs[0]) if copy is not None and copy.op == "aten.clone.default" else None
+        if copy is None or maker is None or reads_after(operators[position[maker.name] + 1 :], operators, buffer):
+            continue
+        behind.setdefault(maker.name, []).append(copy)
+        moved.add(copy.name)
+    made: list[Operator] = []
+    for operator in operators:
+        if operator.name not in moved:
+            made.extend([operator, *behind.get(operator.name, ())])
+    return tuple(made)
+
+
+def reads_after(later: Sequence[Operator], operators: Sequence[Operator], buffer: str) -> bool:
+    """Whether one of ``later`` reads the buffer as it was, or through a view."""
+    old = views_of(buffer, operators)
+    return any(old.intersection(operator.inputs) for operator in later)
+
+
+def views_of(value: str, operators: Sequence[Operator]) -> set[str]:
+    """``value``, and what ``operators``, in graph order, make of it that may show the same memory."""
+    found = {value}
+    for operator in operators:
+        if operator.op_type in VIEW_OPS and operator.inputs and operator.inputs[0] in found:
+            found.update(operator.outputs)
+    return found

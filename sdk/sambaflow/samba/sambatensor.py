@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
-from rdukit_compiler.run_operator import call_promoting as _call_promoting
-from rdukit_compiler.run_operator import quiet_refusals
+from rdukit_compiler.operators.run_operator import call_promoting as _call_promoting
+from rdukit_compiler.operators.run_operator import quiet_refusals
 
 _anonymous = itertools.count()
 

@@ -160,7 +160,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         Source: ours. A PEF that is loaded already is replaced with a warning; real sessions refuse to trace a graph
             twice, but public programs and notebooks do it.
         """
-        from rdukit_compiler.signature import check_signature, graph_signature
+        from rdukit_compiler.capture.signature import check_signature, graph_signature
         from rdukit_node.leases.launch_name import launch_name
         from rdukit_runtime.application import open_application
 

@@ -18,7 +18,7 @@ from rdukit.pef.picture import draw_pef
 from rdukit.settings import resolve
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.pipeline import TracedGraph, compile_graphs
-from rdukit_compiler.report import ConsoleReporter
+from rdukit_compiler.reports import ConsoleReporter
 from rdukit_compiler.settings import ARCH, HOST_FALLBACK, KERNELS, PRECISION
 from sambaflow.sessions.data_parallel import is_switched_on
 

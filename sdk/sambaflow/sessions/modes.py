@@ -16,7 +16,7 @@ from torch import fx, nn
 
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
-from rdukit_compiler.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
+from rdukit_compiler.capture.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
 from rdukit_compiler.ir import ModelGraph
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
@@ -178,7 +178,7 @@ class Modes:
             self._model, self._watched, self._known = model, moved, {}
 
     def _find(self) -> Graph | None:
-        from rdukit_compiler.signature import check_signature, graph_signature
+        from rdukit_compiler.capture.signature import check_signature, graph_signature
 
         name = self._traced.graph.name
         now_training = {module.training for module, _ in self._watched}

@@ -127,7 +127,7 @@ class MultigraphSession:
             PefError: there is no such PEF, it cannot be used, or it was compiled from other graphs or regions.
             NoResources: the node has no room.
         """
-        from rdukit_compiler.signature import check_signature, graph_signature
+        from rdukit_compiler.capture.signature import check_signature, graph_signature
         from rdukit_runtime.application import open_application
 
         self._unload_earlier()

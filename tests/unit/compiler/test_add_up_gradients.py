@@ -5,8 +5,8 @@ import torch
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec, packed_spec
 from rdukit_compiler.ir import Value, ValueKind
-from rdukit_compiler.passes.add_up_gradients import LARGE_GRADIENT, add_up_gradients, has_own_memory
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels, TensorShape
+from rdukit_compiler.passes.gradient_outputs import LARGE_GRADIENT, accumulate_gradients, has_own_memory
 from rdukit_runtime.engine.portable import build_portable
 
 ROWS, WIDTH = 4, 8
@@ -33,7 +33,7 @@ def lookup(padding_idx: int = -1) -> SectionKernels:
 def test_a_lookups_rows_are_added_to_the_sum_so_far(padding_idx: int, last: str) -> None:
     rows, indices = torch.randn(2, 3, WIDTH), torch.tensor([[0, 2, 0], [3, 0, 2]])
     before = lookup(padding_idx)
-    after = add_up_gradients(before, ["w"], VALUES)
+    after = accumulate_gradients(before, ["w"], VALUES)
     assert before.backward is not None and after.backward is not None
     total = torch.randn(ROWS, WIDTH)
     (own,) = build_portable(before.backward)([rows, indices], {})
@@ -48,7 +48,7 @@ def test_a_lookups_rows_are_added_to_the_sum_so_far(padding_idx: int, last: str)
 def test_a_product_is_added_to_the_sum_so_far() -> None:
     node = KernelNode("v0", "aten.mm.default", (Ref("i0"), Ref("i1")))
     specs = (packed_spec("i0", "float32", (ROWS, 5)), packed_spec("i1", "float32", (5, WIDTH)))
-    after = add_up_gradients(section(node, *specs), ["w"], VALUES)
+    after = accumulate_gradients(section(node, *specs), ["w"], VALUES)
     assert after.backward is not None and after.backward.outputs == ("i2",)
     left, right, total = torch.randn(ROWS, 5), torch.randn(5, WIDTH), torch.ones(ROWS, WIDTH)
     build_portable(after.backward)([left, right, total], {})
@@ -59,7 +59,7 @@ def test_rows_that_the_section_also_gives_elsewhere_are_made_first() -> None:
     node = lookup().backward
     assert node is not None
     twice = section(node.nodes[0], *node.inputs, outputs=("v0", "v0"))
-    after = add_up_gradients(twice, ["w"], VALUES)
+    after = accumulate_gradients(twice, ["w"], VALUES)
     assert after.backward is not None and after.backward.outputs == ("i2", "v0")
     assert after.backward.nodes[-1].op == "aten.add_.Tensor"
 

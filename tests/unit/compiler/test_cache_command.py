@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from rdukit.files.disk_cache import store_cached
 from rdukit_compiler.backend.kernel_cache import own_place
 from rdukit_compiler.backend.native import build_word
-from rdukit_compiler.cli_cache import cache
-from rdukit_compiler.passes.section_store import compiler_digest
+from rdukit_compiler.cli import cache
+from rdukit_compiler.passes.section_cache import compiler_digest
 
 BUILT = f"{build_word()}-routes"
 

@@ -4,7 +4,7 @@ import json
 
 from rdukit.hardware import CHIPS
 from rdukit.testing.pefs import example_pef
-from rdukit_compiler.artifacts import artifact_files
+from rdukit_compiler.reports import artifact_files
 
 
 def test_every_section_has_its_utilization_and_all_files_are_listed() -> None:

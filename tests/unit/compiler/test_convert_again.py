@@ -7,7 +7,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit_compiler.backend.torch_private import split_joint, trace_aten
-from rdukit_compiler.passes.convert_again import convert_again
+from rdukit_compiler.passes.section_rewrites import rematerialize_casts
 
 Tensors = list[torch.Tensor]
 
@@ -45,7 +45,7 @@ X, WEIGHT = torch.randn(3, 4).bfloat16(), torch.randn(5, 4)
 def test_the_backward_reads_the_master_and_gives_the_same_gradient() -> None:
     forward, backward = split(linear, [X, WEIGHT])
     former = [*placeholders(backward)]
-    convert_again(forward, backward, [False, True])
+    rematerialize_casts(forward, backward, [False, True])
     assert placeholders(backward) == ["primals_2", "tangents_1"] != former
     tangent = torch.randn(3, 5).bfloat16()
     (gradient,) = backward(WEIGHT, tangent)
@@ -58,7 +58,7 @@ def test_the_copy_is_made_just_before_it_is_read() -> None:
         return torch.tanh(torch.tanh(x @ first.bfloat16()) @ second.bfloat16())
 
     forward, backward = split(deep, [torch.randn(3, 4).bfloat16(), torch.randn(4, 4), torch.randn(4, 4)])
-    convert_again(forward, backward, [False, True, True])
+    rematerialize_casts(forward, backward, [False, True, True])
     calls = [str(node.target) for node in backward.graph.nodes if node.op == "call_function"]
     conversions = [number for number, call in enumerate(calls) if call == "aten._to_copy.default"]
     products = [number for number, call in enumerate(calls) if call == "aten.mm.default"]
@@ -68,14 +68,14 @@ def test_the_copy_is_made_just_before_it_is_read() -> None:
 def test_what_is_no_master_is_saved_as_before() -> None:
     forward, backward = split(linear, [X, WEIGHT])
     former = [*placeholders(backward)]
-    convert_again(forward, backward, [False, False])
+    rematerialize_casts(forward, backward, [False, False])
     assert placeholders(backward) == former
 
 
 def test_what_was_computed_from_a_master_is_saved_as_before() -> None:
     forward, backward = split(lambda t: t[0] @ t[1].t().bfloat16().tanh(), [X, WEIGHT])
     former = [*placeholders(backward)]
-    convert_again(forward, backward, [False, True])
+    rematerialize_casts(forward, backward, [False, True])
     assert [name for name in placeholders(backward) if name.startswith("primals")] == [
         name for name in former if name.startswith("primals")
     ]
@@ -88,5 +88,5 @@ def test_a_widened_weight_stays_saved() -> None:
 
     forward, backward = split(widened, [torch.randn(3, 4), torch.randn(4, 5).bfloat16()])
     former = [*placeholders(backward)]
-    convert_again(forward, backward, [False, True])
+    rematerialize_casts(forward, backward, [False, True])
     assert placeholders(backward) == former

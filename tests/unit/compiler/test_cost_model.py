@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.cost import OpWork, WorkKind, memory_bandwidth, project
-from rdukit_compiler.cost.balance import balance_units
-from rdukit_compiler.cost.constants import load_constants
+from rdukit_compiler.cost.model import balance_units, load_constants
 
 SN10, SN30, SN40L = CHIPS["sn10"], CHIPS["sn30"], CHIPS["sn40l"]
 LAUNCH = load_constants().launch_s

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.vocabulary import is_trivial
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
-from rdukit_compiler.patterns.vocabulary import is_rider
 from rdukit_compiler.rules import load_default_rules
 from rdukit_compiler.testing import GraphBuilder, gpt_graph, graph_of, llama_graph
 
@@ -257,7 +257,7 @@ def test_plans_of_random_graphs_are_a_partition_that_can_be_run(graph: ModelGrap
     plans = cut(graph, mode)
     if mode == "o0":
         riders = {name for name, value in constants_of(graph).items() if value}
-        riders |= {operator.name for operator in graph.operators if is_rider(operator)}
+        riders |= {operator.name for operator in graph.operators if is_trivial(operator)}
         for plan in plans:
             assert sum(name not in riders for name in plan.operators) <= 1
 

@@ -7,14 +7,14 @@ import pytest
 
 from rdukit.errors import CompileError
 from rdukit.pef.kernel import Argument, Ref
-from rdukit_compiler.evaluation import (
+from rdukit_compiler.capture.evaluation import (
     computes_the_same,
     evaluation_graph,
     evaluation_name,
     name_in_training,
     with_shared_names,
 )
-from rdukit_compiler.human_decision import HumanDecision, decided_matches
+from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.passes.join_regions import join_regions
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from rdukit.errors import UnsupportedOperator
 from rdukit.hardware import find_chip
 from rdukit_compiler.ir import ModelGraph
-from rdukit_compiler.passes.choose_host_operators import choose_host_operators, runs_on_host
+from rdukit_compiler.operators.supported import is_supported, nearest_supported, runs_on_host
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
-from rdukit_compiler.passes.host_sections import split_around_host
+from rdukit_compiler.passes.host_operators import choose_host_operators, split_around_host
 from rdukit_compiler.patterns.syntax import parse_rules
-from rdukit_compiler.supported import is_supported, nearest_supported
 from rdukit_compiler.testing import GraphBuilder, graph_of
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental import symbolic_shapes
 
-from rdukit_compiler.backend.light_shapes import shape_functions
+from rdukit_compiler.capture.lazy_torch_imports import shape_functions
 
 
 class AskedTorch(Exception):

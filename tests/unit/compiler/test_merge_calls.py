@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from rdukit_compiler.backend.merge_calls import merge_calls, merge_views
+from rdukit_compiler.backend.choose_products import eliminate_common_calls, eliminate_common_views
 from rdukit_compiler.backend.torch_private import trace_aten
 
 aten = torch.ops.aten
@@ -19,7 +19,7 @@ def _left(function: Callable[..., Any], merge: Callable[[Any], None], *inputs: t
 
 
 def test_equal_views_become_one_and_others_stay() -> None:
-    left = _left(lambda x: (x.t() + 1, x.t() + 2, x.view(6), x.view(3, 2)), merge_views, torch.ones(2, 3))
+    left = _left(lambda x: (x.t() + 1, x.t() + 2, x.view(6), x.view(3, 2)), eliminate_common_views, torch.ones(2, 3))
     assert left.count("aten.t.default") == 1 and left.count("aten.view.default") == 2
 
 
@@ -27,14 +27,14 @@ def test_views_of_what_is_written_show_the_same_memory() -> None:
     x = torch.arange(6.0).view(2, 3)
     module = trace_aten(lambda x: (x.t().clone(), x.view(-1).add_(1), x.t().clone()), [x])
     expected = [tensor.clone() for tensor in module(x.clone())]
-    merge_views(module.graph)
+    eliminate_common_views(module.graph)
     module.recompile()
     assert [str(node.target) for node in module.graph.nodes].count("aten.t.default") == 1
     assert all(torch.equal(a, b) for a, b in zip(module(x.clone()), expected, strict=True))
 
 
 def _merge_tanh(graph: Any) -> None:
-    merge_calls(graph, aten.tanh.default)
+    eliminate_common_calls(graph, aten.tanh.default)
 
 
 def test_equal_calls_become_one() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, Special, packed_spec
 from rdukit_compiler.passes.differentiate import OperatorShape, SectionKernels
-from rdukit_compiler.passes.narrow_gradients import narrow_gradients
+from rdukit_compiler.passes.gradient_outputs import narrow_gradients
 
 SIZE = 256
 WIDEN = {"dtype": Special("dtype", "float32")}

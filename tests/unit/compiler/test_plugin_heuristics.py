@@ -12,9 +12,9 @@ from rdukit.errors import DoesNotFit, InvalidArgument
 from rdukit.hardware import CHIPS, ChipSpec
 from rdukit_compiler.heuristics import Request, find_heuristic, heuristic_names
 from rdukit_compiler.heuristics.capacity import footprint
-from rdukit_compiler.heuristics.default_o3 import DefaultO3, default_limits
+from rdukit_compiler.heuristics.default import DefaultO3, default_limits
+from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches, load_human_decision
 from rdukit_compiler.heuristics.plugins import find_misplacement, load_heuristics
-from rdukit_compiler.human_decision import HumanDecision, decided_matches, load_human_decision
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.passes.cut_sections import CutOptions, SectionPlan, cut_sections
 from rdukit_compiler.rules import load_rules
@@ -24,7 +24,7 @@ SN30 = CHIPS["sn30"]
 
 ONE_EACH = '''
 from rdukit_compiler.heuristics import heuristic
-from rdukit_compiler.heuristics.default_o3 import DefaultO3
+from rdukit_compiler.heuristics.default import DefaultO3
 
 @heuristic("ONE_EACH")
 class OneEach(DefaultO3):
@@ -60,7 +60,7 @@ def test_a_file_adds_a_heuristic_that_rules_can_name(tmp_path: Path) -> None:
 
 
 def test_an_installed_package_adds_a_heuristic_under_its_entry_points_name() -> None:
-    point = EntryPoint("MINE", "rdukit_compiler.heuristics.default_o3:DefaultO3", "rdukit.heuristics")
+    point = EntryPoint("MINE", "rdukit_compiler.heuristics.default:DefaultO3", "rdukit.heuristics")
     assert isinstance(load_heuristics(installed=[point])["MINE"], DefaultO3)
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from rdukit.errors import InvalidArgument
-from rdukit_compiler.backend import machine_routes, measure_routes, routes
-from rdukit_compiler.backend.machine_routes import load_routes
-from rdukit_compiler.backend.own_products import OwnProducts
+from rdukit_compiler.backend import measure_routes, routes
+from rdukit_compiler.backend.measure_routes import OwnProducts, load_routes
 from rdukit_compiler.backend.routes import Route, Routes, choose_route, parse_routes
 
 _WIDE = Routes(bf16="f32", f32="onednn")
@@ -82,7 +81,7 @@ def test_our_own_linear_layer_is_for_some_bf16_rows_and_weights_in_rows(
 
 def test_instructions_that_the_processor_lacks_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RDUKIT_COMPILE_ROUTES", "linear=own")
-    monkeypatch.setattr(machine_routes, "has_avx512_bf16", lambda: False)
+    monkeypatch.setattr(measure_routes, "has_avx512_bf16", lambda: False)
     with pytest.raises(InvalidArgument, match="avx512_bf16; legal here: linear=aten"):
         load_routes()
 
@@ -110,8 +109,8 @@ def test_the_machine_is_measured_once_and_again_when_the_file_is_damaged(
 
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
-    monkeypatch.setattr(machine_routes, "measure_routes", measure)
-    monkeypatch.setattr(machine_routes, "find_cpp_compiler", lambda: "g++")
+    monkeypatch.setattr(measure_routes, "measure_routes", measure)
+    monkeypatch.setattr(measure_routes, "find_cpp_compiler", lambda: "g++")
     assert load_routes() == load_routes() == _WIDE
     assert len(measured) == 1
     (path,) = (tmp_path / "machine").glob("routes-*.json")
@@ -135,8 +134,8 @@ def test_without_a_compiler_our_own_product_is_measured_once_there_is_one(
     compilers: list[str | None] = [None]
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     monkeypatch.delenv("RDUKIT_COMPILE_ROUTES", raising=False)
-    monkeypatch.setattr(machine_routes, "find_cpp_compiler", lambda: compilers[0])
-    monkeypatch.setattr(machine_routes, "measure_routes", lambda: Routes(few="own" if compilers[0] else "f32"))
+    monkeypatch.setattr(measure_routes, "find_cpp_compiler", lambda: compilers[0])
+    monkeypatch.setattr(measure_routes, "measure_routes", lambda: Routes(few="own" if compilers[0] else "f32"))
     assert load_routes().few == "f32"
     compilers[0] = "g++"
     assert load_routes().few == "own"

@@ -7,10 +7,10 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.pef.kernel import Ref
-from rdukit_compiler.backend.quantized import INT8_LINEAR
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind, check_graph
+from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR
 from rdukit_compiler.options import CompileOptions
-from rdukit_compiler.passes.quantize_weights import INT8_EMBEDDING, quantize_weights
+from rdukit_compiler.passes.quantize_weights import quantize_weights
 
 
 def _value(name: str, kind: ValueKind, shape: tuple[int, ...], dtype: str = "float32") -> Value:

@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from rdukit_compiler.backend.record import record_forward
 from rdukit_compiler.backend.torch_private import self_test
+from rdukit_compiler.capture.record import record_forward
 
 Forward = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 OUTSIDE = torch.arange(6.0).reshape(2, 3)

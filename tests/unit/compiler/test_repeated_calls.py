@@ -8,14 +8,13 @@ from torch import nn
 
 import sambaflow.samba as samba
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.run_operator import run_operator
 from rdukit_compiler.passes import assign_precision as module
-from rdukit_compiler.passes import repeated_calls
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
-from rdukit_compiler.run_operator import run_operator
 from sambaflow.tracing.tracer import trace_model
 
 
-class EachCall(repeated_calls.RepeatedCalls):
+class EachCall(module.RepeatedCalls):
     """Runs every call."""
 
     def tensor_like(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -65,7 +64,7 @@ def test_a_deeper_model_runs_no_more_calls(monkeypatch: pytest.MonkeyPatch) -> N
         ran.append(operator.op)
         run_operator(operator, tensors)
 
-    monkeypatch.setattr(repeated_calls, "run_operator", counted)
+    monkeypatch.setattr(module, "run_operator", counted)
     counts = []
     for layers in (4, 12):
         ran.clear()

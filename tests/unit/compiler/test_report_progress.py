@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from rdukit_compiler.report import ConsoleReporter
+from rdukit_compiler.reports import ConsoleReporter
 
 
 class Terminal(io.StringIO):

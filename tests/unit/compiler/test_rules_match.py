@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from rdukit.pef.kernel import Ref
 from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler.operators.vocabulary import words_of
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
 from rdukit_compiler.patterns.topology import Groups, Topology
-from rdukit_compiler.patterns.vocabulary import words_of
 from rdukit_compiler.testing import GraphBuilder, graph_of
 
 

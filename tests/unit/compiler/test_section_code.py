@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.pef.file import section_symbol
-from rdukit_compiler.backend.section_code import UnusualCode, library_source, section_namespace
+from rdukit_compiler.backend.section_library import UnusualCode, library_source, section_namespace
 
 _WRAPPER = """
 #include <torch/csrc/inductor/aoti_include/cpu.h>

@@ -15,13 +15,13 @@ from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.cut_sections import CutOptions, cut_sections
 from rdukit_compiler.passes.differentiate import SectionKernels, build_kernels, section_inputs, section_outputs
-from rdukit_compiler.passes.section_memo import SectionMemo, describe_structure
+from rdukit_compiler.passes.section_cache import SectionCache, describe_structure
 from rdukit_compiler.rules import load_default_rules
 from rdukit_compiler.testing import GraphBuilder
 from sambaflow.tracing.tracer import trace_model
 
 
-class ForgetfulMemo(SectionMemo):
+class ForgetfulMemo(SectionCache):
     """Traces every section anew, as if there were no memo."""
 
     def build(
@@ -47,7 +47,7 @@ def deep_graph(layers: int, training: bool = True) -> tuple[ModelGraph, ModelGra
     return traced, assign_precision(traced, Precision("bf16", training))
 
 
-def assembled(layers: int, mode: str, training: bool, memo: SectionMemo) -> Assembly:
+def assembled(layers: int, mode: str, training: bool, memo: SectionCache) -> Assembly:
     traced, graph = deep_graph(layers, training)
     options = CompileOptions("deep", Path("deep.pef"), mode=mode, inference=not training)
     plans = cut_sections(graph, CutOptions(mode, options.chip, options.tiles, load_default_rules(), not training))
@@ -59,7 +59,7 @@ def assembled(layers: int, mode: str, training: bool, memo: SectionMemo) -> Asse
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("mode", ["o0", "o1", "o3"])
 def test_a_compile_with_the_memo_equals_one_without(mode: str, training: bool) -> None:
-    with_memo = assembled(3, mode, training, SectionMemo())
+    with_memo = assembled(3, mode, training, SectionCache())
     without = assembled(3, mode, training, ForgetfulMemo())
     assert with_memo.sections == without.sections
     assert list(with_memo.symbols.items()) == list(without.symbols.items())
@@ -67,7 +67,7 @@ def test_a_compile_with_the_memo_equals_one_without(mode: str, training: bool) -
 
 
 def test_a_deeper_model_of_equal_layers_has_no_more_structures() -> None:
-    memos = [SectionMemo() for _ in range(2)]
+    memos = [SectionCache() for _ in range(2)]
     sections = [len(assembled(n, "o1", True, memo).sections) for n, memo in zip((3, 8), memos, strict=True)]
     assert sections[1] > sections[0]
     assert len(memos[0]) == len(memos[1])
@@ -75,7 +75,7 @@ def test_a_deeper_model_of_equal_layers_has_no_more_structures() -> None:
 
 def test_a_repeated_section_is_bound_to_its_own_values() -> None:
     _, graph = deep_graph(2)
-    memo = SectionMemo()
+    memo = SectionCache()
     count = len(graph.operators) // 2
     for operators in (graph.operators[:count], graph.operators[count:]):
         outputs = section_outputs(graph, operators)

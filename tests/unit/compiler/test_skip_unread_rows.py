@@ -11,8 +11,8 @@ from torch import nn
 
 import sambaflow.samba as samba
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
-from rdukit_compiler.passes.skip_unread_rows import skip_unread_rows
-from rdukit_compiler.run_operator import run_operator
+from rdukit_compiler.operators.run_operator import run_operator
+from rdukit_compiler.passes.push_down_slices import push_down_slices
 from sambaflow.tracing.tracer import trace_model
 
 Tensors = dict[str, torch.Tensor]
@@ -87,7 +87,7 @@ def _run(graph: ModelGraph, tensors: Tensors) -> list[torch.Tensor]:
 
 def _assert_same(graph: ModelGraph, skipped: ModelGraph) -> None:
     """Outputs and gradients."""
-    check_graph(skipped, "skip_unread_rows")
+    check_graph(skipped, "push_down_slices")
     tensors = _tensors(graph)
     wanted, made = _run(graph, tensors), _run(skipped, tensors)
     floats = [tensor for tensor in tensors.values() if tensor.requires_grad]
@@ -108,7 +108,7 @@ def _rows(graph: ModelGraph, op_type: str, axis: int) -> list[int]:
 @pytest.mark.parametrize(("row", "is_causal"), [(-1, True), (0, False), (4, False)])
 def test_of_a_layer_only_keys_and_values_are_made_for_all_tokens_if_one_is_read(row: int, is_causal: bool) -> None:
     graph = _layer(lambda x: x[:, row], is_causal=is_causal)
-    skipped = skip_unread_rows(graph)
+    skipped = push_down_slices(graph)
     _assert_same(graph, skipped)
     assert _rows(skipped, "linear", 1) == [1, 9, 9, 1, 1, 1]
     assert _rows(skipped, "scaled_dot_product_attention", 2) == [1]
@@ -117,7 +117,7 @@ def test_of_a_layer_only_keys_and_values_are_made_for_all_tokens_if_one_is_read(
 
 def test_a_causal_row_in_the_middle_needs_no_later_keys_and_values() -> None:
     graph = _layer(lambda x: x[:, 3])
-    skipped = skip_unread_rows(graph)
+    skipped = push_down_slices(graph)
     _assert_same(graph, skipped)
     assert _rows(skipped, "linear", 1) == [1, 4, 4, 1, 1, 1]
 
@@ -129,7 +129,7 @@ def test_rows_whose_numbers_are_an_input_see_what_is_before_them() -> None:
 
     index = samba.SambaTensor(torch.zeros(2, dtype=torch.int64), name="index")
     graph = _trace(Numbered(lambda x: x).eval(), samba.randn(2, 9, 8, name="x"), index)
-    skipped = skip_unread_rows(graph)
+    skipped = push_down_slices(graph)
     _assert_same(graph, skipped)
     assert _rows(skipped, "linear", 1) == [2, 9, 9, 2, 2, 2]
 
@@ -137,7 +137,7 @@ def test_rows_whose_numbers_are_an_input_see_what_is_before_them() -> None:
 def test_layers_before_the_last_one_stay_whole() -> None:
     first, last = Layer(lambda x: x), Layer(lambda x: x[:, -1])
     graph = _trace(nn.Sequential(first, last).eval(), samba.randn(2, 9, 8, name="x"))
-    assert _rows(skip_unread_rows(graph), "linear", 1) == [9, 9, 9, 9, 9, 9, 1, 9, 9, 1, 1, 1]
+    assert _rows(push_down_slices(graph), "linear", 1) == [9, 9, 9, 9, 9, 9, 1, 9, 9, 1, 1, 1]
 
 
 CHAINS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
@@ -162,7 +162,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 def test_other_operators_pass_on_which_rows_are_read(name: str) -> None:
     function, shape = CHAINS[name]
     graph = _chain(function, *shape)
-    skipped = skip_unread_rows(graph)
+    skipped = push_down_slices(graph)
     _assert_same(graph, skipped)
     assert sum(v.elements for v in skipped.values.values()) < sum(v.elements for v in graph.values.values())
 
@@ -185,12 +185,12 @@ KEPT: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 def test_the_graph_stays_as_it_is_where_nothing_can_be_skipped(name: str) -> None:
     function, shape = KEPT[name]
     graph = _chain(function, *shape)
-    assert skip_unread_rows(graph) is graph
+    assert push_down_slices(graph) is graph
 
 
 def test_random_numbers_are_drawn_for_all_rows_as_before() -> None:
     graph = _trace(Layer(lambda x: x[:, -1], dropout=0.5), samba.randn(2, 9, 8, name="x"))
-    assert skip_unread_rows(graph) is graph
+    assert push_down_slices(graph) is graph
 
 
 def test_a_buffer_is_updated_whole() -> None:
@@ -198,4 +198,4 @@ def test_a_buffer_is_updated_whole() -> None:
     (linear,) = (o for o in graph.operators if o.op_type == "linear")
     cache = replace(graph.values[linear.outputs[0]], name="cache", kind=ValueKind.BUFFER)
     updated = replace(graph, values={**graph.values, "cache": cache}, updates={"cache": linear.outputs[0]})
-    assert skip_unread_rows(updated) is updated
+    assert push_down_slices(updated) is updated

@@ -2,8 +2,7 @@
 
 import torch
 
-from rdukit_compiler.backend.split_saving import split_saving
-from rdukit_compiler.backend.torch_private import trace_aten
+from rdukit_compiler.backend.torch_private import split_saving, trace_aten
 
 
 def joint_of_two_tensors() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rdukit_compiler.passes.update_in_place import update_in_place
+from rdukit_compiler.passes.section_rewrites import update_in_place
 
 aten = torch.ops.aten
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], list[torch.Tensor]]

@@ -1,0 +1,413 @@
+"""Lazy imports of torch's compilers and of sympy, which take two seconds and which a record does not use.
+
+Fake tensors and torch's recorder import the packages ``torch._dynamo`` and ``torch._inductor`` and the arithmetic of
+symbolic shapes for a few settings and functions. While ``without_dynamo`` lasts, stand-ins have these; any other access
+imports the packages themselves. Nothing of the stand-ins stays: afterwards ``torch.compile`` does what it always does.
+
+The recorder asks ``torch.fx.experimental.symbolic_shapes`` a few things about every shape. In a record of ours a shape
+is numbers, and then the answers are plain; any other question goes to torch's own functions.
+
+All of it is private to torch. Source: ours.
+"""
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+import torch
+from torch.utils._ordered_set import OrderedSet
+
+_DYNAMO: Final = "torch._dynamo"
+_INDUCTOR: Final = "torch._inductor"
+_CONFIG: Final = f"{_DYNAMO}.config"
+#: Packages that hold no function of torch's for symbolic shapes.
+_OURS: Final = ("rdukit", "sambaflow")
+#: What every record imports, and what keeps nothing.
+_ALWAYS: Final = ("torch._functorch.config", "torch._subclasses.schema_check_mode")
+#: Where torch keeps, on a function, its form that dynamo leaves alone.
+_DISABLED: Final = "__dynamo_disable"
+
+_lock = threading.RLock()
+#: Under the lock: the stand-ins that are in their places, and an item for everybody who is inside.
+_current: "list[_StandIns]" = []
+_depth: list[None] = []
+
+SYMBOLIC_SHAPES: Final = "torch.fx.experimental.symbolic_shapes"
+#: The recorder asks whether what it records is of two classes of this module, which imports the former.
+TRITON_KERNELS: Final = "torch._higher_order_ops.triton_kernel_wrap"
+#: Imported for every result of a fake operator, and asked about symbols alone.
+SYMPY: Final = "sympy"
+#: torch's functions over sympy's expressions; one import of it is in the way of every shape.
+SYMPY_FUNCTIONS: Final = "torch.utils._sympy.functions"
+#: Module and name → what has that name in the module, which is imported for it.
+FindReal = Callable[[str, str], Any]
+
+
+@contextlib.contextmanager
+def without_dynamo() -> Iterator[None]:
+    """While it lasts, what records a graph imports neither ``torch._dynamo`` nor sympy; what is imported stays so.
+
+    It may be entered again inside, and by several threads: the last one that leaves ends it.
+    """
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    with _lock:
+        if not _current and not {_DYNAMO, _INDUCTOR} & sys.modules.keys():
+            _current.append(_stand_in_for_compilers())
+            if {SYMBOLIC_SHAPES, SYMPY_FUNCTIONS, TRITON_KERNELS} & sys.modules.keys():
+                importlib.import_module(TRITON_KERNELS)  # the recorder takes for granted that somebody has
+            else:
+                _current.append(_stand_in_for_shapes())
+        _depth.append(None)
+
+
+def _leave() -> None:
+    with _lock:
+        _depth.pop()
+        if not _depth:
+            while _current:
+                _current.pop().retire()
+
+
+class _StandIn(ModuleType):
+    """In the place of a package or a part of it; what it lacks, the real one has."""
+
+    def __init__(self, stand_ins: "_StandIns", name: str, **has: Any) -> None:
+        super().__init__(name)
+        self.__path__: MutableSequence[str] = []  # a package; ``_StandIns`` finds its parts
+        vars(self).update(has)
+        vars(self)["_become_real"] = stand_ins.become_real
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":  # who walks over all modules asks for such names
+            raise AttributeError(name)
+        vars(self)["_become_real"]()
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+class _StandIns(importlib.abc.MetaPathFinder):
+    """Some that go together; who imports a part of ``packages`` that is not among them gets the real ones first.
+
+    ``real`` is what has to be imported then.
+    """
+
+    def __init__(self, packages: Sequence[str], real: Sequence[str]) -> None:
+        self._packages = tuple(f"{package}." for package in packages)
+        self._real = real
+        self._modules: dict[str, ModuleType] = {}
+        #: Packages that have a stand-in as an attribute, its name there, and the stand-in.
+        self._places: list[tuple[ModuleType, str, ModuleType]] = []
+        self._cleanups: list[Callable[[], object]] = []
+
+    def add(self, name: str, **has: Any) -> _StandIn:
+        """A stand-in that has these."""
+        made = _StandIn(self, name, **has)
+        self.add_module(name, made)
+        return made
+
+    def add_module(self, name: str, module: ModuleType) -> None:
+        """``module`` as it is."""
+        self._modules[name] = module
+
+    def take_place(self) -> None:
+        """Be found instead of the real ones, also as attributes of the packages that those are parts of."""
+        sys.meta_path.insert(0, self)
+        sys.modules.update(self._modules)
+        for name, module in self._modules.items():
+            package, _, attribute = name.rpartition(".")
+            if package not in self._modules and package in sys.modules:
+                self._places.append((sys.modules[package], attribute, module))
+                setattr(sys.modules[package], attribute, module)
+
+    def at_end(self, clean: Callable[[], object]) -> None:
+        """Call ``clean`` when they retire."""
+        self._cleanups.append(clean)
+
+    def become_real(self) -> None:
+        """Make room for the real ones, and import them: they make tensors, which are nobody's graph."""
+        self.retire()
+        with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
+            for name in self._real:
+                importlib.import_module(name)
+
+    def find_real(self, module: str, name: str) -> Any:
+        """What ``module`` itself has under that name."""
+        self.become_real()
+        return getattr(importlib.import_module(module), name)
+
+    def retire(self) -> None:
+        """Leave no trace of those that are still in their places."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+        for owner, attribute, module in self._places:
+            if vars(owner).get(attribute) is module:
+                delattr(owner, attribute)
+        self._places.clear()
+        while self._cleanups:
+            self._cleanups.pop()()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Called for what is not in ``sys.modules``."""
+        if not self._is_theirs(name):
+            return None
+        self.become_real()
+        if name not in sys.modules:
+            return importlib.util.find_spec(name)
+        return importlib.machinery.ModuleSpec(name, _Imported(sys.modules[name]))
+
+    def _is_theirs(self, name: str) -> bool:
+        """Part of one of the packages; or one that would keep what it finds in its place."""
+        return name.startswith(self._packages)
+
+
+class _Imported(importlib.abc.Loader):
+    """Of a module that was imported while somebody looked for it: Python would run it again."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+        module.__spec__ = None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """The module itself."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has run already."""
+        module.__spec__ = self._spec
+
+
+class _StandInsForCompilers(_StandIns):
+    """Their import is that of symbolic shapes as well, and keeps some of their functions."""
+
+    def become_real(self) -> None:
+        for others in _current:
+            others.retire()
+        super().become_real()
+
+
+class _StandInsForShapes(_StandIns):
+    """Nobody keeps one: whatever else is imported for the first time gets the real ones."""
+
+    def _is_theirs(self, name: str) -> bool:
+        package = name.partition(".")[0]
+        return package not in sys.stdlib_module_names and not package.startswith(_OURS)
+
+
+def _stand_in_for_compilers() -> _StandIns:
+    made = _StandInsForCompilers((_DYNAMO, _INDUCTOR), (_DYNAMO, _INDUCTOR))
+
+    def leave_alone(function: Callable[..., Any], recursive: bool = True, **_: Any) -> Callable[..., Any]:
+        """``torch._dynamo.disable``: nothing compiles what runs here."""
+        made.at_end(lambda: vars(function).pop(_DISABLED, None))
+        return function
+
+    config = _load_config()
+    made.add_module(_CONFIG, config)
+    made.add(
+        _DYNAMO, config=config, disable=leave_alone, OptimizedModule=_NoModule,
+        utils=SimpleNamespace(detect_fake_mode=torch._guards.detect_fake_mode),
+    )  # fmt: skip
+    # Shapes are numbers: there is nothing that the pass could do.
+    symbols = made.add(f"{_INDUCTOR}.fx_passes.dedupe_symint_uses", dedupe_symints=lambda graph: None)
+    passes = made.add(f"{_INDUCTOR}.fx_passes", dedupe_symint_uses=symbols)
+    made.add(f"{_INDUCTOR}.compiler_bisector", CompilerBisector=_NoBisector)
+    settings = made.add(f"{_INDUCTOR}.config", emulate_precision_casts=False)
+    made.add(_INDUCTOR, config=settings, fx_passes=passes)
+    made.take_place()
+    return made
+
+
+def _stand_in_for_shapes() -> _StandIns:
+    for name in _ALWAYS:
+        importlib.import_module(name)
+    made = _StandInsForShapes((), (SYMBOLIC_SHAPES, TRITON_KERNELS))
+    made.add(SYMBOLIC_SHAPES, **shape_functions(made.find_real))
+    made.add(SYMPY_FUNCTIONS, **sympy_functions(made.find_real))
+    made.add(TRITON_KERNELS, **triton_classes(made.find_real))
+    if SYMPY not in sys.modules:
+        made.add(SYMPY, **sympy_classes(made.find_real))
+    made.take_place()
+    return made
+
+
+class _NoBisector:
+    """Nothing is left out on trial."""
+
+    @staticmethod
+    def disable_subsystem(*_: object, **__: object) -> bool:
+        return False
+
+
+class _NoModule:
+    """Nothing is an instance of it: a compiled module exists only where the package is imported."""
+
+
+@cache
+def _folder() -> Path:
+    return Path(torch.__file__).parent / "_dynamo"
+
+
+@cache
+def _load_config() -> ModuleType:
+    """The settings, in a module of their own: the package's are made anew when it is imported."""
+    spec = importlib.util.spec_from_file_location(_CONFIG, _folder() / "config.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with _in_place(module):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _in_place(module: ModuleType) -> Iterator[None]:
+    """The file looks itself up in ``sys.modules``."""
+    sys.modules[_CONFIG] = module
+    try:
+        yield
+    finally:
+        del sys.modules[_CONFIG]
+
+
+def shape_functions(find_real: FindReal) -> dict[str, Callable[..., Any]]:
+    """The functions of ``SYMBOLIC_SHAPES`` that records of plain shapes call, and what they import beside them."""
+
+    def answers(name: str, is_plain: Callable[..., bool], answer: Callable[..., Any]) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs and is_plain(*args):
+                return answer(*args)
+            return find_real(SYMBOLIC_SHAPES, name)(*args, **kwargs)
+
+        return function
+
+    made = {}
+    for name in ("guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true", "expect_true"):
+        made[name] = answers(name, _is_flag, _itself)
+    for name in ("guard_int", "guarding_hint_or_throw"):
+        made[name] = answers(name, _is_size, _itself)
+    for name in ("is_nested_int", "is_symbolic"):
+        made[name] = answers(name, _is_number, lambda number: False)
+    for name in ("has_free_symbols", "has_free_unbacked_symbols"):
+        made[name] = answers(name, _holds_no_symbol, lambda value: False)
+    for name in ("_iterate_exprs", "_iterate_nodes"):
+        made[name] = answers(name, _holds_no_symbol, lambda value: iter(()))
+    for name in ("constrain_range", "_constrain_range_for_size"):  # asked for with others, called for symbols alone
+        made[name] = answers(name, lambda *_: False, _itself)
+    made["free_unbacked_symbols"] = answers("free_unbacked_symbols", _holds_no_symbol, lambda value: OrderedSet())
+    made["has_guarding_hint"] = answers("has_guarding_hint", _is_number, lambda number: True)
+    made["sym_and"] = answers("sym_and", _are_flags, lambda *flags: all(flags))
+    made["sym_or"] = answers("sym_or", _are_flags, lambda *flags: any(flags))
+    made["sym_eq"] = answers("sym_eq", _are_sizes, lambda one, other: _listed(one) == _listed(other))
+    made["compute_unbacked_bindings"] = answers("compute_unbacked_bindings", _is_without, lambda *_: None)
+    made["is_accessor_node"] = answers("is_accessor_node", _reads_no_size, lambda node: False)
+    made["ShapeEnv"] = _stand_in_class(SYMBOLIC_SHAPES, "ShapeEnv", find_real)
+    made["GuardOnDataDependentSymNode"] = _NoGuard
+    return made
+
+
+class _NoGuard(Exception):
+    """A question about a symbol without a value."""
+
+
+def sympy_classes(find_real: FindReal) -> dict[str, type]:
+    """What torch asks of every operand, whether it is one, of ``SYMPY``."""
+    return {"Basic": _stand_in_class(SYMPY, "Basic", find_real)}
+
+
+def sympy_functions(find_real: FindReal) -> dict[str, type]:
+    """What the check of a shape's strides imports from ``SYMPY_FUNCTIONS``, and calls for symbols alone."""
+    return {"Max": _stand_in_class(SYMPY_FUNCTIONS, "Max", find_real)}
+
+
+def triton_classes(find_real: FindReal) -> dict[str, type]:
+    """The classes of ``TRITON_KERNELS`` that the recorder asks for."""
+    names = ("TritonKernelWrapperFunctional", "TritonKernelWrapperMutation")
+    return {name: _stand_in_class(TRITON_KERNELS, name, find_real) for name in names}
+
+
+def _stand_in_class(module: str, name: str, find_real: FindReal) -> type:
+    """In the place of a class: nothing is an instance before that is imported; a call makes one of the real class."""
+
+    class StandIn(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            real = getattr(sys.modules.get(module), name, cls)
+            return real is not cls and isinstance(instance, real)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return find_real(module, name)(*args, **kwargs)
+
+    return StandIn(name, (), {})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _is_flag(*values: object) -> bool:
+    return len(values) == 1 and type(values[0]) is bool
+
+
+def _are_flags(*values: object) -> bool:
+    return len(values) > 0 and all(type(value) is bool for value in values)
+
+
+def _is_size(*values: object) -> bool:
+    return len(values) == 1 and type(values[0]) is int
+
+
+def _is_number(*values: object) -> bool:
+    return len(values) == 1 and type(values[0]) in {bool, int, float}
+
+
+def _are_sizes(*values: object) -> bool:
+    """Two sizes, or two sequences of them."""
+    if len(values) != 2 or isinstance(values[0], int) is not isinstance(values[1], int):
+        return False
+    return all(type(size) is int for value in values for size in _listed(value))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _holds_no_symbol(*values: object) -> bool:
+    return len(values) == 1 and _is_concrete(values[0])
+
+
+def _is_concrete(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.layout is torch.strided and all(
+            type(number) is int for number in (*value.shape, *value.stride(), value.storage_offset())
+        )
+    if isinstance(value, list | tuple):
+        return all(_is_concrete(item) for item in value)
+    return value is None or type(value) in {bool, int, float, str}
+
+
+def _is_without(*arguments: object) -> bool:
+    """No environment of symbols, and what was made."""
+    return len(arguments) == 2 and arguments[0] is None
+
+
+def _reads_no_size(*nodes: Any) -> bool:
+    """Operators that read a size or a stride are called ``sym_…``."""
+    return len(nodes) == 1 and nodes[0].op != "call_method" and "sym_" not in str(nodes[0].target)

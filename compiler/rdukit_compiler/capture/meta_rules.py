@@ -1,0 +1,138 @@
+"""Meta rules: dtype, shape and strides of common operators' results without torch, whose first answer takes 5 to 20 ms.
+
+torch takes these operators apart in Python and follows each part. Of operands without gaps, of one floating dtype and
+of shapes that fit, they make a tensor without gaps of that dtype, and its shape is plain. For anything else there is
+no answer here: torch has one, or an error. A few operators' results lie otherwise in memory than torch's record of them
+says, which decides whether ``reshape`` and its like give a view; their strides were found by running each operator of
+torch's table ``op_db`` on operands in another order.
+
+``FakeMode`` is torch's mode of tensors without data. For a few operators torch finds the result by calling others on
+the fake tensors, outside of their mode. There its C++ looks whether they are distributed tensors, and imports these for
+it, which takes 0.3 s. Inside their mode, where torch calls the decompositions of most operators, it does not look.
+
+All of it is private to torch. Source: ours.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import _prims_common
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+Shape = tuple[int, ...]
+aten = torch.ops.aten
+
+_NO_REDUCTION: Final = 0
+
+#: Operators of which operands may have gaps.
+_ANY_LAYOUT: Final = frozenset({aten._grouped_mm.default})
+#: Their results are without gaps, in the order of the axes, or in the other common one where the operand is.
+_PLAIN: Final = frozenset({
+    aten.batch_norm.default, aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec,
+    aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec,
+})  # fmt: skip
+#: They are elementwise, and their results lie as their operands do.
+_ELEMENTWISE: Final = frozenset({
+    aten.copysign.Tensor, aten.copysign.Scalar, aten.floor_divide.default, aten.floor_divide.Scalar,
+    aten.div.Tensor_mode, aten.div.Scalar_mode,
+})  # fmt: skip
+_BY_OTHERS: Final = frozenset({
+    torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.view_copy.default, torch.ops.aten._reshape_copy.default, torch.ops.aten.select.int,
+})  # fmt: skip
+
+
+def infer_result(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.dtype, Shape] | None:
+    """dtype and shape of the one tensor, without gaps, that ``func`` makes; None where it is not known."""
+    rule = _RULES.get(func)
+    if rule is None or kwargs or torch.is_autocast_enabled("cpu"):
+        return None
+    tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
+    may_have_gaps = func in _ANY_LAYOUT
+    if not all(type(t) is FakeTensor and (may_have_gaps or t.is_contiguous()) and t.numel() for t in tensors):
+        return None
+    floats = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    devices = {tensor.fake_device for tensor in tensors}  # type: ignore[attr-defined]
+    if len(floats) != 1 or devices != {torch.device("cpu")}:
+        return None
+    shape = rule(*args)
+    return None if shape is None else (floats.pop(), shape)
+
+
+def _same(x: torch.Tensor, *_: object) -> Shape | None:
+    return tuple(x.shape) if x.is_floating_point() else None
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Shape | None:
+    if weight.dim() != 2 or x.dim() < 2 or x.shape[-1] != weight.shape[1]:
+        return None
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        return None
+    return (*x.shape[:-1], weight.shape[0]) if x.is_floating_point() and weight.is_floating_point() else None
+
+
+def _layer_norm(
+    x: torch.Tensor, normed: Sequence[int], weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    eps: float = 1e-5, cudnn_enable: bool = True,
+) -> Shape | None:  # fmt: skip
+    shape = tuple(normed)
+    fits = bool(shape) and tuple(x.shape[-len(shape) :]) == shape
+    return tuple(x.shape) if fits and all(p is None or tuple(p.shape) == shape for p in (weight, bias)) else None
+
+
+def _cross_entropy(
+    x: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1, *_: object
+) -> Shape | None:
+    """Of classes by number: x [N, C], labels [N]."""
+    fits = x.dim() == 2 and tuple(labels.shape) == tuple(x.shape[:1]) and labels.dtype == torch.int64
+    return () if fits and weight is None and reduction != _NO_REDUCTION else None
+
+
+def _mean_squares(x: torch.Tensor, y: torch.Tensor, reduction: int = 1) -> Shape | None:
+    return () if x.shape == y.shape and x.dtype == y.dtype and reduction != _NO_REDUCTION else None
+
+
+def _grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor | None = None, *rest: object) -> Shape | None:
+    """Of rows by groups: x [S, K], w [G, K, N]; torch's own record takes bf16 only."""
+    fits = x.dim() == 2 and w.dim() == 3 and ends is not None and tuple(ends.shape) == tuple(w.shape[:1])
+    plain = x.is_floating_point() and not any(r is not None for r in rest)
+    return (x.shape[0], w.shape[2]) if fits and plain and x.shape[1] == w.shape[1] else None
+
+
+_RULES: Final[dict[Any, Callable[..., Shape | None]]] = {
+    aten.linear.default: _linear,
+    aten.layer_norm.default: _layer_norm,
+    aten.cross_entropy_loss.default: _cross_entropy,
+    aten.mse_loss.default: _mean_squares,
+    aten._grouped_mm.default: _grouped,
+    **dict.fromkeys(
+        (aten.relu.default, aten.tanh.default, aten.sigmoid.default, aten.silu.default, aten.gelu.default), _same
+    ),
+}
+
+
+def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of what ``func`` makes of ``args``, of which torch's record is ``made``; None where that is right."""
+    operands = [argument for argument in args if isinstance(argument, torch.Tensor)]
+    if not operands:  # all are numbers, as in torch.div(x.size(0), 2, rounding_mode="trunc")
+        return None
+    if func in _ELEMENTWISE:
+        alike = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in operands]
+        strides = torch.add(alike[0], alike[1] if len(alike) > 1 else 1).stride()
+    elif func in _PLAIN:
+        order = _prims_common.suggest_memory_format(operands[0])
+        strides = tuple(torch.empty(made.shape, device="meta", memory_format=order).stride())
+    else:
+        return None
+    return None if strides == made.stride() else strides
+
+
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """torch's mode, with the same results."""
+
+    def _dispatch_impl(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _BY_OTHERS:
+            with self:
+                return super()._dispatch_impl(func, types, args, kwargs)
+        return super()._dispatch_impl(func, types, args, kwargs)

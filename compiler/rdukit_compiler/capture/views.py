@@ -1,0 +1,395 @@
+"""Views in a record of torch: each made again from what it shows, and a write through it carried back.
+
+A view lies in memory by strides; a model graph has values without any, and a cut lays them out anew. So a view is what
+its operator makes of a value, whatever that value's layout, and ``as_strided``, which asks for places in memory,
+becomes a lookup of elements by their positions.
+"""
+
+from collections.abc import Callable, Mapping
+from operator import getitem
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import fx
+
+from rdukit.errors import UnsupportedOperator
+from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION
+from rdukit_compiler.operators.naming import dtype_name, encode, find_functional, name_of
+
+#: Node → name of its value; None for what is no node.
+NameOf = Callable[[Any], str | None]
+
+_DETACH: Final = "aten.detach.default"
+_AS_STRIDED: Final = ("as_strided", "as_strided_")
+#: Operators that give one tensor in parts that lie behind each other.
+_PARTS: Final = frozenset({
+    "split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit",
+})  # fmt: skip
+
+
+class Emit(Protocol):
+    """Adds an operator, (ATen name, arguments) → name of its value."""
+
+    def __call__(self, op: str, args: list[Argument], kwargs: Mapping[str, Argument] = ...) -> str: ...
+
+
+class Call(NamedTuple):
+    """The call that makes a view of its base: an operator of one result, and its arguments behind the base."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def word(self) -> str:
+        return self.op.split(".")[1]
+
+
+#: Operators that return their operand with a part replaced.
+_SCATTERS: Final = frozenset({"select_scatter", "slice_scatter", "diagonal_scatter"})
+#: Operators whose result is new memory in the order of the axes.
+_PRODUCTS: Final = frozenset({"linear", "mm", "addmm", "bmm", "baddbmm"})
+_NO_SCATTER_GRADIENT: Final = (
+    "as_strided_scatter has a gradient in torch that depends on how it lies in memory; use slice_scatter, "
+    "diagonal_scatter or scatter"
+)
+
+
+class Layout(NamedTuple):
+    """Where elements lie, in elements from the start of the memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+def asks_for_places(node: fx.Node) -> bool:
+    """Whether a node is ``as_strided``: its result depends on how its operand lies in memory."""
+    return word_of(node) in _AS_STRIDED
+
+
+def word_of(node: fx.Node) -> str:
+    op = str(node.target)
+    return op.split(".")[1] if op.startswith("aten.") else ""
+
+
+def leaves_gradient(view: fx.Node) -> bool:
+    """Whether autograd does not follow ``view``: it comes from ``detach`` or, as an attribute, from ``.data``."""
+    return view.op == "get_attr" or str(view.target) == _DETACH
+
+
+def show_again(view: fx.Node, base: fx.Node, base_value: str, name_of_value: NameOf, emit: Emit) -> str | None:
+    """The value of ``view`` now that what it is a view of has become ``base_value``; None if it cannot be told."""
+    if view.op == "get_attr":
+        return emit(_DETACH, [Ref(base_value)])
+    if asks_for_places(view):
+        return look_up_places(view, base, base_value, emit)
+    if (call := _call_of(view, base)) is None:
+        return None
+    if call.word in {"to", "type_as"}:
+        return emit("aten.to.dtype", [Ref(base_value), _dtype_of(view)])
+    args = [encode(argument, name_of_value) for argument in call.args]
+    return emit(call.op, [Ref(base_value), *args], {k: encode(v, name_of_value) for k, v in call.kwargs.items()})
+
+
+def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: Emit) -> str | None:
+    """The value of ``base`` after its ``view`` became ``value``; None if that cannot be told."""
+    shape = _sizes(base)
+    if view.op == "get_attr":
+        return emit("aten.reshape.default", [Ref(value), shape])
+    lies = base.meta["val"]
+    if _overlaps(Layout(tuple(lies.shape), tuple(lies.stride()), 0)):
+        return None  # of an expanded tensor: what is written into one of its rows is in all of them
+    if asks_for_places(view):
+        flat = _in_memory_order(base, base_value, emit)
+        placed = _placed(flat, _numel(base), _relative(view, base), value, emit)
+        return _from_memory_order(base, placed, emit)
+    if (call := _call_of(view, base)) is None:
+        return None
+    if call.word in {
+        "to",
+        "type_as",
+    }:  # to the dtype that the base had when traced: the device may hold the two in different ones
+        return emit("aten.to.dtype", [Ref(value), _dtype_of(base)])
+    plain: list[Argument] = [a for a in call.args if isinstance(a, int) or a is None]
+    if call.word in {"select", "slice", "diagonal"} and len(plain) == len(call.args) and not call.kwargs:
+        overload = "default"
+        return emit(f"aten.{call.word}_scatter.{overload}", [Ref(base_value), Ref(value), *plain])
+    if call.word == "narrow" and len(plain) == len(call.args) == 3:
+        dim, start, length = call.args
+        start += shape[dim] if start < 0 else 0
+        return emit("aten.slice_scatter.default", [Ref(base_value), Ref(value), dim, start, start + length])
+    if (layout := _layout(call, base)) is None or _overlaps(layout):
+        return None
+    if torch.Size(layout.shape).numel() == _numel(base):
+        order = _order(layout)
+        turned = value if order == sorted(order) else emit("aten.permute.default", [Ref(value), list(order)])
+        same = [layout.shape[d] for d in order] == shape
+        return turned if same and turned != value else emit("aten.reshape.default", [Ref(turned), shape])
+    flat = emit("aten.reshape.default", [Ref(base_value), [-1]])
+    return emit("aten.reshape.default", [Ref(_placed(flat, _numel(base), layout, value, emit)), shape])
+
+
+def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
+    """Of what ``as_strided`` shows elements: of its operand, or of all of ``root``, which owns that one's memory.
+
+    Args:
+        carries: whether a gradient flows.
+    Raises:
+        UnsupportedOperator: it shows elements beside the operand's, to which torch lets no gradient flow.
+    """
+    base = node.args[0]
+    assert isinstance(base, fx.Node)
+    if not _lies_as_recorded(root):
+        raise UnsupportedOperator(
+            f"as_strided looks at the memory of {root.name!r}, which torch lays out in a way of its own: make it "
+            "contiguous first"
+        )
+    if _memory_order(base) is not None and _fits(_relative(node, base), _numel(base)):
+        return base
+    if carries:
+        raise UnsupportedOperator(
+            f"as_strided looks at memory beside its tensor, {base.name!r}, and torch loses the gradient of what is "
+            "there: use it on the whole tensor, or on one that is detached"
+        )
+    return root
+
+
+def look_up_places(node: fx.Node, root: fx.Node, root_value: str, emit: Emit) -> str:
+    """``as_strided``: what lies at its places in the memory of ``root``.
+
+    Raises:
+        UnsupportedOperator: ``root`` does not fill its memory.
+    """
+    flat = _in_memory_order(root, root_value, emit)
+    return emit("aten.index.Tensor", [Ref(flat), [Ref(_positions(_numel(root), _relative(node, root), emit))]])
+
+
+def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
+    """``as_strided_scatter``: a copy of its first operand, ``value``, with ``source`` at its places.
+
+    It has no gradient here. Torch's formula looks at how the gradient lies in memory: it gives the operand one for what
+    was overwritten, and where the incoming one is a slice, as behind ``cat``, it reads other elements (torch 2.13).
+
+    Raises:
+        UnsupportedOperator: the operand does not fill its memory, or has no such places, or two elements share one.
+    """
+    base, given = node.args[0], node.args[1]
+    assert isinstance(base, fx.Node) and isinstance(given, fx.Node)
+    own: torch.Tensor = base.meta["val"]
+    sizes: list[Any] = [*node.args[2:], *node.kwargs.values()]
+    size, stride, *rest = sizes
+    start = int(own.storage_offset())
+    offset = 0 if not rest or rest[0] is None else int(rest[0]) - start
+    layout = Layout(tuple(map(int, size)), tuple(map(int, stride)), offset)
+    flat = _in_memory_order(base, value, emit)
+    if not _fits(layout, _numel(base)):
+        raise UnsupportedOperator(
+            f"as_strided_scatter puts numbers beside its operand, which has {_numel(base)} elements: use it on the "
+            "whole tensor"
+        )
+    if _overlaps(layout):
+        raise UnsupportedOperator(
+            f"as_strided_scatter puts several elements in one place: size {list(layout.shape)}, stride "
+            f"{list(layout.stride)}; legal are strides that keep them apart"
+        )
+    made = _from_memory_order(base, _placed(flat, _numel(base), layout, source, emit), emit)
+    return emit(CUSTOM_FUNCTION, [[Ref(made)], [Ref(value), Ref(source)], [], "", _NO_SCATTER_GRADIENT])
+
+
+def check_scattered(node: fx.Node) -> None:
+    """Refuse to replace a part of a tensor that has several elements in one place, as ``unfold`` gives.
+
+    Torch's ``select_scatter``, ``slice_scatter`` and ``diagonal_scatter`` copy such a tensor place by place, and so
+    overwrite elements that are not of the part (torch 2.13). An expanded tensor they copy element by element.
+
+    Raises:
+        UnsupportedOperator: the operand is such a tensor.
+    """
+    base = node.args[0] if node.args else None
+    if word_of(node) not in _SCATTERS or not isinstance(base, fx.Node):
+        return
+    lies = base.meta["val"]
+    is_expanded = any(size > 1 and not stride for size, stride in zip(lies.shape, lies.stride(), strict=True))
+    if not is_expanded and _overlaps(Layout(tuple(lies.shape), lies.stride(), 0)):
+        raise UnsupportedOperator(
+            f"{word_of(node)} replaces a part of {base.name!r}, which has several elements in one place of its memory: "
+            "torch would overwrite elements beside that part; use contiguous() first"
+        )
+
+
+def _call_of(view: fx.Node, base: fx.Node) -> Call | None:
+    if view.target is getitem:
+        return _part(view, base)
+    try:
+        op = name_of(view.target)
+    except UnsupportedOperator:
+        return None
+    if not op.startswith("aten.") or not view.args or not isinstance(view.args[0], fx.Node):
+        return None
+    turns = torch.Tag.inplace_view in getattr(view.target, "tags", ())
+    found = find_functional(op) if turns else op
+    return None if found is None else Call(found, view.args[1:], view.kwargs)
+
+
+def _part(view: fx.Node, base: fx.Node) -> Call | None:
+    """One of several results that are views."""
+    source, index = view.args
+    assert isinstance(source, fx.Node) and isinstance(index, int)
+    word = word_of(source)
+    if word == "unbind":
+        dim = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
+        return Call("aten.select.int", (dim, index), {})
+    if word == "broadcast_tensors":
+        return Call("aten.expand.default", (list(view.meta["val"].shape),), {})
+    if word not in _PARTS:
+        return None
+    whole, part = base.meta["val"].shape, view.meta["val"].shape
+    dim = next((d for d, (one, other) in enumerate(zip(whole, part, strict=True)) if one != other), 0)
+    start = sum(int(tensor.shape[dim]) for tensor in source.meta["val"][:index])
+    return Call("aten.slice.Tensor", (dim, start, start + int(part[dim])), {})
+
+
+def _layout(call: Call, base: fx.Node) -> Layout | None:
+    """How the view of a base that lies in order would lie; None where it would be none."""
+    whole = torch.empty(_sizes(base), dtype=base.meta["val"].dtype, device="meta")  # type: ignore[arg-type]
+
+    def example(argument: Any) -> Any:
+        if not isinstance(argument, fx.Node):
+            return argument
+        return torch.empty(argument.meta["val"].shape, dtype=argument.meta["val"].dtype, device="meta")
+
+    function: Any = torch.ops.aten
+    for name in call.op.split(".")[1:]:
+        function = getattr(function, name)
+    args = fx.node.map_aggregate(call.args, example)
+    try:
+        made = function(whole, *args, **call.kwargs)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return None
+    if (
+        not isinstance(made, torch.Tensor)
+        or made.dtype != whole.dtype
+        or made.untyped_storage()._cdata != whole.untyped_storage()._cdata
+    ):
+        return None
+    return Layout(tuple(made.shape), made.stride(), int(made.storage_offset()))
+
+
+def _overlaps(layout: Layout) -> bool:
+    """Whether two elements may lie in one place."""
+    reach = 0
+    for stride, size in sorted((st, n) for st, n in zip(layout.stride, layout.shape, strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+def _fits(layout: Layout, count: int) -> bool:
+    reach = sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True))
+    return layout.offset >= 0 and layout.offset + reach < count
+
+
+def _order(layout: Layout) -> list[int]:
+    """The axes by their strides, the largest first; axes of one element stay where they are."""
+    large = [d for d, size in enumerate(layout.shape) if size > 1]
+    turned = iter(sorted(large, key=lambda d: -layout.stride[d]))
+    return [next(turned) if size > 1 else d for d, size in enumerate(layout.shape)]
+
+
+def _positions(count: int, layout: Layout, emit: Emit) -> str:
+    """The places of a layout, as whole numbers in its shape."""
+    if not _fits(layout, count):
+        raise UnsupportedOperator(f"as_strided looks at memory beside its tensor, which has {count} elements")
+    numbers = emit("aten.arange.default", [count])
+    return emit("aten.as_strided.default", [Ref(numbers), list(layout.shape), list(layout.stride), layout.offset])
+
+
+def _placed(flat: str, count: int, layout: Layout, value: str, emit: Emit) -> str:
+    """``flat`` with the elements of ``value`` in the places of ``layout``."""
+    places = emit("aten.reshape.default", [Ref(_positions(count, layout, emit)), [-1]])
+    return emit("aten.scatter.src", [Ref(flat), 0, Ref(places), Ref(emit("aten.reshape.default", [Ref(value), [-1]]))])
+
+
+def _in_memory_order(node: fx.Node, value: str, emit: Emit) -> str:
+    """The elements of a tensor as they lay in memory when it was recorded, in one row."""
+    order = _checked_order(node)
+    if order != sorted(order):
+        value = emit("aten.permute.default", [Ref(value), list(order)])
+    return emit("aten.reshape.default", [Ref(value), [-1]])
+
+
+def _from_memory_order(node: fx.Node, flat: str, emit: Emit) -> str:
+    order, shape = _checked_order(node), _sizes(node)
+    made = emit("aten.reshape.default", [Ref(flat), [shape[d] for d in order]])
+    if order == sorted(order):
+        return made
+    return emit("aten.permute.default", [Ref(made), [order.index(d) for d in range(len(order))]])
+
+
+def _checked_order(node: fx.Node) -> list[int]:
+    if (order := _memory_order(node)) is None:
+        value: torch.Tensor = node.meta["val"]
+        raise UnsupportedOperator(
+            f"as_strided looks at the memory of {node.name!r}, which has gaps: strides {list(value.stride())} for "
+            f"sizes {list(value.shape)}; make it contiguous first"
+        )
+    return order
+
+
+def _memory_order(node: fx.Node) -> list[int] | None:
+    """The axes of a tensor as they lie in memory, the outermost first; None if there are gaps between elements."""
+    value: torch.Tensor = node.meta["val"]
+    order = _order(Layout(tuple(value.shape), value.stride(), 0))
+    expected = 1
+    for d in reversed(order):
+        if value.shape[d] > 1 and value.stride(d) != expected:
+            return None
+        expected *= int(value.shape[d])
+    return order
+
+
+def _lies_as_recorded(root: fx.Node) -> bool:
+    """Whether what owns a memory lies there as its record says.
+
+    What torch's record says of results in another order than their axes' is certain of elementwise operators, and of
+    copies in an order that the program names.
+    """
+    if root.op != "call_function" or word_of(root) in {"clone", "contiguous", "to", "_to_copy"}:
+        return True
+    if torch.Tag.pointwise in getattr(root.target, "tags", ()):
+        return True
+    sources = [] if _lies_in_order(root) else root.all_input_nodes
+    values = [n.meta.get("val") for n in (root, *sources)]
+    return all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor))
+
+
+def _lies_in_order(node: fx.Node) -> bool:
+    """Whether a result lies in the order of its axes whatever the order of its operands: products, padded values.
+
+    Padded images may keep the order of channels last.
+    """
+    is_constant = node.args[2:3] in {(), ("constant",)}
+    return word_of(node) in _PRODUCTS or (
+        word_of(node) == "pad" and is_constant and node.meta["val"].dim() not in {4, 5}
+    )
+
+
+def _relative(node: fx.Node, root: fx.Node) -> Layout:
+    value: torch.Tensor = node.meta["val"]
+    offset = int(value.storage_offset()) - int(root.meta["val"].storage_offset())
+    return Layout(tuple(map(int, value.shape)), tuple(map(int, value.stride())), offset)
+
+
+def _dtype_of(node: fx.Node) -> Special:
+    return Special("dtype", dtype_name(node.meta["val"].dtype))
+
+
+def _sizes(node: fx.Node) -> list[Argument]:
+    return [int(size) for size in node.meta["val"].shape]
+
+
+def _numel(node: fx.Node) -> int:
+    return int(node.meta["val"].numel())

@@ -1,0 +1,227 @@
+"""``rdukit cache`` (kernels and sections kept for later) and ``rdukit pef build`` (native kernels for a PEF)."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rdukit.cli.commands import ExtensibleGroup
+from rdukit.cli.tables import print_table
+from rdukit.errors import CompileError, InvalidArgument
+from rdukit.files.disk_cache import CachedFile, choose_evicted, remove_cached
+from rdukit.pef import read_pef, write_pef
+from rdukit.settings import resolve
+from rdukit.units import format_bytes, format_seconds
+from rdukit_compiler.backend.kernel_cache import (
+    kernels_folder,
+    list_inductor,
+    list_kernels,
+    own_place,
+    place_of,
+    trim_kernels,
+)
+from rdukit_compiler.backend.native import build_word
+from rdukit_compiler.passes.section_cache import compiler_digest, list_sections, sections_folder
+from rdukit_compiler.settings import KERNEL_CACHE, SECTION_CACHE
+
+_COLUMNS: Final = ("WHAT", "FILES", "SIZE", "LAST USED", "HERE", "TORCH", "PROCESSOR", "BUILT")
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRow:
+    """Kept files of one kind that were made for the same torch and processor, in the same way."""
+
+    what: str
+    torch: str
+    processor: str
+    built: str
+    files: int
+    bytes: int
+    #: Seconds of the epoch, exact to an hour.
+    last_used_s: float
+    #: Whether compiles of this version with this torch on this processor can use them.
+    is_usable_here: bool
+
+
+@click.group(cls=ExtensibleGroup)
+def cache() -> None:
+    """Show, trim and clear what compiles keep for later ones.
+
+    That is native kernels and compiled sections. All of it can be made again, which costs the next compile time; PEF
+    files have their own copies and are not concerned.
+
+    Example: rdukit cache show
+    """
+
+
+@cache.command()
+@_json_option
+def show(as_json: bool) -> None:
+    """Show what is kept, by torch version and processor.
+
+    Example: rdukit cache show
+    """
+    rows = _rows()
+    bounds = {"kernels": resolve(KERNEL_CACHE) << 20, "sections": resolve(SECTION_CACHE) << 20}
+    if as_json:
+        folders = {"kernels": str(kernels_folder()), "sections": str(sections_folder())}
+        shown = {"folders": folders, "rows": [asdict(row) for row in rows], "max_bytes": bounds}
+        click.echo(json.dumps(shown, sort_keys=True))
+        return
+    if rows:
+        print_table(_COLUMNS, [_cells(row, time.time()) for row in rows])
+    else:
+        click.echo("nothing is kept")
+    for what, setting in (("kernels", KERNEL_CACHE), ("sections", SECTION_CACHE)):
+        used = sum(row.bytes for row in rows if (row.what == "sections") == (what == "sections"))
+        click.echo(f"{what}: {format_bytes(used)} of {format_bytes(bounds[what])} ({setting.name})")
+
+
+@cache.command()
+@click.option("--bytes", "max_bytes", type=click.IntRange(0), default=None, help="Most bytes to leave, of everything.")
+@_json_option
+def trim(max_bytes: int | None, as_json: bool) -> None:
+    """Remove what other versions of torch and of this package left, and what exceeds the bounds.
+
+    What is soon made again goes first: inductor's own files and sections, then kernels; of these, what was used longest
+    ago. Kernels for other processors stay as long as there is room: the home folder may be shared with other machines.
+
+    Example: rdukit cache trim --bytes 500000000
+    """
+    kernels, sections = kernels_folder(), list_sections(sections_folder())
+    foreign = [file for file in sections if file.path.parent.name != compiler_digest()]
+    freed = remove_cached([*foreign, *choose_evicted(_without(sections, foreign), resolve(SECTION_CACHE) << 20)])
+    freed += trim_kernels(
+        kernels, resolve(KERNEL_CACHE) << 20, time.time(), lambda path: not _is_of_this_version(place_of(path, kernels))
+    )
+    if max_bytes is not None:
+        freed += trim_kernels(kernels, max_bytes, time.time(), beside=list_sections(sections_folder()))
+    _tell(freed, as_json)
+
+
+@cache.command()
+@_json_option
+def clear(as_json: bool) -> None:
+    """Remove all kept kernels and sections.
+
+    The installation's key stays, so that PEF files that were compiled here are still trusted.
+
+    Example: rdukit cache clear
+    """
+    freed = remove_cached(list_sections(sections_folder()))
+    _tell(freed + trim_kernels(kernels_folder(), 0, time.time(), lambda _: True), as_json)
+
+
+def cache_rows(groups: Iterable[tuple[tuple[str, str, str, str], bool, Sequence[CachedFile]]]) -> list[CacheRow]:
+    """A row for each (what, torch, processor, built), whether it is usable here, and its files; empty ones left out."""
+    return [
+        CacheRow(*key, len(files), sum(file.size_bytes for file in files), max(file.used_s for file in files), usable)
+        for key, usable, files in groups
+        if files
+    ]
+
+
+def _cells(row: CacheRow, now_s: float) -> tuple[object, ...]:
+    age = f"{format_seconds(max(round(now_s - row.last_used_s), 0))} ago"
+    here = "yes" if row.is_usable_here else "no"
+    return row.what, row.files, format_bytes(row.bytes), age, here, row.torch, row.processor, row.built
+
+
+def _rows() -> list[CacheRow]:
+    kernels = kernels_folder()
+    places: dict[tuple[str, str, str], list[CachedFile]] = {}
+    for file in list_kernels(kernels):
+        places.setdefault(place_of(file.path, kernels), []).append(file)
+    compilers: dict[str, list[CachedFile]] = {}
+    for file in list_sections(sections_folder()):
+        compilers.setdefault(file.path.parent.name, []).append(file)
+    return cache_rows(
+        [
+            *(
+                (("kernels", *place), _is_of_this_version(place) and place[1] == own_place()[1], files)
+                for place, files in sorted(places.items())
+            ),
+            (("inductor", "-", "-", "-"), True, list_inductor(kernels)),
+            *(
+                (("sections", "-", "-", name), name == compiler_digest(), files)
+                for name, files in sorted(compilers.items())
+            ),
+        ]
+    )
+
+
+def _is_of_this_version(place: tuple[str, str, str]) -> bool:
+    """Whether this torch and this package built it, for whatever processor."""
+    torch, _, variant = place
+    return torch == own_place()[0] and variant.startswith(build_word())
+
+
+def _without(files: Sequence[CachedFile], others: Sequence[CachedFile]) -> list[CachedFile]:
+    left_out: set[Path] = {file.path for file in others}
+    return [file for file in files if file.path not in left_out]
+
+
+def _tell(freed: int, as_json: bool) -> None:
+    left = sum(row.bytes for row in _rows())
+    if as_json:
+        click.echo(json.dumps({"freed_bytes": freed, "left_bytes": left}, sort_keys=True))
+    else:
+        click.echo(f"{format_bytes(freed)} freed, {format_bytes(left)} left")
+
+
+@click.command()
+@click.argument("source", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="Where the new PEF goes to."
+)
+def build(source: Path, output: Path) -> None:
+    """Build native kernels for this machine. What a PEF computes stays the same; libraries in it are made anew.
+
+    A PEF from another installation or processor runs from generated code, as its libraries are not trusted or do not
+    fit. Its kernels' graphs are in it, too.
+
+    Example: rdukit pef build /models/mlp.pef -o /var/lib/rdukit/mlp.pef
+    """
+    built, wanted = build_pef(source, output)
+    click.echo(f"{output}: {built} of {wanted} kernels are native", err=True)
+
+
+def build_pef(source: Path, output: Path) -> tuple[int, int]:
+    """Write ``source`` with libraries of this installation to ``output``; how many, of how many that may have one.
+
+    Raises:
+        PefError: it cannot be read. InvalidArgument: it was compiled with mode o0, which has no native kernels.
+        CompileError: there is no C++ compiler, or a kernel cannot be built.
+    """
+    import torch
+
+    from rdukit.system.cpu import native_signature
+    from rdukit_compiler.backend.native import build_natives, has_native_form
+    from rdukit_compiler.backend.section_library import find_cpp_compiler
+
+    loaded = read_pef(source)
+    if loaded.pef.mode == "o0":
+        raise InvalidArgument(f"{source} was compiled with mode o0, which runs each operator by itself")
+    if find_cpp_compiler() is None:
+        raise CompileError("no C++ compiler was found (g++, or $CXX); install one")
+    failures: list[str] = []
+
+    def on_built(digest: str, error: str | None) -> None:
+        if error:
+            failures.append(f"kernel {digest[:12]}: {error}")
+
+    natives = build_natives(loaded.kernels, on_built)
+    for failure in failures:
+        click.echo(f"not native: {failure}", err=True)
+    pef = replace(
+        loaded.pef, torch_version=torch.__version__, cpu_capability=native_signature() if natives else ""
+    )  # fmt: skip
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_pef(output, pef, loaded.kernels, natives)
+    return len(natives), sum(has_native_form(kernel) for kernel in loaded.kernels.values())

@@ -1,0 +1,152 @@
+"""Names of operators and arguments in graphs, and torch's objects for them."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from rdukit.errors import UnsupportedOperator
+from rdukit.pef.kernel import Argument, Ref, Special
+
+GETITEM = "getitem"
+
+#: What Python's operators on integers are called by torch → the same operator under its own name, which a PEF may hold.
+_PYTHON_WORDS: Final[Mapping[str, str]] = {
+    f"aten.__{mark}{python}__.{kind}": f"aten.{own}{'_' if mark else ''}.{kind if kind == 'Tensor' else scalar}"
+    for python, own, scalar in (
+        ("and", "bitwise_and", "Scalar"), ("or", "bitwise_or", "Scalar"), ("xor", "bitwise_xor", "Scalar"),
+        ("lshift", "bitwise_left_shift", "Tensor_Scalar"), ("rshift", "bitwise_right_shift", "Tensor_Scalar"),
+    )
+    for mark in ("", "i")
+    for kind in ("Tensor", "Scalar")
+}  # fmt: skip
+
+
+def callable_of(op: str) -> Callable[..., Any]:
+    """``aten.linear.default`` → the ATen overload; ``getitem`` → Python's.
+
+    Raises:
+        UnsupportedOperator: torch has no such operator.
+    """
+    if op == GETITEM:
+        return operator.getitem
+    found: Any = torch.ops
+    for part in op.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as cause:
+            raise UnsupportedOperator(f"operator {op!r} does not exist in torch {torch.__version__}") from cause
+    return found  # type: ignore[no-any-return]
+
+
+def define_operators(signatures: Mapping[str, str], shapes: Mapping[str, Callable[..., Any]]) -> torch.library.Library:
+    """Operators ``rdukit::<name>`` that are traced and compute nothing; they exist while the library is held.
+
+    Args:
+        signatures: by name, in torch's schema language. shapes: what each gives for fake tensors.
+    """
+    library = torch.library.Library("rdukit", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, signature in signatures.items():
+        library.define(f"{name}{signature}")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"rdukit::{name}", shapes[name], lib=library)
+    return library
+
+
+def name_of(target: object) -> str:
+    """The inverse of ``callable_of``, for a node of a torch graph."""
+    if target is operator.getitem:
+        return GETITEM
+    if isinstance(target, torch._ops.OpOverload):
+        return _PYTHON_WORDS.get(name := str(target), name)
+    raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
+
+
+def find_functional(op: str) -> str | None:
+    """``aten.relu_.default`` → ``aten.relu.default``: what takes the same arguments and overwrites none."""
+    namespace, base, overload = op.split(".")
+    packet: Any = getattr(getattr(torch.ops, namespace), base.removesuffix("_"), None)
+    if packet is None:
+        return None
+    wanted, known = _arguments_of(callable_of(op)), packet.overloads()
+    for other in (overload, *known):
+        found = getattr(packet, other) if other in known else None
+        if found is not None and not found._schema.is_mutable and _arguments_of(found) == wanted:
+            return f"{namespace}.{base.removesuffix('_')}.{other}"
+    return None
+
+
+def _arguments_of(overload: Any) -> list[tuple[str, str]]:
+    """Types, and names but for the first's: ``dropout_`` calls it otherwise than ``dropout``."""
+    return [(a.name if place else "", str(a.type)) for place, a in enumerate(overload._schema.arguments)]
+
+
+def decode(argument: Argument, values: Mapping[str, Any]) -> Any:
+    """An argument as torch takes it; ``values`` gives the tensors by name."""
+    match argument:
+        case Ref(name):
+            return values[name]
+        case Special(kind, text):
+            return decode_special(kind, text)
+        case list():
+            return [decode(item, values) for item in argument]
+        case _:
+            return argument
+
+
+def decode_special(kind: str, text: str) -> Any:
+    """The torch object that a ``Special`` names. Scalars have none: they exist only at run time."""
+    match kind:
+        case "dtype" | "memory_format" | "layout":
+            return getattr(torch, text)
+        case "device":
+            return torch.device(text)
+        case "float":
+            return float(text)
+        case "complex":
+            return complex(text)
+        case _:
+            raise UnsupportedOperator(f"argument kind {kind!r} has no value while compiling")
+
+
+def encode(value: Any, name_of_value: Callable[[Any], str | None]) -> Argument:
+    """The inverse of ``decode``; ``name_of_value`` says which objects are values of the graph.
+
+    Raises:
+        UnsupportedOperator: the argument is of a type that a graph cannot hold.
+    """
+    if (name := name_of_value(value)) is not None:
+        return Ref(name)
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value == value and abs(value) != float("inf") else Special("float", str(value))
+        case complex():
+            return Special("complex", str(value))
+        case torch.dtype():
+            return Special("dtype", str(value).removeprefix("torch."))
+        case torch.device():
+            return Special("device", str(value))
+        case torch.memory_format():
+            return Special("memory_format", str(value).removeprefix("torch."))
+        case torch.layout():
+            return Special("layout", str(value).removeprefix("torch."))
+        case list() | tuple():
+            return [encode(item, name_of_value) for item in value]
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            raise UnsupportedOperator(f"the size {value} is not static; RDU graphs have static shapes only")
+        case _:
+            raise UnsupportedOperator(f"an argument of type {type(value).__name__} cannot be compiled: {value!r}")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``torch.float32`` → ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def aten_names(module: fx.GraphModule) -> set[str]:
+    """ATen's operators that a graph calls, without overloads: ``linear`` for ``aten.linear.default``."""
+    targets = (str(node.target) for node in module.graph.nodes if node.op == "call_function")
+    return {target.split(".")[1] for target in targets if target.startswith("aten.")}

@@ -1,0 +1,316 @@
+"""Calling one operator of a model graph: how a section is traced, and how dtypes are found."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import is_
+from typing import Any
+
+import torch
+
+from rdukit.errors import CompileError, UnsupportedOperator
+from rdukit.pef.kernel import KernelGraph, kernel_from_json
+from rdukit_compiler.ir import Operator
+from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, operators_of
+from rdukit_compiler.operators.indexing import (
+    embedding,
+    embedding_bag,
+    embedding_renorm,
+    index,
+    index_fill,
+    index_put,
+    one_hot,
+)
+from rdukit_compiler.operators.layers import convolution_form, dropout, feature_dropout, lstm
+from rdukit_compiler.operators.naming import callable_of, decode
+from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR, grouped_mm, int8_embedding, int8_linear
+from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAME_DTYPE, WITHOUT_BF16, runs_on_host
+from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
+
+#: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
+_INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
+#: Functions of torch that do.
+_INDEXING_FUNCTIONS = frozenset("embedding cross_entropy nll_loss gather index_select scatter one_hot".split())
+_NARROW = frozenset({torch.int8, torch.int16, torch.uint8})
+
+
+def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
+    """Call one operator on the tensors it names, and add what it makes.
+
+    Operands of mixed floating dtypes are promoted: legal on the device although torch refuses some of them.
+
+    Raises:
+        CompileError: torch refuses the operator all the same.
+    """
+    function = _form_of(operator)
+    args = [decode(a, tensors) for a in operator.args]
+    if operator.op_type in _INDEXING:
+        args = [as_index(a) for a in args]
+    kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
+    operands, _, results = operator.compute.partition(">")
+    for dtype in filter(None, operands.split("+")):
+        args = [_converted(a, getattr(torch, dtype)) for a in args]
+    if operator.op_type in SAME_DTYPE or (operator.op_type in NORMS and _is_wide(args[0])):
+        args, kwargs = _promoted(operator, args, kwargs)
+    with quiet_failures():
+        try:
+            made = function(*args, **kwargs)
+        except RuntimeError:
+            made = _attempt(function, *_promoted(operator, args, kwargs), operator)
+        except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
+            raise _refusal(operator, cause) from cause
+    if results:
+        made = _converted(made, getattr(torch, results))
+    if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
+        tensors[operator.outputs[0]] = made
+    else:
+        tensors.update(zip(operator.outputs, made, strict=True))
+
+
+def _form_of(operator: Operator) -> Callable[..., Any]:
+    has_bf16 = operator.op_type not in WITHOUT_BF16 and not operator.op_type.startswith("special_")
+    if runs_on_host(operator) or not has_bf16:
+        return _rounded_once(operator.op)
+    if operator.op_type in LOSSES | RUNNING_SUMS:
+        return _wide(operator.op)
+    return _FORMS.get(operator.op) or callable_of(operator.op)
+
+
+def _promoted(operator: Operator, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The operands in one floating dtype; what attention adds to its scores gets that of query, key and value."""
+    operands = [*args, *kwargs.values()]
+    is_attention = operator.op_type == "scaled_dot_product_attention"
+    dtype = _common_float(operands, args[:3] if is_attention else operands)
+    if dtype is None:
+        return args, kwargs
+    return [_converted(a, dtype) for a in args], {key: _converted(value, dtype) for key, value in kwargs.items()}
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+
+
+def _attempt(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], operator: Operator) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except Exception as cause:
+        raise _refusal(operator, cause) from cause
+
+
+def _refusal(operator: Operator, cause: Exception) -> CompileError:
+    where = operator.module or "forward"
+    why = str(cause)
+    if why.startswith("cond must be a bool"):  # torch's own words for a check of sizes that are 0
+        why = "torch's formula refuses these sizes, of which one may be 0"
+    return CompileError(f"operator {operator.op_type!r} in module {where!r} cannot run: {why}")
+
+
+@contextlib.contextmanager
+def quiet_failures() -> Iterator[None]:
+    """While it lasts, torch prints no trace of what fails on tensors without data: who catches it says what it was."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextlib.contextmanager
+def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
+    """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
+    with quiet_failures() if _common_float(args, args) is not None else contextlib.nullcontext():
+        yield
+
+
+def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a torch function; operands that it refuses and the device takes are converted: mixed floats, indices."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError:
+        name = getattr(function, "__name__", "")
+        values = [*args, *kwargs.values()]
+        taken = [as_index(value) for value in values] if name in _INDEXING_FUNCTIONS else values
+        promoted = promote_floats(taken)
+        is_same = promoted is None and all(map(is_, taken, values))
+        if is_same or (name.endswith("_") and not name.endswith("__")):  # in place
+            raise
+        taken = taken if promoted is None else promoted
+        return function(*taken[: len(args)], **dict(zip(kwargs, taken[len(args) :], strict=True)))
+
+
+def promote_floats(args: Sequence[Any]) -> list[Any] | None:
+    """``args`` with all floating tensors, also those in lists, in one dtype; None if they agree already.
+
+    As torch promotes: the widest dtype among those that have dimensions, if there are any.
+    """
+    dtype = _common_float(args, args)
+    return None if dtype is None else [_converted(a, dtype) for a in args]
+
+
+def _common_float(args: Sequence[Any], leading: Sequence[Any]) -> torch.dtype | None:
+    """The dtype that floating tensors among ``args`` get, which is that of ``leading``; None if they agree already."""
+    with torch._C.DisableTorchFunction():  # the program looks up no dtype here
+        if len({tensor.dtype for tensor in _floats_in(args)}) < 2:
+            return None
+        floats = [(tensor.dtype, tensor.dim() > 0) for tensor in _floats_in(leading)]
+    chosen = {dtype for dtype, has_dims in floats if has_dims} or {dtype for dtype, _ in floats}
+    return max(chosen, key=lambda dtype: (dtype.itemsize, dtype == torch.float32))
+
+
+def _floats_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _floats_in(item)
+    elif isinstance(value, torch.Tensor) and value.is_floating_point():
+        yield value
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors inside ``value`` in ``dtype``."""
+    if isinstance(value, list | tuple):
+        return type(value)(_converted(item, dtype) for item in value)
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def as_index(value: Any) -> Any:
+    """Narrow integers as int64: on the device they index, and are class labels, as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with torch._C.DisableTorchFunction():
+        is_narrow = value.dtype in _NARROW
+    return value.long() if is_narrow else value
+
+
+def _viewed(op: str) -> Callable[..., Any]:
+    """The view, of a copy where the layout does not allow it.
+
+    A cut changes layouts: what forward saw as one block, such as torch's own output of attention, may come from a
+    section of which every output is packed.
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return callable_of(op)(x, *args, **kwargs)
+        except (RuntimeError, ValueError):
+            return callable_of(op)(x.contiguous(), *args, **kwargs)
+
+    return form
+
+
+def _norm(op: str) -> Callable[..., Any]:
+    """A norm in f32 inside, rounded once: torch's own bf16 form keeps mean and deviation in bf16 for its backward, and
+    adds up the parameters' gradients in bf16, which stop growing after a few hundred rows. Keeps the dtype of x.
+    """
+
+    def form(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        wide = [_as_wide(value) for value in (x, *args)]
+        named = {key: _as_wide(value) for key, value in kwargs.items()}
+        made: torch.Tensor = callable_of(op)(*(promote_floats(wide) or wide), **named)
+        return made.to(x.dtype)
+
+    return form
+
+
+def _wide(op: str) -> Callable[..., Any]:
+    """The operator in f32, and its result as well: what a program reads as its loss, and sums that go on.
+
+    torch's own bf16 form of a loss rounds each log-probability, so that one of -10 is off by 0.03 and its gradient by
+    3 %, and adds up in bf16 (Source: ours, as the vendor's tolerance of 3e-3 for gradients asks).
+    """
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        return callable_of(op)(*(_as_wide(a) for a in args), **{key: _as_wide(value) for key, value in kwargs.items()})
+
+    return form
+
+
+def _rounded_once(op: str) -> Callable[..., Any]:
+    """The operator in f32, in which the host computes; what it makes is bf16 again if all floats it reads are."""
+
+    def form(*args: Any, **kwargs: Any) -> Any:
+        tensors = [*args, *kwargs.values()]
+        kinds = {a.dtype for a in tensors if isinstance(a, torch.Tensor) and a.is_floating_point()}
+        function = _FORMS.get(op) or callable_of(op)
+        made = function(*(_as_wide(a) for a in args), **{k: _as_wide(v) for k, v in kwargs.items()})
+        if kinds != {torch.bfloat16}:
+            return made
+        return [_as_bf16(m) for m in made] if isinstance(made, list | tuple) else _as_bf16(made)
+
+    return form
+
+
+def _as_bf16(value: Any) -> Any:
+    return value.bfloat16() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+def _as_wide(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
+
+
+def custom_function(
+    outputs: Sequence[torch.Tensor], entries: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], backward: str,
+    refusal: str,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """``outputs`` as they are, with the gradient that ``backward`` gives for ``entries``.
+
+    Raises:
+        UnsupportedOperator: when a gradient is asked for and there is none, with ``refusal`` as the reason.
+    """
+    plan = (len(outputs), len(entries), backward, refusal)
+    made: tuple[torch.Tensor, ...] = _AsWritten.apply(plan, *outputs, *entries, *saved)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _AsWritten(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: tuple[int, int, str, str], *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made, entries, _, _ = ctx.plan = plan
+        ctx.save_for_backward(*tensors[made + entries :])
+        return tuple(tensor.detach() for tensor in tensors[:made])
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> Any:
+        made, entries, text, refusal = ctx.plan
+        if refusal:
+            raise UnsupportedOperator(f"{refusal}; compile for inference, or train what does not depend on it")
+        gradients = _run(kernel_from_json(text.encode()), [*ctx.saved_tensors, *incoming])
+        assert len(gradients) == entries
+        return None, *[None] * made, *gradients, *[None] * len(ctx.saved_tensors)
+
+
+def _run(graph: KernelGraph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    tensors: dict[str, Any] = dict(zip((spec.name for spec in graph.inputs), inputs, strict=True))
+    for operator in operators_of(graph, ""):
+        run_operator(operator, tensors)
+    return [None if name is None else tensors[name] for name in graph.outputs]
+
+
+#: Operators that are called in another form.
+_CONVOLUTIONS = (
+    "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
+    "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
+)  # fmt: skip
+_NORMS = (
+    "aten.layer_norm.default", "aten.batch_norm.default", "aten.group_norm.default", "aten.instance_norm.default",
+)  # fmt: skip
+_FORMS: dict[str, Callable[..., Any]] = {
+    **{op: convolution_form(op) for op in _CONVOLUTIONS},
+    **{op: _norm(op) for op in _NORMS},
+    **{op: _viewed(op) for op in ("aten.view.default", "aten.unflatten.int")},
+    "aten.embedding.default": embedding,
+    "aten.embedding_renorm.default": embedding_renorm,
+    "aten.embedding_bag.padding_idx": embedding_bag,
+    "aten.embedding_bag.default": embedding_bag,
+    CUSTOM_FUNCTION: custom_function,
+    INT8_LINEAR: int8_linear,
+    INT8_EMBEDDING: int8_embedding,
+    "aten.index.Tensor": index,
+    "aten.one_hot.default": one_hot,
+    "aten.index_put.default": index_put,
+    "aten.index_fill.int_Tensor": index_fill,
+    "aten.dropout.default": dropout,
+    "aten.feature_dropout.default": feature_dropout,
+    "aten.lstm.input": lstm,
+    **dict.fromkeys(("aten._grouped_mm.default", *GROUPED_MM_OF_OTHERS), grouped_mm),
+}

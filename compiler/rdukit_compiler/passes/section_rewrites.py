@@ -1,0 +1,165 @@
+"""Rewrites of a traced section's graph: buffers updated in place, rounded weights rematerialized in the backward.
+
+A model graph has no in-place operators: ``cache.index_copy_(2, position, keys)`` is an operator that makes a new cache,
+and the section's kernel would copy all of it to change one row. Where nothing reads the old value afterwards, the
+kernel's operator becomes the in-place one on the kernel's input, and the kernel hands that input back.
+
+A minimal cut saves the narrower of two values, and so the rounded copy of a weight: half of the parameters' memory,
+from forward to backward, next to masters that stay in any case. The backward reads the master instead and rounds it
+just before its first use; the copy is freed after its last.
+
+Source: ours.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+#: Operators that put values into a copy of their first argument, and their in-place forms.
+_IN_PLACE: Final[dict[Any, Any]] = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+}
+#: Operators that put values into a part of a copy of their first argument, and what takes a view of that part.
+_PARTS: Final[dict[Any, Any]] = {
+    aten.slice_scatter.default: aten.slice.Tensor,
+    aten.select_scatter.default: aten.select.int,
+}
+
+#: What shows the same elements another way.
+_VIEWS: Final = frozenset(
+    {aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default, aten._unsafe_view.default,
+     aten.unsqueeze.default, aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default}
+)  # fmt: skip
+
+
+def update_in_place(graph: fx.Graph, updates: Mapping[int, int]) -> None:
+    """Rewrite the operators that lead from an input to its new value, where all of them can work in place.
+
+    Args:
+        graph: a section's, flat and functional; each node carries its fake tensor in ``meta["val"]``. Changed.
+        updates: position among the outputs → position among the inputs, of buffers that the section updates.
+    """
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    (result,) = (node for node in graph.nodes if node.op == "output")
+    outputs = list(result.args[0])
+    for made, buffer in updates.items():
+        target = placeholders[buffer]
+        chain = _chain(outputs[made], target)
+        others = [node for number, node in enumerate(outputs) if number != made]
+        if chain and _is_safe(graph, chain, target, others):
+            for node in chain:
+                _rewrite(graph, node, target)
+            outputs[made] = target
+            result.args = (tuple(outputs),)
+    graph.eliminate_dead_code()
+
+
+def _chain(made: fx.Node, target: fx.Node) -> list[fx.Node]:
+    """The operators from ``target`` to ``made`` in order, each working on the one before; empty if there are others."""
+    chain: list[fx.Node] = []
+    node = made
+    while node.target is aten.clone.default:
+        node = node.args[0]  # type: ignore[assignment]
+    while node is not target:
+        if node.op != "call_function" or node.target not in {*_IN_PLACE, *_PARTS} or node.kwargs:
+            return []
+        chain.append(node)
+        node = node.args[0]  # type: ignore[assignment]
+    return chain[::-1]
+
+
+def _is_safe(graph: fx.Graph, chain: list[fx.Node], target: fx.Node, others: list[fx.Node | None]) -> bool:
+    """Whether nothing reads an older value after it is overwritten, and none is among the section's other outputs."""
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    value = target.meta["val"]
+    for older, node in zip([target, *chain], chain, strict=False):
+        written = node.meta["val"]
+        if (written.dtype, written.shape) != (value.dtype, value.shape):
+            return False
+        shown = [n for n in graph.nodes if n.op != "output" and _shares_memory(n, older)]
+        if any(position[user] > position[node] for view in shown for user in view.users):
+            return False
+    newest = chain[-1]
+    shown = [n for n in graph.nodes if n.op != "output" and any(_shares_memory(n, node) for node in (target, newest))]
+    return not any(node in shown for node in others)
+
+
+def _shares_memory(node: fx.Node, other: fx.Node) -> bool:
+    first, second = node.meta.get("val"), other.meta.get("val")
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return False
+    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node, target: fx.Node) -> None:
+    """Make ``node`` work on ``target`` itself; who read it reads the target."""
+    with graph.inserting_before(node):
+        if node.target in _IN_PLACE:
+            made = graph.call_function(_IN_PLACE[node.target], (target, *node.args[1:]))
+            made.meta = dict(node.meta)
+        else:
+            part = graph.call_function(_PARTS[node.target], (target, *node.args[2:]))
+            part.meta = {"val": _PARTS[node.target](target.meta["val"], *node.args[2:])}
+            made = graph.call_function(aten.copy_.default, (part, node.args[1]))
+            made.meta = {"val": part.meta["val"]}
+    node.replace_all_uses_with(target)
+    graph.erase_node(node)
+
+
+def rematerialize_casts(forward: fx.GraphModule, backward: fx.GraphModule, masters: Sequence[bool]) -> None:
+    """Rewrite ``backward`` to read masters where it reads what ``forward`` only rounded; ``forward`` stays as it is.
+
+    Args:
+        forward: placeholders ``primals_1`` …; its last outputs are what it saves.
+        backward: placeholders are the saved values by their names, then ``tangents_…``. Changed.
+        masters: of each primal, whether nothing changes it between the two and it stays in memory anyway.
+    """
+    (result,) = (node for node in forward.graph.nodes if node.op == "output")
+    made = {node.name: node for node in result.args[0] if isinstance(node, fx.Node)}
+    kept = {f"primals_{position + 1}" for position, is_master in enumerate(masters) if is_master}
+    placeholders = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    for name, placeholder in list(placeholders.items()):
+        chain = _rounding(made[name]) if name in made else []
+        if chain and chain[0].name in kept:
+            _replace(backward.graph, placeholder, chain, placeholders)
+    backward.recompile()
+
+
+def _rounding(made: fx.Node) -> list[fx.Node]:
+    """The primal and the steps from it to ``made``, if they are one conversion to fewer bytes, and views; else none."""
+    steps: list[fx.Node] = []
+    node = made
+    while node.op == "call_function" and (node.target in _VIEWS or node.target is aten._to_copy.default):
+        steps.append(node)
+        (node,) = node.all_input_nodes
+    conversions = [step for step in steps if step.target is aten._to_copy.default]
+    if node.op != "placeholder" or len(conversions) != 1:
+        return []
+    narrowed: torch.Tensor = conversions[0].meta["val"]
+    return [node, *reversed(steps)] if narrowed.itemsize < node.meta["val"].itemsize else []
+
+
+def _replace(graph: fx.Graph, saved: fx.Node, chain: Sequence[fx.Node], placeholders: dict[str, fx.Node]) -> None:
+    """The backward makes ``saved`` itself, just before it is read."""
+    primal, *steps = chain
+    master = placeholders.get(primal.name)
+    if master is None:
+        with graph.inserting_before(saved):
+            master = placeholders[primal.name] = graph.placeholder(primal.name)
+        master.meta = dict(primal.meta)
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    first = min(saved.users, key=lambda user: position[user])
+    copies: dict[Any, fx.Node] = {primal: master}
+    with graph.inserting_before(first):
+        for step in steps:
+            copies[step] = graph.node_copy(step, lambda old: copies[old])
+    saved.replace_all_uses_with(copies[steps[-1]])
+    graph.erase_node(saved)
+    del placeholders[saved.name]

@@ -1,0 +1,196 @@
+"""Reports of a compile: lines in the vendor's grammar (compiler reference 1.5), progress, and the files next to a PEF.
+
+Names of the files are the vendor's (compiler reference 1.7, SDK reference 21); contents are ours, since those are not
+public. All figures are projections for the emulated chip.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rdukit.hardware import ChipSpec
+from rdukit.pef.model import Section
+from rdukit_compiler.passes.cut_sections import SectionPlan
+
+if TYPE_CHECKING:  # most compiles have no terminal
+    from rich.progress import Progress, TaskID
+
+#: A bar is drawn again after so long at the earliest: drawing costs more than a section of a small model.
+REDRAW_S: Final = 0.1
+
+
+class Reporter(Protocol):
+    """Where a compile reports to."""
+
+    def info(self, text: str) -> None:
+        """One line for the user's terminal and log."""
+
+    def warning(self, text: str) -> None:
+        """Something that the user should act on."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How many of ``what`` (sections, kernels) are ready. May come from any thread."""
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def info(self, text: str) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        pass
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        pass
+
+
+class ConsoleReporter:
+    """Prints ``[info    ]: …`` to stdout and, in a terminal, progress bars on stderr; keeps all lines.
+
+    A bar is there while something of its kind is missing. Used as ``with ConsoleReporter() as reporter:``, so that the
+    terminal is as before however the compile ends.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._drawn = 0.0
+        self._lock = threading.Lock()
+        self.lines: list[str] = []
+
+    def __enter__(self) -> "ConsoleReporter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._stop()
+
+    def info(self, text: str) -> None:
+        self._say(f"[info    ]: {text}")
+
+    def warning(self, text: str) -> None:
+        self._say(f"[warning Samba]: {text}")
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._quiet or not sys.stderr.isatty():
+            return
+        with self._lock:
+            if self._bars is None:
+                self._bars = _new_bars()
+                self._bars.start()
+            if what not in self._tasks:
+                self._tasks[what] = self._bars.add_task(what, total=total)
+            self._bars.update(self._tasks[what], completed=done, total=total)
+            if done >= total:
+                self._stop()
+            elif time.monotonic() - self._drawn > REDRAW_S:
+                self._bars.refresh()
+                self._drawn = time.monotonic()
+
+    def _stop(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        self._bars = None
+        self._tasks.clear()
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        if not self._quiet:
+            print(line, flush=True)
+
+
+def _new_bars() -> "Progress":
+    """Bars on stderr that leave nothing behind; what is printed meanwhile appears above them."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("  compiling {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=Console(stderr=True), transient=True, auto_refresh=False,
+    )  # fmt: skip
+
+
+def projection_line(sections: Sequence[Section]) -> str:
+    """The line of amortised resources, weighted by projected time; figures are the cost model's, never measured."""
+    seconds = sum(section.cost.seconds for section in sections)
+    weight = seconds or 1.0
+    pcus = sum(section.resources.pcus * section.cost.seconds for section in sections) / weight
+    pmus = sum(section.resources.pmus * section.cost.seconds for section in sections) / weight
+    flops = sum(section.cost.flops for section in sections) / weight
+    moved = sum(s.cost.bytes_in + s.cost.bytes_out + s.cost.bytes_weights for s in sections) / weight
+    return (
+        f"Amortized resources overall: {pcus:.2e} PCUs, {pmus:.2e} PMUs, projected latency: {seconds:.2e} s, "
+        f"FLOPS: {flops / 1e12:.1e} T/s, DDR_BW: {moved / 1e9:.1e} GB/s"
+    )
+
+
+def describe_plans(plans: Sequence[SectionPlan]) -> str:
+    """One line a section: its operators, the rule or heuristic that made it, and why it ends there."""
+    return "".join(
+        f"{plan.name}\trule={plan.rule or '-'}\theuristic={plan.heuristic}\t"
+        f"operators={','.join(plan.operators)}\t{plan.why}\n"
+        for plan in plans
+    )
+
+
+def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec) -> dict[str, bytes]:
+    """Paths relative to the PEF's folder → contents, for the PEF called ``name``."""
+    found = {
+        f"{name}.mac.log": mapper_log(sections, chip),
+        "mac_gen/mac_resources.json": resources_json(sections, chip),
+        **{f"{name}.s{s.id}.utilization_report.txt": utilization_report(s, chip) for s in sections},
+    }
+    listed = sorted([*found, f"{name}.pef", f"{name}.samba.log", f"{name}.configs", f"{name}.sections.txt"])
+    found[f"{name}_artifacts_list.txt"] = "".join(path + "\n" for path in listed)
+    return {path: text.encode() for path, text in found.items()}
+
+
+def mapper_log(sections: Sequence[Section], chip: ChipSpec) -> str:
+    """One line a decision: what each section holds, who decided, what it takes, and that its partition compiled."""
+    lines = ["[info    ]: Legalizing node resources..."]
+    for s in sections:
+        used = s.resources
+        lines.append(
+            f"[info    ]: section {s.id} {s.name} type={s.type} rule={s.rule or '-'} heuristic={s.heuristic} "
+            f"pcus={used.pcus}/{used.tiles * chip.pcus_per_tile} pmus={used.pmus}/{used.tiles * chip.pmus_per_tile} "
+            f"projected={s.cost.seconds:.3e} s: {s.why}"
+        )
+    lines += [f"[info    ]: Compilation succeeded for partition_{s.id}_0_" for s in sections]
+    return "".join(line + "\n" for line in (*lines, "[info    ]: Mac Compilation succeeded."))
+
+
+def resources_json(sections: Iterable[Section], chip: ChipSpec) -> str:
+    """Resources and projected cost of every section."""
+    rows = [
+        {
+            "section_id": s.id, "name": s.name, "type": s.type.value, "operators": list(s.operators), "rule": s.rule,
+            "heuristic": s.heuristic, "resources": asdict(s.resources), "projected": asdict(s.cost),
+        }
+        for s in sections
+    ]  # fmt: skip
+    tile = {"pcus": chip.pcus_per_tile, "pmus": chip.pmus_per_tile, "pmu_bytes": chip.pmu_bytes}
+    return json.dumps({"arch": chip.name, "tile": tile, "sections": rows}, indent=1) + "\n"
+
+
+def utilization_report(section: Section, chip: ChipSpec) -> str:
+    """Units of one section, used and available, with percentages."""
+    used = section.resources
+    rows = (
+        ("tiles", used.tiles, chip.tiles),
+        ("PCU", used.pcus, used.tiles * chip.pcus_per_tile),
+        ("PMU", used.pmus, used.tiles * chip.pmus_per_tile),
+        ("SRAM bytes", used.sram_bytes, used.tiles * chip.pmus_per_tile * chip.pmu_bytes),
+    )
+    lines = [f"partition_{section.id}_0_  section {section.name}  {section.type}  {chip.name}  (projected)"]
+    lines.append(f"{'unit':<12}{'used':>14}{'available':>14}{'utilization':>13}")
+    lines += [f"{unit:<12}{taken:>14}{have:>14}{100 * taken / max(have, 1):>12.1f}%" for unit, taken, have in rows]
+    return "".join(line + "\n" for line in lines)
