@@ -5,8 +5,8 @@ places, whatever the values are called. Layers of a transformer are equal, so a 
 shallow one. The kernels of a repeated section are those of the first; only the names that they are bound to change.
 
 On disk the folder is ``$RDUKIT_HOME/sections/<compiler>``, where ``<compiler>`` stands for the versions of torch and of
-this package, its source, and the processor. Files are ``rdukit.files.disk_cache``: a damaged one counts as absent and is
-written again, and those used longest ago go when the folder exceeds its bound.
+this package, its source, and the processor. Files are ``rdukit.files.disk_cache``: a damaged one counts as absent and
+is written again, and those used longest ago go when the folder exceeds its bound.
 """
 
 import json
