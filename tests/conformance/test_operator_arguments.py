@@ -87,6 +87,10 @@ CASES: dict[str, tuple[Function, torch.Tensor]] = {
     ),
     "gaussian loss": (lambda w, x: F.gaussian_nll_loss(w, x, x.abs() + 1, full=True), REAL),
     "gaussian loss, variance followed": (lambda w, x: F.gaussian_nll_loss(x, x * 2, w.abs(), eps=0.5), REAL),
+    "draws, generator=None": (
+        lambda w, x: w * x + 0 * (torch.randn(3, 4, generator=None) + torch.rand(3, 4, generator=None)
+                                  + torch.randint(5, (3, 4), generator=None)
+                                  + torch.randint(2, 5, (3, 4), generator=None)), REAL),
     "uint16": (lambda w, x: w * x.to(torch.uint16).float(), WHOLE),
     "complex128": (lambda w, x: (w * x).to(torch.complex128).real.float(), REAL),
 }  # fmt: skip
