@@ -51,7 +51,7 @@ def device_process(server: ServerProcess) -> int | None:
     """The process that holds the model, if it lives."""
     for pid in server.processes():
         with contextlib.suppress(OSError):
-            if b"rdukit_modelbox.serving.device_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"rdukit_serving.device.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return None
 

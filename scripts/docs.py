@@ -22,7 +22,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 SETTINGS_MODULES = (
     "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.profile.step",
     "rdukit_node.settings", "rdukit_node.isolation.settings", "rdukit_node.snml.settings", "rdukit_node.logs.files",
-    "rdukit_node.telemetry.exporter_settings", "rdukit_modelbox.settings", "rdukit_modelbox.serving.settings",
+    "rdukit_node.telemetry.exporter_settings", "rdukit_modelbox.settings", "rdukit_serving.settings",
     "rdukit_modelbox.artifacts.settings",
     "rdukit_platform.settings", "rdukit_zoo.settings",
 )  # fmt: skip

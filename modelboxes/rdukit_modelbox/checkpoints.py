@@ -8,27 +8,23 @@ resumed. The best one by evaluation is kept too, as ``best-<step>.safetensors``,
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from rdukit.errors import InvalidArgument, NotFound
-from rdukit.files.atomic import sha256_of, sha256_of_file, write_atomic, write_json_atomic
+from rdukit.errors import InvalidArgument
+from rdukit.files.atomic import sha256_of, write_atomic, write_json_atomic
 from rdukit_modelbox.training.stopping import Judged
+from rdukit_serving.device.parameters import BEST, LATEST, Tensors, find_checkpoint_file
 
 FORMAT: Final = 1
-LATEST: Final = "latest.json"
-BEST: Final = "best.json"
 #: Newest files that stay; older ones go once ``latest.json`` names a newer one.
 KEPT: Final = 2
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         NotFound: there is no such file; a training without evaluations on its way keeps no best.
         InvalidArgument: it, or the file that it names, is damaged.
     """
-    path = _find_file(folder, which)
+    path = find_checkpoint_file(folder, which)
     try:
         with safe_open(path, framework="pt") as stream:
             header = json.loads(stream.metadata()["rdukit"])
@@ -143,69 +139,6 @@ def load_checkpoint(folder: Path, which: str = "newest") -> Checkpoint:
         )
     except (SafetensorError, ValueError, KeyError, TypeError) as cause:
         raise InvalidArgument(f"{path} is not a checkpoint that this version can read: {cause!r}") from cause
-
-
-def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
-    """The step and the parameters of a checkpoint, without optimizer and position: a third of the memory.
-
-    ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
-
-    Raises:
-        NotFound, InvalidArgument: as ``load_checkpoint``.
-    """
-    with open_parameters(checkpoint, which) as stored:
-        return stored.step, {name: stored.read(name) for name in stored.names}
-
-
-class StoredParameters(NamedTuple):
-    """The parameters of an open checkpoint, read one at a time."""
-
-    step: int
-    names: Sequence[str]
-    read: Callable[[str], torch.Tensor]
-
-
-@contextmanager
-def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredParameters]:
-    """``load_parameters`` for whoever takes one tensor after another: they need not all be in memory at once.
-
-    Raises:
-        NotFound, InvalidArgument: as ``load_checkpoint``.
-    """
-    path = checkpoint if checkpoint.is_file() else _find_file(checkpoint, which)
-    unreadable = f"{path} is not a checkpoint that this version can read"
-    try:
-        with safe_open(path, framework="pt") as stream:
-            try:
-                ours = (stream.metadata() or {}).get("rdukit")
-                step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
-            except (ValueError, KeyError, TypeError) as cause:
-                raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
-            names = [name.removeprefix(prefix) for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
-            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name))
-    except SafetensorError as cause:
-        raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
-
-
-def _find_file(folder: Path, which: str) -> Path:
-    """The whole file that a pointer names; its digest is compared."""
-    if which not in {"newest", "previous", "best"}:
-        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, previous, best")
-    pointer = BEST if which == "best" else LATEST
-    try:
-        named = json.loads((folder / pointer).read_text())
-        if which == "previous":
-            named = named["previous"]
-        path = folder / Path(str(named["file"])).name
-        digest = str(named["sha256"])
-    except FileNotFoundError as cause:
-        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
-        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
-    except (ValueError, KeyError, TypeError) as cause:
-        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
-    if not path.is_file() or sha256_of_file(path) != digest:
-        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
-    return path
 
 
 def _find_before(folder: Path, name: str) -> dict[str, Any] | None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rdukit.doctor.cli import Finding, Severity
 from rdukit.settings import resolve
-from rdukit_modelbox.serving.settings import TOKENS
-from rdukit_modelbox.settings import HOSTS, WEBHOOK_PRIVATE
+from rdukit_modelbox.settings import WEBHOOK_PRIVATE
+from rdukit_serving.settings import HOSTS, TOKENS
 
 
 def check_boxes() -> Iterator[Finding]:

@@ -10,12 +10,12 @@ from rdukit.proto import modelbox_pb2 as pb
 from rdukit.strict_json import as_words
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.grpc_errors import status_code_of
 from rdukit_modelbox.inference import InferAnswer, InferCall
 from rdukit_modelbox.operations.values import Operation, OperationEvent, VerbCall
 from rdukit_modelbox.operations.webhooks import check_webhook
-from rdukit_modelbox.serving.requests import GivenTensor
 from rdukit_modelbox.states import OperationState
+from rdukit_serving.rpc.errors import status_code_of
+from rdukit_serving.signature import RawTensor
 
 
 def to_struct(values: Mapping[str, object]) -> Struct:
@@ -56,7 +56,7 @@ def infer_call_from(request: pb.InferRequest) -> InferCall:
             rows = [list(row.values) for row in request.rows.rows]
             return InferCall(rows=rows, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "tensors":
-            tensors = [GivenTensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
+            tensors = [RawTensor(t.name, t.datatype, tuple(t.shape), t.data) for t in request.tensors.tensors]
             return InferCall(tensors=tensors, inputs=dict(request.inputs), outputs=list(request.outputs))
         case "dataset":
             message = "a data set is not legal in a stream; call Infer, which answers with an operation"

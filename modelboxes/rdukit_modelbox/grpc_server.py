@@ -5,19 +5,13 @@ A client that goes away leaves its operation running: ``Watch`` attaches again, 
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
-import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
-
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit.http.tls import TlsFiles
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.grpc_health import BoxHealth
 from rdukit_modelbox.grpc_messages import (
     answer_message,
     call_from,
@@ -28,30 +22,17 @@ from rdukit_modelbox.grpc_messages import (
     infer_call_from,
     operation_message,
 )
-from rdukit_modelbox.grpc_strict import Undecodable, add_strictly
-from rdukit_modelbox.ordered import answer_in_order
 from rdukit_modelbox.service import BoxService
-from rdukit_modelbox.serving.access import Access
-from rdukit_modelbox.serving.grpc_access import Guarded
-from rdukit_modelbox.serving.grpc_descriptors import reflected_pool
+from rdukit_serving.rpc.errors import Undecodable, add_strictly
+from rdukit_serving.rpc.server import answer_in_order
 
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ModelBox"].full_name
-#: Rows of 4096 requests of 784 floats fit.
-MAX_MESSAGE_BYTES: Final = 64 << 20
-MAX_METADATA_BYTES: Final = 32 << 10
-#: Calls at once of one connection, and connections.
-MAX_STREAMS: Final = 512
-MAX_CONNECTIONS: Final = 1024
 #: Requests of one ``InferStream`` that are worked on side by side, so that they can share a batch.
 STREAM_AT_ONCE: Final = 64
-#: The released name of reflection; its messages are those of v1alpha, byte for byte.
-REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 Context = Any
-#: Adds a service to a server and gives its full name.
-AddService = Callable[[Any], str]
 
 
 class ModelBoxServicer(modelbox_pb2_grpc.ModelBoxServicer):  # type: ignore[misc]
@@ -139,64 +120,3 @@ def add_model_box(service: BoxService, server: Any) -> str:
     """Add ``rdukit.modelbox.v1.ModelBox``; returns the service's name."""
     add_strictly(modelbox_pb2_grpc.add_ModelBoxServicer_to_server, ModelBoxServicer(service), server)
     return str(SERVICE_NAME)
-
-
-def add_health(service: BoxService, names: Sequence[str], server: Any) -> str:
-    """Add ``grpc.health.v1``, which knows the services ``names``; returns its name."""
-    add_strictly(health_pb2_grpc.add_HealthServicer_to_server, BoxHealth(service, names), server)
-    return str(health.SERVICE_NAME)
-
-
-def add_reflection(names: Sequence[str], server: Any) -> None:
-    """Add reflection, as v1 and as v1alpha, of the services ``names``."""
-    every = (*names, reflection.SERVICE_NAME, REFLECTION_V1)
-    pool = reflected_pool(names)
-    method = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(every, pool).ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    for name in (reflection.SERVICE_NAME, REFLECTION_V1):
-        handler = grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": method})
-        server.add_generic_rpc_handlers((handler,))
-
-
-def credentials_of(tls: TlsFiles) -> Any:
-    """What a gRPC server shows, and whether it asks callers for the same."""
-    pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-    ca = None if tls.ca is None else tls.ca.read_bytes()
-    return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
-
-
-async def start_grpc(
-    service: BoxService,
-    address: str,
-    more: Sequence[AddService] = (),
-    access: Access | None = None,
-    tls: TlsFiles | None = None,
-) -> tuple[Any, int]:
-    """Start serving at ``HOST:PORT`` or ``unix:PATH``, with ``more`` services; returns the server and the port it got.
-
-    Every service but health is guarded by ``access``.
-    """
-    server = grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-            ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-            ("grpc.max_concurrent_streams", MAX_STREAMS),
-            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
-            ("grpc.server_handshake_timeout_ms", 5_000),
-            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-            ("grpc.http2.max_ping_strikes", 3),
-            ("grpc.so_reuseport", 0),
-        ],
-    )
-    guarded = server if access is None or access.is_open else Guarded(server, access)
-    names = [add_model_box(service, guarded), *(add(guarded) for add in more)]
-    names.append(add_health(service, names, server))
-    add_reflection(names, guarded)
-    bound = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, credentials_of(tls))
-    await server.start()
-    return server, bound

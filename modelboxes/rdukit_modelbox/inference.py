@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.serving.model_version import ModelVersion
-from rdukit_modelbox.serving.requests import GivenTensor, InferRequest
+from rdukit_serving.models.version import ModelVersion
+from rdukit_serving.signature import InferRequest, RawTensor
 
 Rows = list[list[float]]
 RowsFunction = Callable[[Sequence[Sequence[float]], Mapping[str, str]], Awaitable[tuple[Rows, list[int]]]]
@@ -22,7 +22,7 @@ class InferCall:
     """
 
     rows: Sequence[Sequence[float]] = ()
-    tensors: Sequence[GivenTensor] = ()
+    tensors: Sequence[RawTensor] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Sequence[str] = ()
 
@@ -33,7 +33,7 @@ class InferAnswer:
 
     rows: Rows = field(default_factory=list)
     labels: Sequence[int] = ()
-    tensors: Sequence[GivenTensor] = ()
+    tensors: Sequence[RawTensor] = ()
     timing_us: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class ModelInferencer:
         answer = await version.submit(InferRequest(call.tensors, call.outputs))
         specs = version.signature.output_of
         tensors = [
-            GivenTensor(name, specs[name].datatype, (answer.rows, *specs[name].row_shape), data)
+            RawTensor(name, specs[name].datatype, (answer.rows, *specs[name].row_shape), data)
             for name, data in zip(answer.names, answer.outputs, strict=True)
         ]
         timing = {**answer.timing._asdict(), "total": _microseconds_since(started)}

@@ -3,9 +3,9 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rdukit_modelbox.operations import Operation
-from rdukit_modelbox.serving.metrics import ServingCollector
-from rdukit_modelbox.serving.repository import Repository
 from rdukit_modelbox.states import OperationState
+from rdukit_serving.models.metrics import ServingCollector
+from rdukit_serving.models.repository import Repository
 
 
 class Metrics:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef import read_pef
 from rdukit_modelbox.box import Box
+from rdukit_serving.shape import Shape, shape_of
 from rdukit_zoo.registry import ModelEntry, get_model
 
 #: Name under which own modules are imported; one box, one module, one process.
@@ -52,3 +54,23 @@ def load_own_module(folder: Path, place: str) -> ModelEntry:
             f"module {place!r} returned {type(entry).__name__}; legal: a rdukit_zoo.registry.ModelEntry"
         )
     return entry
+
+
+def model_name_of(box: Box) -> str:
+    """What stands for the box's model in PEFs and checkpoints: its zoo entry, or the place of its own module."""
+    return str(box.module or box.model)
+
+
+def read_shape(box: Box, pef: Path) -> Shape:
+    """The shape that the PEF at ``pef`` was compiled with.
+
+    Raises:
+        PefError: the file cannot be read.
+        PefMismatch: no ModelBox compiled it, or one with another model did.
+    """
+    shape = shape_of(read_pef(pef).pef, str(pef))
+    if shape.model != model_name_of(box):
+        raise PefMismatch(
+            f"{pef} was compiled from model {shape.model!r}, box {box.name} serves {model_name_of(box)!r}"
+        )
+    return shape

@@ -154,13 +154,3 @@ async def _read_line(stream: asyncio.StreamReader) -> bytes:
         return end.partial
     except asyncio.LimitOverrunError:
         return await stream.read(1 << 16)
-
-
-def describe_exit(status: int) -> str:
-    """``exited with status 3`` or ``was killed by SIGKILL``."""
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.shape import IGNORED, SERVE, TRAIN, Shape, read_shape
+from rdukit_modelbox.models import read_shape
+from rdukit_serving.shape import IGNORED, SERVE, TRAIN, Shape
 from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils

@@ -37,15 +37,13 @@ from rdukit.http.unix_sockets import (
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.reference import is_remote
 from rdukit_modelbox.service import BoxService
-from rdukit_modelbox.serving.access import Access
-from rdukit_modelbox.serving.access_log import AccessLog
-from rdukit_modelbox.serving.settings import ACCESS_LOG, CHECKPOINT, PEF, TOKENS
-from rdukit_modelbox.settings import HOSTS, TLS_CA, TLS_CERTIFICATE, TLS_KEY
+from rdukit_serving.access import Access, AccessLog
+from rdukit_serving.settings import ACCESS_LOG, CHECKPOINT, HOSTS, PEF, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS
 
 if TYPE_CHECKING:
     import grpc
 
-    from rdukit_modelbox.serving.box_app import BoxApp
+    from rdukit_serving.rest.routes import BoxApp
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +139,9 @@ class _Wires:
         Raises:
             InvalidArgument: a port or socket is taken.
         """
-        from rdukit_modelbox.grpc_server import start_grpc
-        from rdukit_modelbox.rest.http_protocol import make_protocol
-        from rdukit_modelbox.wires import make_box_app, more_services
+        from rdukit_modelbox.wires import grpc_services, make_box_app
+        from rdukit_serving.rest.connection import make_protocol
+        from rdukit_serving.rpc.server import start_grpc
 
         held = ExitStack()
         tls = None
@@ -152,7 +150,7 @@ class _Wires:
         listener, rest_url, grpc_bound, grpc_name = _bind(options, held)
         try:
             grpc_server, grpc_port = await start_grpc(
-                service, grpc_bound, more_services(service, access_log), access, tls
+                service, grpc_bound, grpc_services(service, access_log), access, tls
             )
         except RuntimeError as cause:
             listener.close()
@@ -171,7 +169,7 @@ class _Wires:
         hosts = None if is_guarded else HostRule(options.host, resolve(HOSTS).split(","))
         context = None if tls is None else make_server_context(tls)
         config = uvicorn.Config(
-            app, loop="uvloop", http=make_protocol(app.lane, hosts=hosts, tls=context), ws="none", lifespan="off",
+            app, loop="uvloop", http=make_protocol(app.fast_path, hosts=hosts, tls=context), ws="none", lifespan="off",
             log_config=None, access_log=False, timeout_graceful_shutdown=5, server_header=False, proxy_headers=False,
         )  # fmt: skip
         if context is not None:

@@ -27,11 +27,11 @@ from rdukit_modelbox.operations.table import OperationTable
 from rdukit_modelbox.operations.values import Failure, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.plan_work import WorkPlanner, check_call
 from rdukit_modelbox.runner import Runner, Work
-from rdukit_modelbox.serving.box_models import Answer, BoxModels
-from rdukit_modelbox.serving.model_version import ModelVersion
 from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
 from rdukit_modelbox.state_folder import StateFolder
 from rdukit_modelbox.states import Event
+from rdukit_serving.models.served import Answer, ServedModels
+from rdukit_serving.models.version import ModelVersion
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,10 @@ class BoxService:
         clock = clock or SystemClock()
         self.metrics = Metrics(self.box.name)
         #: The models that it serves.
-        self.models = BoxModels(self.box, self._state.logs, self._latest.find, partial(bring_file, mounted))
+        self.models = ServedModels(
+            self.box.name, self.box.serving.model_dump(mode="json"), self._state.logs, self._latest.find,
+            partial(bring_file, mounted),
+        )  # fmt: skip
         self.metrics.add_models(self.models.repository)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
@@ -95,6 +98,14 @@ class BoxService:
         health = self.health()
         reason = await self.models.why_not_ready() if health.is_ready else ""
         return Health(False, reason) if reason else health
+
+    def takes_requests(self) -> bool:
+        """Return whether a request that comes now would be worked on."""
+        return self.health().is_ready
+
+    async def why_not_ready(self) -> str:
+        """Return why ``readiness`` is denied; empty if it is not."""
+        return (await self.readiness()).reason
 
     def submit(self, verb: Verb, call: VerbCall) -> Operation:
         """Check a request and queue it; the same idempotency key gives the same operation.

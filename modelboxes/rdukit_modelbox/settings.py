@@ -7,9 +7,6 @@ from rdukit.settings import Setting, parse_bool
 CANCEL_GRACE_S: Final = Setting(
     "box.cancel_grace_s", 5.0, "Seconds a cancelled operation has to end by itself before it is killed.", float
 )
-ROWS_IDLE_S: Final = Setting(
-    "box.rows_idle_s", 120.0, "Seconds after which an idle process for synchronous inference ends.", float
-)
 MAX_ROWS: Final = Setting("box.max_rows", 4096, "Most rows in one synchronous inference request.", int)
 MAX_OPERATIONS: Final = Setting("box.max_operations", 1000, "Most operations that wait or run; one more gets 429.", int)
 
@@ -21,37 +18,6 @@ CHILD_MEMORY_BYTES: Final = Setting(
     "box.child_memory_bytes", 0,
     "Resident memory above which an operation's process is killed; 0: what the box's YAML says.", int,
 )  # fmt: skip
-MAX_BODY_BYTES: Final = Setting(
-    "box.max_body_bytes", 64 << 20, "Longest body of a request to the control routes; a longer one gets 413.", int
-)
-MAX_HEADER_BYTES: Final = Setting(
-    "box.max_header_bytes", 32 << 10, "Longest request line and headers; longer ones get 431.", int
-)
-MAX_CONNECTIONS: Final = Setting(
-    "box.max_connections", 4096,
-    "Connections at once over REST; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
-)  # fmt: skip
-ADDRESS_CONNECTIONS: Final = Setting(
-    "box.address_connections", 1024,
-    "Connections at once of one address; beyond, those of it that ask nothing are closed.", int,
-)  # fmt: skip
-SILENCE_S: Final = Setting(
-    "box.silence_s", 60.0,
-    "Seconds without a byte of a request's body, without reading, for all of its headers, or for a TLS handshake, that "
-    "end a connection.",
-    float,
-)  # fmt: skip
-HOSTS: Final = Setting(
-    "box.hosts", "",
-    "Names with commas that a box without tokens answers to besides loopback names and its address; *: all.", str,
-)  # fmt: skip
-TLS_CERTIFICATE: Final = Setting(
-    "box.tls_certificate", "", "File with the certificate of REST and gRPC; empty: they speak plainly.", str
-)
-TLS_KEY: Final = Setting("box.tls_key", "", "File with the key of `box.tls_certificate`.", str)
-TLS_CA: Final = Setting(
-    "box.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
-)
 WEBHOOK_SECRET: Final = Setting(
     "box.webhook_secret", "", "Secret that webhooks are signed with (Standard Webhooks); without one they are not.", str
 )
@@ -78,8 +44,7 @@ TOKEN: Final = Setting(
 
 MODELBOX_SETTINGS: Final = (
     REGISTRY_CONFIG, TOKEN,
-    CANCEL_GRACE_S, ROWS_IDLE_S, MAX_ROWS, MAX_OPERATIONS,
-    STALL_S, CHILD_MEMORY_BYTES, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS,
-    ADDRESS_CONNECTIONS, SILENCE_S, HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
+    CANCEL_GRACE_S, MAX_ROWS, MAX_OPERATIONS,
+    STALL_S, CHILD_MEMORY_BYTES,     WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
     WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
 )  # fmt: skip

@@ -16,7 +16,8 @@ from rdukit.strict_json import as_words
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
 from rdukit_modelbox.operations.values import Failure
-from rdukit_modelbox.process import Child, describe_exit
+from rdukit_modelbox.process import Child
+from rdukit_serving.device.client import describe_exit
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import pytest
 import uvicorn
 
 from rdukit.http.connections import HELD_BYTES
-from rdukit_modelbox.rest.http_protocol import make_protocol
-from rdukit_modelbox.serving.infer_lane import InferLane
+from rdukit_serving.rest.connection import make_protocol
+from rdukit_serving.tuning.fast_path import FastPath
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: box\r\n\r\n"
 SLOW = b"GET /slow HTTP/1.1\r\nhost: box\r\n\r\n"
@@ -28,8 +28,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 @contextlib.asynccontextmanager
 async def server_port(idle_s: float) -> AsyncIterator[int]:
     """Of a server that closes what idles for so long."""
-    lane = InferLane(cast(Any, None), cast(Any, None))
-    protocol = make_protocol(lane, idle_s=idle_s)
+    fast_path = FastPath(cast(Any, None), cast(Any, None))
+    protocol = make_protocol(fast_path, idle_s=idle_s)
     config = uvicorn.Config(
         application, host="127.0.0.1", port=0, http=protocol, ws="none", lifespan="off", log_config=None,
         timeout_keep_alive=1,

@@ -13,9 +13,9 @@ from fastapi import FastAPI, Request
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit_modelbox.grpc_server import ModelBoxServicer
-from rdukit_modelbox.grpc_strict import add_strictly
 from rdukit_modelbox.inference import InferAnswer, InferCall
-from rdukit_modelbox.rest.disconnect import ClientGone, while_connected
+from rdukit_serving.rest.web import ClientGone, while_connected
+from rdukit_serving.rpc.errors import add_strictly
 
 REQUEST = pb.InferRequest(id="1", rows=pb.Rows(rows=[pb.Row(values=[1.0])]))
 

@@ -12,11 +12,10 @@ from safetensors.torch import save_file
 from rdukit.pef import read_pef
 from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_modelbox.models import load_own_module
-from rdukit_modelbox.serving import loaded_model
-from rdukit_modelbox.serving.loaded_model import LoadedModel, rows_run_alone
-from rdukit_modelbox.shape import read_shape
+from rdukit_modelbox.models import load_own_module, read_shape
 from rdukit_modelbox.testing import run_verb
+from rdukit_serving.device import loaded_model
+from rdukit_serving.device.loaded_model import LoadedModel, rows_run_alone
 
 BATCH, FEATURES, CLASSES = 16, 784, 10
 MODEL = f'''

@@ -9,10 +9,9 @@ import torch
 
 from rdukit.errors import InvalidArgument, NotFound, PefMismatch
 from rdukit_modelbox.checkpoints import load_checkpoint
-from rdukit_modelbox.serving.text.generation import generate
-from rdukit_modelbox.serving.text.program import TextProgram, end_tokens
-from rdukit_modelbox.serving.text.sampling import Sampler, SamplingOptions
 from rdukit_modelbox.testing import run_verb
+from rdukit_serving.text.program import TextProgram, end_tokens, generate
+from rdukit_serving.text.sampling import Sampler, SamplingOptions
 from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
 
 TINY = {

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from rdukit.box_backends import BoxSpec
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.serving.loaded_model import LoadedModel
+from rdukit_serving.device.loaded_model import LoadedModel
 from sambaflow import samba
 
 ROWS = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.serving.text.chat_template import PLAIN, ChatRenderer, find_chat_template
+from rdukit_serving.text.chat_template import PLAIN, ChatRenderer, find_chat_template
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

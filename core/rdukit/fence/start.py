@@ -16,7 +16,8 @@ from rdukit.fence.spec import FenceSpec, Way, outermost, to_json
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 #: Whatever of these is installed a box may import.
 PACKAGES: Final = (
-    "rdukit", "rdukit_compiler", "rdukit_node", "rdukit_runtime", "rdukit_modelbox", "rdukit_zoo", "sambaflow"
+    "rdukit", "rdukit_compiler", "rdukit_node", "rdukit_runtime", "rdukit_serving", "rdukit_modelbox", "rdukit_zoo",
+    "sambaflow",
 )  # fmt: skip
 #: What the launcher itself has of the environment: nothing that it would leave lying about.
 _LAUNCHER_ENVIRONMENT: Final[Mapping[str, str]] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}

@@ -22,9 +22,9 @@ from rdukit_modelbox.image.layer import Entry
 #: on the same image; what probes of health use; what a compile, and torch at an optimizer's first step, import late.
 START_MODULES: Final = (
     "rdukit.cli", "rdukit_modelbox.cli", "rdukit_modelbox.serve", "rdukit_modelbox.grpc_server",
-    "rdukit_modelbox.rest.http_protocol", "rdukit_modelbox.rest.app", "rdukit_modelbox.serving.text.openai_rest",
-    "rdukit_modelbox.wires", "rdukit_modelbox.serving.device_process",
-    "rdukit_modelbox.serving.loaded_model", "rdukit_modelbox.child", "rdukit_modelbox.program",
+    "rdukit_serving.rest.connection", "rdukit_modelbox.rest.app", "rdukit_serving.text.openai_rest",
+    "rdukit_modelbox.wires", "rdukit_serving.device.process",
+    "rdukit_serving.device.loaded_model", "rdukit_modelbox.child", "rdukit_modelbox.program",
     "rdukit_modelbox.verbs.compile", "rdukit_modelbox.verbs.train", "rdukit_modelbox.verbs.preprocess",
     "rdukit_modelbox.verbs.infer", "rdukit_platform.worker.serve", "http.client", "urllib.request",
     "sambaflow.samba", "rdukit_compiler.pipeline", "torch._dynamo", "torch._inductor.compile_fx", "numpy.random",

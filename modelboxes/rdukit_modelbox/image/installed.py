@@ -149,6 +149,7 @@ def _own_files(packages: Sequence[Distribution]) -> Iterator[Entry]:
         "rdukit_compiler",
         "rdukit_node",
         "rdukit_runtime",
+        "rdukit_serving",
         "rdukit_modelbox",
         "rdukit_platform",
         "rdukit_zoo",

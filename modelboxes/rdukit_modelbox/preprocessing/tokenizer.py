@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
 from rdukit.files.atomic import sha256_of
-from rdukit_modelbox.preprocessing.byte_letters import byte_letters
+from rdukit_serving.text.token_bytes import byte_letters
 
 FILE_NAME: Final = "tokenizer.json"
 END_OF_TEXT: Final = "<|endoftext|>"

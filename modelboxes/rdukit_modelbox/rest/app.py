@@ -11,14 +11,12 @@ from starlette.exceptions import HTTPException
 
 from rdukit import __version__
 from rdukit.errors import MalformedRequest, RdukitError
-from rdukit_modelbox.rest.answers import error_answer, plain_error
-from rdukit_modelbox.rest.disconnect import ClientGone
-from rdukit_modelbox.rest.limits import Limits
 from rdukit_modelbox.rest.malformed import malformed_request
 from rdukit_modelbox.rest.routes_box import box_routes
 from rdukit_modelbox.rest.routes_operations import operation_routes
 from rdukit_modelbox.rest.routes_verbs import verb_routes
 from rdukit_modelbox.service import BoxService
+from rdukit_serving.rest.web import BodyLimits, ClientGone, error_answer, plain_error
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +54,7 @@ def make_app(service: BoxService, more: Sequence[APIRouter] = (), told: Mapping[
 
     app.openapi = describe_all  # type: ignore[method-assign]
     _add_errors(app)
-    app.add_middleware(Limits)
+    app.add_middleware(BodyLimits)
     return app
 
 

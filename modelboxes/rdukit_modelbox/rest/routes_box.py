@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rdukit_modelbox.rest.answers import JsonAnswer
 from rdukit_modelbox.rest.schemas import Described, Status, errors
 from rdukit_modelbox.service import BoxService
+from rdukit_serving.rest.web import JsonAnswer
 
 
 def box_routes(service: BoxService) -> APIRouter:

@@ -6,11 +6,10 @@ from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response
 
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.rest.answers import JsonAnswer
-from rdukit_modelbox.rest.disconnect import while_connected
 from rdukit_modelbox.rest.schemas import InferBody, OperationTold, RowsTold, VerbBody, errors
 from rdukit_modelbox.rest.strict_route import StrictRoute
 from rdukit_modelbox.service import BoxService
+from rdukit_serving.rest.web import JsonAnswer, while_connected
 
 _SUBMITTED: Final[dict[int | str, dict[str, Any]]] = errors(404, 409, 503)
 _EXAMPLES: Final[dict[str, Any]] = {

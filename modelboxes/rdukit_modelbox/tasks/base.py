@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.program import Program
-from rdukit_modelbox.shape import Shape
+from rdukit_serving.shape import Shape
 
 #: An array for each input of the training program, the batch first.
 Batch = tuple[NDArray[Any], ...]

@@ -7,7 +7,6 @@ import numpy as np
 
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.strict_json import json_text
-from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.datasets import Dataset, Samples, check_dataset_fits, load_dataset
 from rdukit_modelbox.evaluation import evaluate
@@ -15,8 +14,9 @@ from rdukit_modelbox.evaluation_figures import Evaluation
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
-from rdukit_modelbox.shape import Shape
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import Shape
 
 
 class Rows:

@@ -14,12 +14,11 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.serving.text.generation import generate
-from rdukit_modelbox.serving.text.program import TextProgram
-from rdukit_modelbox.serving.text.sampling import Sampler, SamplingOptions
-from rdukit_modelbox.shape import IGNORED
 from rdukit_modelbox.tasks.base import measured
 from rdukit_modelbox.tasks.texts import Texts
+from rdukit_serving.shape import IGNORED
+from rdukit_serving.text.program import TextProgram, generate
+from rdukit_serving.text.sampling import Sampler, SamplingOptions
 
 #: Tokens of a text without a prompt of its own that are taken as the prompt.
 PROMPT_TOKENS: Final = 16

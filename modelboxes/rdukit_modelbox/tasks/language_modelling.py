@@ -7,11 +7,11 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.program import Program
-from rdukit_modelbox.shape import SERVE, Shape
 from rdukit_modelbox.tasks.base import Scores, TaskData
 from rdukit_modelbox.tasks.continuations import write_continuations
 from rdukit_modelbox.tasks.perplexity import judge_program, write_perplexity
 from rdukit_modelbox.tasks.texts import Texts, open_texts
+from rdukit_serving.shape import SERVE, Shape
 
 
 class LanguageModelling:

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from rdukit.files.atomic import write_json_atomic
-from rdukit_modelbox.checkpoints import load_parameters
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
 from rdukit_modelbox.program import Program
-from rdukit_modelbox.serving.text.program import TextProgram
-from rdukit_modelbox.serving.text.sampling import log_probabilities
-from rdukit_modelbox.shape import IGNORED, TRAIN, Shape
 from rdukit_modelbox.tasks.base import Scores, measured
 from rdukit_modelbox.tasks.texts import Texts
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import IGNORED, TRAIN, Shape
+from rdukit_serving.text.program import TextProgram
+from rdukit_serving.text.sampling import log_probabilities
 
 
 def write_perplexity(

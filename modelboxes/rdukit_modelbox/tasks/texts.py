@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, load_token_dataset
-from rdukit_modelbox.serving.text.companions import GENERATION_FILE, TOKENIZER_FILE
-from rdukit_modelbox.shape import IGNORED, Shape
 from rdukit_modelbox.tasks.base import Batch
+from rdukit_serving.shape import IGNORED, Shape
+from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
 
 #: Kinds of tokens that are predicted: those of a completion, and the separator that ends an article.
 PREDICTED: Final = (1, 3)

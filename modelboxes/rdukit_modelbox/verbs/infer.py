@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.shape import read_shape
+from rdukit_modelbox.models import read_shape
 from rdukit_modelbox.tasks import task_of
 
 

@@ -8,12 +8,11 @@ import torch
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, load_parameters
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.models import entry_of
+from rdukit_modelbox.models import entry_of, read_shape
 from rdukit_modelbox.program import Program
-from rdukit_modelbox.shape import TRAIN, read_shape
 from rdukit_modelbox.show import plain
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
@@ -21,6 +20,8 @@ from rdukit_modelbox.training.journal import Journal, read_lines
 from rdukit_modelbox.training.loss_curve import draw_loss_curve
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
+from rdukit_serving.device.parameters import load_parameters
+from rdukit_serving.shape import TRAIN
 
 
 def run_train(

@@ -8,15 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.checkpoints import (
-    Checkpoint,
-    Identity,
-    Totals,
-    has_checkpoint,
-    load_checkpoint,
-    load_parameters,
-    save_checkpoint,
-)
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, save_checkpoint
+from rdukit_serving.device.parameters import load_parameters
 
 
 def make(step: int, seed: int = 0) -> Checkpoint:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, TokenRows
-from rdukit_modelbox.shape import IGNORED
 from rdukit_modelbox.tasks.perplexity import text_scores
 from rdukit_modelbox.tasks.texts import Texts, labels_of
+from rdukit_serving.shape import IGNORED
 
 
 def test_each_position_predicts_the_next_token_where_that_is_a_completion_or_a_separator() -> None:

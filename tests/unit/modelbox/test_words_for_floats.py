@@ -15,12 +15,12 @@ from rdukit_modelbox.grpc_messages import operation_message, progress_message
 from rdukit_modelbox.operations.journal import Journal
 from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.operations.webhooks import body_of
-from rdukit_modelbox.rest.answers import JsonAnswer
-from rdukit_modelbox.serving.text.sampling import UNLIKELY, check_numbers, log_probabilities
 from rdukit_modelbox.sse import frame_event
 from rdukit_modelbox.states import OperationState
 from rdukit_modelbox.supervisor import Limits, Watch, judge
 from rdukit_modelbox.training.journal import Journal as TrainingJournal
+from rdukit_serving.rest.web import JsonAnswer
+from rdukit_serving.text.sampling import UNLIKELY, check_numbers, log_probabilities
 
 WRONG = Progress("train", 1, 2, loss=math.nan, throughput=math.inf, eta_s=-math.inf)
 TOLD = {"stage": "train", "step": 1, "total": 2, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}

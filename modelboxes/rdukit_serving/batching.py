@@ -1,0 +1,266 @@
+"""Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
+
+A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
+for: callers who will be there in a moment, as ``gathering.BatchDelayPolicy`` says. Belongs to one event loop.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit_serving.device.client import DeviceClient
+from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
+from rdukit_serving.statistics import ModelStatistics
+from rdukit_serving.tuning.adaptive_batching import BatchDelayPolicy
+
+#: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.
+MAX_ATTEMPTS = 2
+
+
+class QueuedRequest:
+    """A request that has been checked and waits, or is on the device."""
+
+    __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started")
+
+    def __init__(self, request: InferRequest, rows: int, reply: Reply) -> None:
+        self.inputs = request.inputs
+        self.outputs = request.outputs
+        self.rows = rows
+        self.reply = reply
+        self.arrived = time.perf_counter_ns()
+        self.started = 0
+        self.attempts = 0
+        #: Goes in a batch of its own.
+        self.is_alone = False
+
+
+class TensorSlice(NamedTuple):
+    """Where a tensor's batch begins in the shared memory, and the bytes of a row."""
+
+    name: str
+    offset: int
+    row_bytes: int
+
+
+def take_batch(waiting: "deque[QueuedRequest]", most_rows: int) -> list[QueuedRequest]:
+    """Remove the first requests that fit together, in order of arrival, leaving out those nobody waits for any more."""
+    batch: list[QueuedRequest] = []
+    rows = 0
+    while waiting:
+        first = waiting[0]
+        if first.reply.done():
+            waiting.popleft()
+            continue
+        if rows + first.rows > most_rows or (batch and first.is_alone):
+            break
+        rows += first.rows
+        batch.append(waiting.popleft())
+        if first.is_alone:
+            break
+    return batch
+
+
+class Batcher:
+    """The requests of one model version."""
+
+    def __init__(self, statistics: ModelStatistics, max_queue: int) -> None:
+        self._statistics = statistics
+        self._max_queue = max_queue
+        self._waiting: deque[QueuedRequest] = deque()
+        #: On the device now.
+        self._running: list[QueuedRequest] = []
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self._client: DeviceClient | None = None
+        self._ins: Sequence[TensorSlice] = ()
+        self._outs: Sequence[TensorSlice] = ()
+        self._most_rows = 1
+        self._delay = BatchDelayPolicy()
+        self._held: asyncio.TimerHandle | None = None
+        #: Set while nothing waits or runs.
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    @property
+    def pending(self) -> int:
+        """Requests that wait or run."""
+        return len(self._waiting) + len(self._running)
+
+    def attach(self, client: DeviceClient) -> None:
+        """Send batches to this process from now on."""
+        signature = client.signature
+        self._client = client
+        self._most_rows = signature.max_batch
+        self._ins, self._outs = _slices(signature)
+        self._schedule()
+
+    def detach(self, ending: str) -> None:
+        """The process is gone: what waits stays, what ran is tried again once, then fails."""
+        self._client = None
+        running, self._running = self._running, []
+        self._try_again(running, Unavailable(f"the inference process {ending}"))
+        self._note_idle()
+
+    def _try_again(self, batch: Sequence[QueuedRequest], error: RdukitError) -> int:
+        """Put back, one by one, what has an attempt left; fail the others. Returns how many failed."""
+        failed = 0
+        for waiting in reversed(batch):
+            if waiting.attempts < MAX_ATTEMPTS and not waiting.reply.done():
+                waiting.is_alone = True
+                self._waiting.appendleft(waiting)
+            else:
+                _fail(waiting, error)
+                failed += 1
+        return failed
+
+    def refuse(self, error: RdukitError) -> None:
+        """Fail everything that waits: no process will come."""
+        while self._waiting:
+            _fail(self._waiting.popleft(), error)
+        self._note_idle()
+
+    def submit(self, request: InferRequest, rows: int) -> "asyncio.Future[InferResponse]":
+        """``enqueue`` for somebody who awaits the answer. Cancel the future to take the request back."""
+        future: asyncio.Future[InferResponse] = self._loop.create_future()
+        self.enqueue(request, rows, future)
+        return future
+
+    def enqueue(self, request: InferRequest, rows: int, reply: Reply) -> None:
+        """Queue a request of ``rows`` rows that ``check_request`` allowed.
+
+        Raises:
+            Overloaded: too many wait.
+        """
+        if len(self._waiting) >= self._max_queue:
+            raise Overloaded(
+                f"{len(self._waiting)} requests wait; legal: {self._max_queue} (serving.max_queue); try later"
+            )
+        self._waiting.append(QueuedRequest(request, rows, reply))
+        self.idle.clear()
+        if not self._is_scheduled and not self._running and not self._holds():
+            if self._delay.goes_at_once:
+                self._dispatch()
+            else:
+                self._schedule()
+
+    def _holds(self) -> bool:
+        """Whether callers are waited for who will be there in a moment; a timer ends that."""
+        count = len(self._waiting)
+        if not self._delay.is_worth_waiting(count) or self._rows() >= self._most_rows:
+            return False
+        if self._held is None:
+            self._held = self._loop.call_later(self._delay.begin(time.perf_counter(), time.process_time()), self._look)
+        return True
+
+    def _look(self) -> None:
+        """The time to wait is over, or somebody came meanwhile and it is longer."""
+        self._held = None
+        left = self._delay.left(time.perf_counter(), time.process_time())
+        if left > 0 and self._client is not None and self._rows() < self._most_rows:
+            self._held = self._loop.call_later(left, self._look)
+        else:
+            self._dispatch()
+
+    def _rows(self) -> int:
+        return sum(waiting.rows for waiting in self._waiting)
+
+    def _schedule(self) -> None:
+        # After the callbacks that are ready now: requests that came in together go together.
+        self._is_scheduled = True
+        self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._is_scheduled = False
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        client = self._client
+        if client is None or self._running:
+            return
+        self._delay.end(len(self._waiting))
+        batch = take_batch(self._waiting, self._most_rows)
+        if not batch:
+            self._note_idle()
+            return
+        memory = client.memory
+        row = 0
+        now = time.perf_counter_ns()
+        for waiting in batch:
+            waiting.started = now
+            waiting.attempts += 1
+            if len(self._ins) == 1:
+                _, offset, size = self._ins[0]
+                memory[offset + row * size : offset + (row + waiting.rows) * size] = waiting.inputs[0].data
+            else:
+                given = {tensor.name: tensor.data for tensor in waiting.inputs}
+                for name, offset, size in self._ins:
+                    memory[offset + row * size : offset + (row + waiting.rows) * size] = given[name]
+            row += waiting.rows
+        self._running = batch
+        client.run(row, self._ran)
+
+    def _ran(self, result: tuple[int, int, int] | RdukitError) -> None:
+        batch, self._running = self._running, []
+        client = self._client
+        answers: Sequence[tuple[Reply, InferResponse]] = ()
+        if isinstance(result, RdukitError) and len(batch) > 1:
+            self._statistics.count_failed(self._try_again(batch, result))
+        elif isinstance(result, RdukitError) or client is None:
+            error = result if isinstance(result, RdukitError) else Unavailable("the model was unloaded")
+            for waiting in batch:
+                _fail(waiting, error)
+            self._statistics.count_failed(len(batch))
+        else:
+            answers = self._take_answers(batch, client.memory, result)
+            self._delay.answered(len(answers), len(self._waiting), sum(result) / 1e9)
+        if not self._waiting or not self._holds():
+            self._dispatch()
+        for reply, answer in answers:  # after the next batch is under way
+            if not reply.done():
+                reply.set_result(answer)
+
+    def _take_answers(
+        self, batch: list[QueuedRequest], memory: memoryview, result: tuple[int, int, int]
+    ) -> list[tuple[Reply, InferResponse]]:
+        """The rows of each that is still waited for."""
+        copy_in, compute, copy_out = (ns // 1000 for ns in result)
+        row = 0
+        rows_of_batch = 0
+        queue_total = 0
+        answers: list[tuple[Reply, InferResponse]] = []
+        for waiting in batch:
+            count = waiting.rows
+            places = self._outs
+            if waiting.outputs:
+                by_name = {place.name: place for place in places}
+                places = [by_name[name] for name in waiting.outputs]
+            if not waiting.reply.done():
+                queued = (waiting.started - waiting.arrived) // 1000
+                queue_total += queued
+                outputs = [bytes(memory[o + row * size : o + (row + count) * size]) for _, o, size in places]
+                timing = RequestTiming(queued, copy_in, compute, copy_out)
+                answers.append((waiting.reply, InferResponse(count, outputs, [p.name for p in places], timing)))
+            row += count
+            rows_of_batch += count
+        self._statistics.count_batch(len(batch), rows_of_batch, queue_total, copy_in, compute, copy_out)
+        return answers
+
+    def _note_idle(self) -> None:
+        if not self._waiting and not self._running:
+            self.idle.set()
+
+
+def _slices(signature: ServedSignature) -> tuple[list[TensorSlice], list[TensorSlice]]:
+    offsets = signature.offsets
+    return (
+        [TensorSlice(spec.name, offsets[spec.name], spec.row_bytes) for spec in signature.inputs],
+        [TensorSlice(spec.name, offsets[f"output/{spec.name}"], spec.row_bytes) for spec in signature.outputs],
+    )
+
+
+def _fail(waiting: QueuedRequest, error: RdukitError) -> None:
+    if not waiting.reply.done():
+        waiting.reply.set_exception(error)

@@ -1,0 +1,70 @@
+"""Packets between a server and its device processes; tensors go through shared memory.
+
+A request for a run is ``RUN``; its answer ``RAN``. Everything else is JSON. One packet is one message
+(``SOCK_SEQPACKET``); a prompt too long for one is cut into parts. Pure.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+#: sequence number, rows
+RUN: Final = struct.Struct("<QI")
+#: sequence number, nanoseconds of: copying in, computing, copying out
+RAN: Final = struct.Struct("<QIII")
+
+MAX_PACKET_BYTES: Final = 1 << 16
+
+
+def encode(**message: object) -> bytes:
+    """A JSON packet; long texts are left out so that it fits."""
+    data = json.dumps(message).encode()
+    if len(data) > MAX_PACKET_BYTES:
+        data = json.dumps({key: value for key, value in message.items() if len(repr(value)) < 4096}).encode()
+    return data + b" " if len(data) in (RUN.size, RAN.size) else data
+
+
+def decode(packet: bytes) -> dict[str, Any]:
+    """The message in a JSON packet."""
+    message: dict[str, Any] = json.loads(packet)
+    return message
+
+
+def is_json(packet: bytes) -> bool:
+    """Whether a packet is JSON and not one of fixed length."""
+    return len(packet) not in (RUN.size, RAN.size)
+
+
+#: Characters or tokens of a part. As JSON a character has up to 12 bytes and a token 12, and what a request has beside
+#: its prompt (stop sequences, biases) must fit into the packet, too.
+PART: Final = 1024
+
+Prompt = str | Sequence[int]
+
+
+def cut(prompt: Prompt) -> Iterator[tuple[int, Prompt]]:
+    """(place, part) in order; the first is at 0."""
+    for at in range(0, len(prompt), PART):
+        part = prompt[at : at + PART]
+        yield at, part if isinstance(part, str) else list(part)
+
+
+class LongPrompt:
+    """A prompt whose parts come one after another."""
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def add(self, at: int, part: Prompt) -> None:
+        """With the part at 0 another prompt begins: the caller of the one before went away."""
+        if at == 0:
+            self._parts = []
+        self._parts.append(part)
+
+    def take(self) -> Prompt:
+        """All of it; nothing is left."""
+        parts, self._parts = self._parts, []
+        if parts and isinstance(parts[0], str):
+            return "".join(parts)
+        return [token for part in parts for token in part]

@@ -1,0 +1,122 @@
+"""Parameters of a checkpoint, read for a PEF: the file, its tensors, and the symbol that each belongs to.
+
+A checkpoint says ``encoder.0.weight``; the compiler calls the same tensor ``<model>__encoder__0__weight``.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from rdukit.errors import InvalidArgument, NotFound
+from rdukit.files.atomic import sha256_of_file
+from rdukit.pef.model import Pef, SymbolKind, flatten_paths
+
+LATEST: Final = "latest.json"
+BEST: Final = "best.json"
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
+    """The step and the parameters of a checkpoint, without optimizer and position: a third of the memory.
+
+    ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
+
+    Raises:
+        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+    """
+    with open_parameters(checkpoint, which) as stored:
+        return stored.step, {name: stored.read(name) for name in stored.names}
+
+
+class StoredParameters(NamedTuple):
+    """The parameters of an open checkpoint, read one at a time."""
+
+    step: int
+    names: Sequence[str]
+    read: Callable[[str], torch.Tensor]
+
+
+@contextmanager
+def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredParameters]:
+    """``load_parameters`` for whoever takes one tensor after another: they need not all be in memory at once.
+
+    Raises:
+        NotFound, InvalidArgument: as ``find_checkpoint_file``.
+    """
+    path = checkpoint if checkpoint.is_file() else find_checkpoint_file(checkpoint, which)
+    unreadable = f"{path} is not a checkpoint that this version can read"
+    try:
+        with safe_open(path, framework="pt") as stream:
+            try:
+                ours = (stream.metadata() or {}).get("rdukit")
+                step, prefix = (int(json.loads(ours)["step"]), "parameter/") if ours else (0, "")
+            except (ValueError, KeyError, TypeError) as cause:
+                raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+            names = [name.removeprefix(prefix) for name in stream.keys() if name.startswith(prefix)]  # noqa: SIM118
+            yield StoredParameters(step, names, lambda name: stream.get_tensor(prefix + name))
+    except SafetensorError as cause:
+        raise InvalidArgument(f"{unreadable}: {cause!r}") from cause
+
+
+def find_checkpoint_file(folder: Path, which: str) -> Path:
+    """Find the file that a pointer names, and compare its digest.
+
+    Raises:
+        NotFound: there is no such pointer. InvalidArgument: it, or the file that it names, is damaged.
+    """
+    if which not in {"newest", "previous", "best"}:
+        raise InvalidArgument(f"there is no checkpoint {which!r}; legal: newest, previous, best")
+    pointer = BEST if which == "best" else LATEST
+    try:
+        named = json.loads((folder / pointer).read_text())
+        if which == "previous":
+            named = named["previous"]
+        path = folder / Path(str(named["file"])).name
+        digest = str(named["sha256"])
+    except FileNotFoundError as cause:
+        why = "train with evaluate_every" if which == "best" else "it is not a checkpoint folder that train made"
+        raise NotFound(f"{folder} has no {pointer}; {why}") from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        raise InvalidArgument(f"{folder / pointer} is damaged: {cause!r}") from cause
+    if not path.is_file() or sha256_of_file(path) != digest:
+        raise InvalidArgument(f"{path} is missing or does not match {pointer}; train into another folder")
+    return path
+
+
+def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
+    """Symbol of each checkpoint name that has one; a name of a tied tensor may have none.
+
+    Raises:
+        InvalidArgument: a parameter of the PEF is in no checkpoint name; lists them.
+    """
+    wanted = {name for name, s in pef.symbols.items() if s.kind in (SymbolKind.PARAMETER, SymbolKind.BUFFER)}
+    scales = {symbol.scale for symbol in pef.symbols.values() if symbol.scale}
+    wanted -= scales
+    flat = flatten_paths(names)
+    found: dict[str, str] = {}
+    for name, tail in flat.items():
+        symbol = tail if tail in wanted else _find(wanted, tail)
+        if symbol is not None:
+            found[name] = symbol
+    parameters = {name for name in wanted if pef.symbols[name].kind is SymbolKind.PARAMETER}
+    missing = sorted(parameters - set(found.values()))
+    if missing:
+        raise InvalidArgument(
+            f"the checkpoint has no tensor for {_some(missing)} of {pef.name}; it has {_some(sorted(flat))}"
+        )
+    return found
+
+
+def _find(wanted: Iterable[str], tail: str) -> str | None:
+    """The symbol whose name ends with ``tail`` after the model's own name, which has no ``__``."""
+    return next((name for name in wanted if name.partition("__")[2] == tail), None)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")

@@ -1,0 +1,1 @@
+"""Served models: versions, their repository, and what decides which one answers."""

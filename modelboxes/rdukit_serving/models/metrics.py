@@ -1,0 +1,87 @@
+"""Metrics of served models, read from their statistics when asked: counting costs the hot path nothing more.
+
+Source: Triton's names, which dashboards for it read; ours begin with ``rdukit_``.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    UnknownMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from rdukit_serving.models.repository import Repository
+from rdukit_serving.models.version import ModelVersion, VersionState
+from rdukit_serving.statistics import BUCKETS_US
+
+_HELP: Final = {
+    "request_success": "Inference requests that succeeded.",
+    "request_failure": "Inference requests that were refused or failed.",
+    "count": "Inferences: rows answered.",
+    "exec_count": "Calls of the device: batches.",
+    "request_duration_us": "Time of requests in the box, added up.",
+    "queue_duration_us": "Time that requests waited, added up.",
+    "compute_input_duration_us": "Time of copying inputs to the device, added up over requests.",
+    "compute_infer_duration_us": "Time of computing, added up over requests.",
+    "compute_output_duration_us": "Time of copying outputs back, added up over requests.",
+}
+
+
+class ServingCollector(Collector):
+    """All versions of a repository as metrics with the labels ``model`` and ``version``."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after another."""
+        versions = sorted(self._repository.versions.items())
+        for name, words in _HELP.items():
+            # Triton's counters have no suffix, which the exposition of a counter would add.
+            family = UnknownMetricFamily(f"nv_inference_{name}", words, labels=["model", "version"])
+            for number, version in versions:
+                family.add_metric([self._repository.name, number], version.statistics.triton_metrics()[name])
+            yield family
+        pending = GaugeMetricFamily(
+            "nv_inference_pending_request_count", "Requests that wait or run.", labels=["model", "version"]
+        )
+        ready = GaugeMetricFamily("rdukit_box_model_ready", "1: the version answers.", labels=["model", "version"])
+        restarts = CounterMetricFamily(
+            "rdukit_box_model_restarts", "Inference processes started again.", labels=["model", "version"]
+        )
+        load = GaugeMetricFamily(
+            "rdukit_box_model_load_seconds", "Time that loading took, on this host.", labels=["model", "version"]
+        )
+        tokens = CounterMetricFamily(
+            "rdukit_box_text_tokens", "Tokens of texts: of prompts that were read, and made.",
+            labels=["model", "version", "kind"],
+        )  # fmt: skip
+        for number, version in versions:
+            labels = [self._repository.name, number]
+            if version.text is not None:
+                tokens.add_metric([*labels, "prompt"], version.texts.prompt_tokens)
+                tokens.add_metric([*labels, "completion"], version.texts.completion_tokens)
+            pending.add_metric(labels, version.pending)
+            ready.add_metric(labels, float(version.state is VersionState.READY and version.pid is not None))
+            restarts.add_metric(labels, version.restarts)
+            load.add_metric(labels, version.load_seconds)
+        yield from (pending, ready, restarts, load, tokens, self._histogram(versions))
+
+    def _histogram(self, versions: list[tuple[str, ModelVersion]]) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(
+            "rdukit_box_inference_seconds", "One request from arrival to answer, on this host.",
+            labels=["model", "version"],
+        )  # fmt: skip
+        for number, version in versions:
+            statistics, total = version.statistics, 0
+            buckets = []
+            for bound, count in zip([*BUCKETS_US, None], statistics.histogram, strict=True):
+                total += count
+                buckets.append(("+Inf" if bound is None else repr(bound / 1e6), total))
+            family.add_metric([self._repository.name, number], buckets, statistics.request_us / 1e6)
+        return family

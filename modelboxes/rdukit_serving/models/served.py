@@ -1,0 +1,228 @@
+"""The models that a box serves: those it was started with or told to load, and the newest that it trained itself.
+
+A model that was asked for by name stays; one that was only found (the newest training, the files of a request) is let
+go when it idles, or when an operation needs its tiles.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
+from rdukit.files.atomic import sha256_of
+from rdukit.settings import resolve
+from rdukit_serving.models.repository import BringFile, Repository
+from rdukit_serving.models.version import ModelVersion, VersionState
+from rdukit_serving.settings import ROWS_IDLE_S
+from rdukit_serving.signature import InferRequest, RawTensor
+
+logger = logging.getLogger(__name__)
+
+#: Rows [N][C] and the class [N] with the highest.
+Answer = tuple[list[list[float]], list[int]]
+#: PEF and checkpoint of the newest training or inference that succeeded, if there was one.
+FindLatest = Callable[[], tuple[Path, Path] | None]
+
+_LOOK_S: Final = 1.0
+
+
+class ServedModels:
+    """The repository of one box and what moves it. Belongs to one event loop."""
+
+    def __init__(
+        self, name: str, serving: Mapping[str, Any], logs: Path, find_latest: FindLatest, resolve_path: BringFile
+    ) -> None:
+        self.repository = Repository(serving.get("name") or name, serving, logs)
+        self.resolve_path = resolve_path
+        self._find_latest = find_latest
+        #: Found, not asked for: version -> what stands for its files, and when it was last used.
+        self._found: dict[str, str] = {}
+        self._used: dict[str, float] = {}
+        self._finding = asyncio.Lock()
+        #: Loads that callers wait for, by what stands for the files.
+        self._loading: dict[str, asyncio.Task[ModelVersion]] = {}
+        self._retiring: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self, pef: Path, checkpoint: Path | None) -> None:
+        """Serve these files from the beginning.
+
+        Raises:
+            RdukitError: they cannot be loaded.
+        """
+        await self.repository.load(pef, checkpoint)
+
+    async def why_not_ready(self) -> str:
+        """Empty if an inference went through the device since the last call, or does now; also when none is served."""
+        if not self.repository.versions or (self._found and not self.repository.ready_versions()):
+            return ""
+        return await self.repository.why_not_ready()
+
+    async def ensure(self, name: str, version: str) -> ModelVersion:
+        """The version that a request means; the newest trained model is loaded if nothing is.
+
+        Raises:
+            NotFound: no such model or version, and nothing to load. Unavailable: it is being loaded by name.
+        """
+        try:
+            found = self.repository.find(name, version)
+        except (NotFound, Unavailable) as error:
+            latest = self._find_latest()
+            if version or name != self.repository.name or latest is None:
+                raise
+            if isinstance(error, Unavailable) and not self._loading:
+                raise
+            found = await self._find(*latest)
+        self._use(found)
+        return found
+
+    def loaded(self, name: str, version: str) -> ModelVersion | None:
+        """``ensure`` where nothing needs to be loaded; None: ask that."""
+        try:
+            found = self.repository.find(name, version)
+        except (NotFound, Unavailable):
+            return None
+        self._use(found)
+        return found
+
+    async def version_of(self, files: tuple[Path, Path] | None) -> ModelVersion:
+        """The version with these files, PEF and checkpoint; None is the one that answers now, or the newest training.
+
+        Raises:
+            NotFound: no model yet.
+        """
+        version = await (self._find(*files) if files else self.ensure(self.repository.name, ""))
+        self._use(version)
+        return version
+
+    async def rows(self, rows: Sequence[Sequence[float]], files: tuple[Path, Path] | None) -> Answer:
+        """Outputs and classes for feature rows, by the first input and output of the served model.
+
+        ``files`` are PEF and checkpoint; None is the version that answers now, or the newest training.
+
+        Raises:
+            InvalidArgument: a row has another length, or the model takes no float rows. NotFound: no model yet.
+        """
+        version = await self.version_of(files)
+        signature = version.signature
+        if version.text is not None:
+            raise InvalidArgument(
+                f"{self.repository.name} takes texts, not rows: use /v1/completions or /v1/embeddings"
+            )
+        spec, output = signature.inputs[0], signature.outputs[0]
+        if len(signature.inputs) != 1 or spec.datatype not in {"FP32", "FP64"} or output.datatype not in _NUMPY:
+            raise InvalidArgument(
+                f"{self.repository.name} takes tensors, not rows: use /v2/models/{self.repository.name}"
+            )
+        wrong = next((i for i, row in enumerate(rows) if len(row) != spec.row_elements), None)
+        if wrong is not None:
+            raise InvalidArgument(f"row {wrong} has {len(rows[wrong])} values; legal: {spec.row_elements}")
+        import numpy as np  # not before rows come: it is 13 MB
+
+        try:
+            rows_NF = np.asarray(rows, "<f4" if spec.datatype == "FP32" else "<f8")
+        except (ValueError, TypeError, OverflowError) as cause:
+            raise InvalidArgument(f"rows must be lists of numbers: {cause}") from cause
+        if not np.isfinite(rows_NF).all():
+            raise InvalidArgument("a row has a value that is not finite")
+        waiting = []
+        for at in range(0, len(rows), signature.max_batch):
+            part = rows_NF[at : at + signature.max_batch]
+            tensor = RawTensor(spec.name, spec.datatype, (len(part), *spec.row_shape), part.tobytes())
+            waiting.append(version.submit(InferRequest([tensor], [output.name])))
+        answers = await asyncio.gather(*waiting)
+        data = b"".join(answer.outputs[0] for answer in answers)
+        logits_NC = np.frombuffer(data, _NUMPY[output.datatype]).reshape(len(rows), -1)
+        return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()
+
+    async def release_found(self) -> None:
+        """Let go of what nobody asked for by name: its tiles are needed."""
+        for version in list(self._found):
+            await self._forget(version)
+
+    async def close(self) -> None:
+        """End every process."""
+        if self._retiring is not None:
+            self._retiring.cancel()
+        loading = list(self._loading.values())
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        await self.repository.close()
+
+    async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:
+        """The version with these files, loaded if it is not; all who ask meanwhile wait for one load.
+
+        A caller that goes away ends its own waiting only: callers with little patience would else never get an answer.
+        """
+        key = model_key(pef, checkpoint)
+        for version, known in self._found.items():
+            if known == key and version in self.repository.ready_versions():
+                return self.repository.versions[version]
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load_found(key, pef, checkpoint))
+            loading.add_done_callback(lambda done: self._has_loaded(key, done))
+        return await asyncio.shield(loading)
+
+    async def _load_found(self, key: str, pef: Path, checkpoint: Path) -> ModelVersion:
+        async with self._finding:
+            for version in list(self._found):
+                await self._forget(version)
+            asked = [v for v in self.repository.ready_versions() if v not in self._found]
+            known = set(self.repository.versions)
+            try:
+                fresh = await self.repository.load(pef, checkpoint, keep=True, switch=not asked)
+            except RdukitError:
+                # Somebody's wrong file is that request's fault; the box is as ready as before.
+                for version in set(self.repository.versions) - known:
+                    if self.repository.versions[version].state is VersionState.UNAVAILABLE:
+                        del self.repository.versions[version]
+                raise
+            self._found[fresh.version] = key
+            self._use(fresh)
+            if self._retiring is None or self._retiring.done():
+                self._retiring = asyncio.create_task(self._retire())
+            return fresh
+
+    def _has_loaded(self, key: str, loading: "asyncio.Task[ModelVersion]") -> None:
+        del self._loading[key]
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            logger.info("not loaded reason=%s", error)
+
+    def _use(self, version: ModelVersion) -> None:
+        if version.version in self._found:
+            self._used[version.version] = self._loop.time()
+
+    async def _retire(self) -> None:
+        """Unload what idles for longer than the setting says."""
+        while self._found:
+            await asyncio.sleep(_LOOK_S)
+            for version in list(self._found):
+                found = self.repository.versions.get(version)
+                if found is not None and found.pending:
+                    self._use(found)
+                if self._loop.time() - self._used.get(version, 0.0) > resolve(ROWS_IDLE_S):
+                    await self._forget(version)
+
+    async def _forget(self, version: str) -> None:
+        self._found.pop(version, None)
+        self._used.pop(version, None)
+        try:
+            await self.repository.unload(version)
+        except RdukitError as error:
+            logger.info("not unloaded version=%s reason=%s", version, error.message)
+        self.repository.versions.pop(version, None)
+
+
+_NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
+
+
+def model_key(pef: Path, checkpoint: Path) -> str:
+    """Changes whenever the PEF or the checkpoint's latest step does."""
+    stat = pef.stat()
+    latest = checkpoint / "latest.json"
+    digest = sha256_of(latest.read_bytes()) if latest.is_file() else ""
+    return f"{pef}:{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}:{checkpoint}:{digest}"

@@ -1,0 +1,1 @@
+"""REST: the Open Inference Protocol, and what other routes share."""

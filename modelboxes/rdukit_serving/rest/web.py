@@ -1,0 +1,153 @@
+"""REST routes of the web framework: JSON, the one error body, body limits, and work that ends with its client."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from rdukit.errors import HeadersTooLarge, RdukitError, RequestTooLarge
+from rdukit.settings import resolve
+from rdukit.strict_json import json_text
+from rdukit_serving.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
+
+
+class JsonAnswer(Response):
+    """Any value: NaN and infinities become words, and text that is no Unicode is escaped."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """As bytes."""
+        return json_text(content).encode()
+
+
+def error_answer(request: Request, error: RdukitError, headers: Mapping[str, str] | None = None) -> Response:
+    """The error's status and body."""
+    return JsonAnswer(error.body(request_id_of(request)), error.http_status, headers=dict(headers or {}))
+
+
+def plain_error(
+    request: Request, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An error that the framework found."""
+    value = {"error": {"code": code, "message": message, "detail": {}, "request_id": request_id_of(request)}}
+    return JsonAnswer(value, status, headers=dict(headers or {}))
+
+
+def request_id_of(request: Request) -> str:
+    """The caller's own, or a new one."""
+    return request.headers.get("x-request-id", "")[:128] or f"req-{secrets.token_hex(8)}"
+
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class BodyLimits:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await _answer(send, refusal)
+            return
+        await self._app(scope, *_guarded(receive, send))
+
+    def _refusal(self, scope: Message) -> RdukitError | None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = len(scope.get("raw_path") or b"") + len(scope["query_string"]) + sum(len(n) + len(v) for n, v in headers)
+        if size > resolve(MAX_HEADER_BYTES):
+            return headers_too_large()
+        length = next((value for name, value in headers if name == b"content-length"), b"0")
+        if length.isdigit() and int(length[:20]) > resolve(MAX_BODY_BYTES):
+            return body_too_large()
+        return None
+
+
+def body_too_large() -> RequestTooLarge:
+    """The refusal."""
+    limit = resolve(MAX_BODY_BYTES)
+    return RequestTooLarge(f"the body has more than {limit} bytes (box.max_body_bytes)", field="body", limit=limit)
+
+
+def headers_too_large() -> HeadersTooLarge:
+    """The refusal."""
+    limit = resolve(MAX_HEADER_BYTES)
+    message = f"the request line and headers have more than {limit} bytes (box.max_header_bytes)"
+    return HeadersTooLarge(message, field="headers", limit=limit)
+
+
+def _guarded(receive: Receive, send: Send) -> tuple[Receive, Send]:
+    """Both, ending the request with 413 when its body gets too long on the way (it may be sent without a length)."""
+    limit, received, is_over = resolve(MAX_BODY_BYTES), 0, False
+
+    async def guarded_receive() -> Message:
+        nonlocal received, is_over
+        message = await receive()
+        received += len(message.get("body") or b"")
+        if received > limit:
+            if not is_over:
+                is_over = True
+                await _answer(send, body_too_large())
+            return {"type": "http.disconnect"}
+        return message
+
+    async def guarded_send(message: Message) -> None:
+        if not is_over:
+            await send(message)
+
+    return guarded_receive, guarded_send
+
+
+async def _answer(send: Send, error: RdukitError) -> None:
+    body = json.dumps(error.body()).encode()
+    headers = [
+        (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close"),
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+Answer = TypeVar("Answer")
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more; the work was cancelled."""
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """The result of ``work``, which is cancelled when the client goes away; the request's body must have been read.
+
+    Raises:
+        ClientGone: it went.
+    """
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_wait_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+
+
+async def _wait_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

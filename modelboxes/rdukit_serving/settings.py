@@ -1,0 +1,74 @@
+"""Settings of synchronous inference."""
+
+from typing import Final
+
+from rdukit.settings import Setting
+
+PEF: Final = Setting("box.pef", "", "PEF that a box serves from the beginning; also --pef.", str)
+CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; also --checkpoint.", str)
+LOAD_TIMEOUT_S: Final = Setting("box.load_timeout_s", 60.0, "Seconds that loading a model may take.", float)
+INFER_TIMEOUT_S: Final = Setting(
+    "box.infer_timeout_s", 30.0, "Seconds one batch may take before its process is killed and started again.", float
+)
+DRAIN_S: Final = Setting(
+    "box.drain_s", 30.0, "Seconds that waiting requests have to finish when a model version is unloaded.", float
+)
+MAX_QUEUE: Final = Setting(
+    "box.max_queue", 1024, "Most inference requests that wait; more are refused with 429. A box may say its own.", int
+)
+RESTART_BACKOFF_S: Final = Setting(
+    "box.restart_backoff_s", 1.0, "First pause before a model that cannot be loaded again is tried once more.", float
+)
+READY_TIMEOUT_S: Final = Setting(
+    "box.ready_timeout_s", 2.0, "Seconds that the small inference of a readiness probe may take.", float
+)
+MAX_INFER_BYTES: Final = Setting("box.max_infer_bytes", 64 << 20, "Largest body of an inference request.", int)
+TEMPLATE_S: Final = Setting("box.template_s", 2.0, "Seconds that a model's chat template may take for one chat.", float)
+TOKENS: Final = Setting(
+    "box.tokens", "", "File with one token a line that callers must send; empty: no token is asked for.", str
+)
+ACCESS_LOG: Final = Setting(
+    "box.access_log", "", "File that gets one JSON line per inference request; - is stdout, empty: none.", str
+)
+
+ROWS_IDLE_S: Final = Setting(
+    "box.rows_idle_s", 120.0, "Seconds after which an idle process for synchronous inference ends.", float
+)
+MAX_BODY_BYTES: Final = Setting(
+    "box.max_body_bytes", 64 << 20, "Longest body of a request to the control routes; a longer one gets 413.", int
+)
+MAX_HEADER_BYTES: Final = Setting(
+    "box.max_header_bytes", 32 << 10, "Longest request line and headers; longer ones get 431.", int
+)
+MAX_CONNECTIONS: Final = Setting(
+    "box.max_connections", 4096,
+    "Connections at once over REST; beyond, and beyond what the system allows, those that ask nothing are closed.", int,
+)  # fmt: skip
+ADDRESS_CONNECTIONS: Final = Setting(
+    "box.address_connections", 1024,
+    "Connections at once of one address; beyond, those of it that ask nothing are closed.", int,
+)  # fmt: skip
+SILENCE_S: Final = Setting(
+    "box.silence_s", 60.0,
+    "Seconds without a byte of a request's body, without reading, for all of its headers, or for a TLS handshake, that "
+    "end a connection.",
+    float,
+)  # fmt: skip
+HOSTS: Final = Setting(
+    "box.hosts", "",
+    "Names with commas that a box without tokens answers to besides loopback names and its address; *: all.", str,
+)  # fmt: skip
+TLS_CERTIFICATE: Final = Setting(
+    "box.tls_certificate", "", "File with the certificate of REST and gRPC; empty: they speak plainly.", str
+)
+TLS_KEY: Final = Setting("box.tls_key", "", "File with the key of `box.tls_certificate`.", str)
+TLS_CA: Final = Setting(
+    "box.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
+)
+
+SERVING_SETTINGS: Final = (
+    PEF, CHECKPOINT, LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S,
+    MAX_INFER_BYTES, TEMPLATE_S, TOKENS, ACCESS_LOG,
+    ROWS_IDLE_S, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS, ADDRESS_CONNECTIONS, SILENCE_S,
+    HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA,
+)  # fmt: skip

@@ -1,0 +1,102 @@
+"""What a PEF's metadata says about how a box compiled it, so that users never repeat it. Imports no torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rdukit.errors import InvalidArgument, PefMismatch
+from rdukit.pef import Pef
+
+#: Key of the PEF's metadata that holds what a box needs to know.
+METADATA_KEY: Final = "modelbox"
+TRAIN: Final = "train"
+SERVE: Final = "serve"
+#: A label that counts in no loss, as torch's cross entropy has it by default.
+IGNORED: Final = -100
+
+
+@dataclass(frozen=True, slots=True)
+class TextSizes:
+    """What a text program needs to know: lengths in tokens, and the number of tokens that there are."""
+
+    context: int
+    prompt: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What fixes a program's graphs."""
+
+    model: str
+    sizes: Mapping[str, int]
+    batch_size: int
+    precision: str
+    task: str = "classification"
+    #: ``train``: forward, backward and optimizer; ``serve``: only what answers a request.
+    purpose: str = TRAIN
+    optimizer: str = "sgd"
+    clips_gradients: bool = False
+    #: Of a language model compiled to serve.
+    text: TextSizes | None = None
+    #: What the outputs of the PEF's graphs are, in order: ``loss``, ``logits``.
+    outputs: tuple[str, ...] = ("loss", "logits")
+    #: Rows of a call → the graph for as many, of a PEF that serves with several; empty: there is one graph only.
+    graphs: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def features(self) -> int:
+        """Values in a row, of a model that takes rows."""
+        return self.sizes["num_features"]
+
+    @property
+    def classes(self) -> int:
+        """Values in an answer, of a classifier."""
+        return self.sizes["num_classes"]
+
+    def require(self, purpose: str, verb: str) -> None:
+        """Refuse a PEF of another purpose.
+
+        Raises:
+            InvalidArgument: it was compiled for the other one.
+        """
+        if self.purpose != purpose:
+            raise InvalidArgument(
+                f"the PEF was compiled with purpose={self.purpose}; {verb} needs one compiled with purpose={purpose}"
+            )
+
+    def to_metadata(self) -> dict[str, str]:
+        """As ``pef_metadata`` of a compile."""
+        value: dict[str, Any] = {
+            "model": self.model, "sizes": dict(self.sizes), "batch_size": self.batch_size,
+            "precision": self.precision, "task": self.task, "purpose": self.purpose, "optimizer": self.optimizer,
+            "clips_gradients": self.clips_gradients, "outputs": list(self.outputs),
+        }  # fmt: skip
+        if self.text is not None:
+            value["text"] = [self.text.context, self.text.prompt, self.text.vocabulary]
+        if self.graphs:
+            value["graphs"] = {str(rows): name for rows, name in self.graphs.items()}
+        return {METADATA_KEY: json.dumps(value, sort_keys=True)}
+
+
+def shape_of(pef: Pef, name: str) -> Shape:
+    """The shape in a loaded PEF's metadata; ``name`` is for messages.
+
+    Raises:
+        PefMismatch: no ModelBox compiled it.
+    """
+    try:
+        value = json.loads(pef.metadata[METADATA_KEY])
+        text = value.get("text")
+        return Shape(
+            model=str(value["model"]), sizes={k: int(v) for k, v in value["sizes"].items()},
+            batch_size=int(value["batch_size"]), precision=str(value["precision"]),
+            task=str(value.get("task", "classification")), purpose=str(value.get("purpose", TRAIN)),
+            optimizer=str(value.get("optimizer", "sgd")), clips_gradients=bool(value.get("clips_gradients", False)),
+            text=TextSizes(*map(int, text)) if text else None,
+            outputs=tuple(value.get("outputs", ("loss", "logits"))),
+            graphs={int(rows): str(graph) for rows, graph in value.get("graphs", {}).items()},
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        raise PefMismatch(f"{name} was not compiled by a ModelBox; compile it with this box's compile verb") from cause

@@ -1,0 +1,198 @@
+"""What a served model takes and gives: datatypes, its signature, and requests and responses as the protocols hand them
+over, with names, shapes and raw bytes.
+
+Both processes share these values. Source: Open Inference Protocol v2, "Tensor Data Types".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, Final, NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A fixed-size element type. ``array_code`` is None where JSON has no form for it (FP16, BF16: raw bytes only)."""
+
+    name: str
+    size: int
+    torch_name: str
+    array_code: str | None
+
+
+DATATYPES: Final[Mapping[str, Datatype]] = {
+    datatype.name: datatype
+    for datatype in (
+        Datatype("BOOL", 1, "bool", "B"),
+        Datatype("UINT8", 1, "uint8", "B"),
+        Datatype("INT8", 1, "int8", "b"),
+        Datatype("INT16", 2, "int16", "h"),
+        Datatype("INT32", 4, "int32", "i"),
+        Datatype("INT64", 8, "int64", "q"),
+        Datatype("FP16", 2, "float16", None),
+        Datatype("BF16", 2, "bfloat16", None),
+        Datatype("FP32", 4, "float32", "f"),
+        Datatype("FP64", 8, "float64", "d"),
+    )
+}
+
+#: Names that the protocol knows, also those that no model here takes.
+KNOWN: Final = frozenset({*DATATYPES, "UINT16", "UINT32", "UINT64", "BYTES"})
+
+BY_TORCH_NAME: Final[Mapping[str, Datatype]] = {datatype.torch_name: datatype for datatype in DATATYPES.values()}
+
+
+@dataclass(frozen=True)
+class ServedTensor:
+    """One served tensor. ``row_shape`` is its shape without the batch dimension, which comes first."""
+
+    name: str
+    datatype: str
+    row_shape: tuple[int, ...]
+    #: The PEF's symbol behind it.
+    symbol: str
+    #: Of an input of indices: how many rows they choose from; None: any number is legal.
+    rows_of_table: int | None = None
+
+    @cached_property
+    def type(self) -> Datatype:
+        """Its element type."""
+        return DATATYPES[self.datatype]
+
+    @cached_property
+    def row_elements(self) -> int:
+        """Elements in one row."""
+        return prod(self.row_shape)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.row_elements * self.type.size
+
+    def metadata(self) -> dict[str, object]:
+        """As the protocol's model metadata names it; -1 is the batch dimension."""
+        return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.row_shape]}
+
+
+@dataclass(frozen=True)
+class ServedSignature:
+    """Inputs and outputs of one loaded model, and the most rows of one call."""
+
+    inputs: tuple[ServedTensor, ...]
+    outputs: tuple[ServedTensor, ...]
+    #: Rows of every call of the device.
+    batch: int
+    #: Most rows that are filled.
+    max_batch: int
+    #: Names of the classes, in the order of the last dimension of the first output; empty when there are none.
+    labels: tuple[str, ...] = ()
+    #: For people: chip, mode, precision, kernels, seconds that loading took.
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def input_of(self) -> Mapping[str, ServedTensor]:
+        """Inputs by name."""
+        return {spec.name: spec for spec in self.inputs}
+
+    @cached_property
+    def has_indices(self) -> bool:
+        """Whether an input's numbers choose rows of a table."""
+        return any(spec.rows_of_table is not None for spec in self.inputs)
+
+    @cached_property
+    def output_of(self) -> Mapping[str, ServedTensor]:
+        """Outputs by name."""
+        return {spec.name: spec for spec in self.outputs}
+
+    @cached_property
+    def offsets(self) -> Mapping[str, int]:
+        """Where each tensor's whole batch begins in the shared memory; each at a multiple of 64 bytes."""
+        places, at = {}, 0
+        for spec in (*self.inputs, *self.outputs):
+            places[spec.name if spec in self.inputs else f"output/{spec.name}"] = at
+            at += -(-spec.row_bytes * self.batch // 64) * 64
+        return {**places, "": at}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Size of the shared memory."""
+        return max(64, self.offsets[""])
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``from_json`` in the other process."""
+        return {
+            "inputs": [_spec_to_json(spec) for spec in self.inputs],
+            "outputs": [_spec_to_json(spec) for spec in self.outputs],
+            "batch": self.batch, "max_batch": self.max_batch, "labels": list(self.labels),
+            "properties": dict(self.properties),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "ServedSignature":
+        """What ``to_json`` said."""
+        return cls(
+            _specs_from_json(value["inputs"]), _specs_from_json(value["outputs"]), int(value["batch"]),
+            int(value["max_batch"]), tuple(value["labels"]), dict(value["properties"]),
+        )  # fmt: skip
+
+
+def _spec_to_json(spec: ServedTensor) -> list[Any]:
+    return [spec.name, spec.datatype, list(spec.row_shape), spec.symbol, spec.rows_of_table]
+
+
+def _specs_from_json(values: Sequence[Sequence[Any]]) -> tuple[ServedTensor, ...]:
+    return tuple(
+        ServedTensor(name, datatype, tuple(shape), symbol, rows) for name, datatype, shape, symbol, rows in values
+    )
+
+
+class RawTensor(NamedTuple):
+    """A tensor on the wire: its bytes are little-endian and row-major."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: bytes | memoryview
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One request. ``outputs`` restricts the answer; empty means all."""
+
+    inputs: Sequence[RawTensor]
+    outputs: Sequence[str] = ()
+    id: str = ""
+    #: Output -> how many of its likeliest classes are wanted instead of its numbers.
+    classes: Mapping[str, int] | None = None
+
+
+class RequestTiming(NamedTuple):
+    """Where a request's time went, in microseconds."""
+
+    queue: int
+    copy_in: int
+    compute: int
+    copy_out: int
+
+
+class InferResponse(NamedTuple):
+    """Outputs in the order asked for, as bytes of ``rows`` rows each."""
+
+    rows: int
+    outputs: Sequence[bytes]
+    names: Sequence[str]
+    timing: RequestTiming
+
+
+class Reply(Protocol):
+    """Whoever waits for an answer: an ``asyncio.Future``, or what writes the answer at once."""
+
+    def done(self) -> bool:
+        """It is answered, or nobody waits any more."""
+
+    def set_result(self, answer: InferResponse, /) -> None:
+        """The answer."""
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Why there is none."""

@@ -1,0 +1,242 @@
+"""Requests of the OpenAI-style routes, checked. What is not served is refused by name, never ignored.
+
+Source: OpenAI's API reference, "Completions", "Chat" and "Embeddings": names, types, defaults and ranges.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rdukit.errors import InvalidArgument
+from rdukit.strict_json import refuse_duplicates
+from rdukit_serving.text.queue import GenerationRequest
+
+#: Bounds of our own, so that a request fits into a packet to the device process.
+MOST_STOP_CHARACTERS: Final = 500
+MOST_BIASES: Final = 300
+
+StopText = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+Stop = StopText | Annotated[list[StopText], Field(max_length=4)] | None
+Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+Bias = Annotated[
+    dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MOST_BIASES),
+]
+Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
+
+#: Values that mean "not used"; anything else in these fields is refused.
+_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+    "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"), "functions": (None, []),
+    "function_call": (None, "none"), "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
+    "audio": (None,), "prediction": (None,), "parallel_tool_calls": (None, True, False), "web_search_options": (None,),
+}  # fmt: skip
+
+_LEAVE_OUT: Final = "is not served here; leave it out"
+
+#: What pydantic adds to an error's place to say which kind of value it tried.
+_TAG: Final = re.compile(r"(list\[|function-|constrained-).*|str|int|\[key\]")
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    model: str
+    user: str | None = None
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells besides text."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class _Generation(_Body):
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    #: Not OpenAI's, but what most servers of its API take.
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    frequency_penalty: Penalty = None
+    presence_penalty: Penalty = None
+    logit_bias: Bias | None = None
+    stop: Stop = None
+    n: Annotated[int, Field(ge=1, le=16)] | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_is_not_served(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for name, unused in _NOT_SERVED.items():
+                if name in value and name not in cls.model_fields:
+                    if value[name] not in unused:
+                        raise ValueError(f"{name} {_LEAVE_OUT}")
+                    value = {key: each for key, each in value.items() if key != name}
+        return value
+
+    def sampling(self, choice: int) -> dict[str, object]:
+        """For ``SamplingOptions``; each choice has a seed of its own."""
+        return {
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "top_k": self.top_k or 0,
+            "seed": None if self.seed is None else (self.seed + choice) % 2**63,
+            "frequency_penalty": self.frequency_penalty or 0.0,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "bias": list((self.logit_bias or {}).items()),
+        }
+
+    @property
+    def choices(self) -> int:
+        """Choices of each prompt."""
+        return self.n or 1
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with the counts of tokens.
+
+        Raises:
+            InvalidArgument: options of a stream without one.
+        """
+        if self.stream_options is not None and not self.stream:
+            raise InvalidArgument("stream_options is legal only with stream: true", field="stream_options")
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def stops(self) -> Sequence[str]:
+        """Texts that end a generation."""
+        if self.stop is None:
+            return ()
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+
+class CompletionBody(_Generation):
+    """``POST /v1/completions``."""
+
+    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """One or more prompts, as text or tokens."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, str) or isinstance(prompt[0], int):
+            return [prompt]
+        return list(prompt)
+
+    def requests(self) -> list[GenerationRequest]:
+        """A request for each choice of each prompt, in the order of the answer's choices.
+
+        Raises:
+            InvalidArgument: fields that are not legal together.
+        """
+        if self.best_of not in (None, self.choices):
+            raise InvalidArgument(
+                f"best_of: {self.best_of} is not legal; legal: {self.choices}, as n; choices are not ranked here",
+                field="best_of",
+            )
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidArgument("max_tokens: 0 is legal only with echo: true", field="max_tokens")
+        most = 16 if self.max_tokens is None else self.max_tokens
+        return [
+            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), self.logprobs, bool(self.echo))
+            for prompt in self.prompts()
+            for choice in range(self.choices)
+        ]
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def plain(self) -> dict[str, str]:
+        """Role and content as text."""
+        content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": self.role, "content": content}
+
+
+class ChatBody(_Generation):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def requests(self, prompt: str) -> list[GenerationRequest]:
+        """A request for each choice."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
+        most = self.max_completion_tokens or self.max_tokens
+        top = (self.top_logprobs or 0) if self.logprobs else None
+        return [
+            GenerationRequest(prompt, most, self.sampling(choice), self.stops(), top) for choice in range(self.choices)
+        ]  # fmt: skip
+
+
+class EmbeddingBody(_Body):
+    """``POST /v1/embeddings``."""
+
+    input: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+    def inputs(self) -> list[str | list[int]]:
+        """One or more texts, as text or tokens."""
+        value: Any = self.input
+        return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
+
+
+def parse_body(kind: type[Body], body: bytes) -> Body:
+    """Read a request.
+
+    Raises:
+        InvalidArgument: not JSON, a key twice, or not legal; the detail's ``field`` is the first field that is wrong.
+    """
+    try:
+        value = kind.model_validate_json(body)
+        refuse_duplicates(body)
+        return value
+    except ValidationError as cause:
+        first = _most_telling(cause)
+        place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
+        words = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            words = "it is no field of this request; leave it out"
+        if not place and words.endswith(_LEAVE_OUT):
+            place = words.partition(" ")[0]
+            raise InvalidArgument(words, field=place) from cause
+        raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause
+
+
+def _most_telling(cause: ValidationError) -> Any:
+    """Of the first wrong field: where several kinds of values are legal, what is wrong with the kind that was given."""
+    errors = cause.errors()
+    of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    return max(of_field, key=lambda error: (not error["type"].endswith("_type"), len(error["loc"])))

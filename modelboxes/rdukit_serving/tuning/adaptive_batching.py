@@ -1,0 +1,101 @@
+"""How many callers to wait for before a call of the device begins, learned from whether waiting brought anyone. Pure.
+
+Two kinds of callers are worth it. Those that were answered together come back together, and a call that begins without
+them makes them wait for a whole one: for them a share of the last call's time is waited. And where the box has its
+hands full, as on one core, requests trickle in one by one, and a call for each costs all of them: for them it is waited
+while the box is busy.
+
+Nobody says how many there are, so it is tried: now and then one more is waited for than came last time. A box with
+nothing to do shows that there are no more; a lone caller pays for that a millisecond in a thousand requests.
+"""
+
+from typing import Final
+
+#: Seconds between two looks; timers of event loops are no finer.
+LOOK_S: Final = 0.001
+#: Of the time that the last call took, and at the most.
+SHARE: Final = 0.25
+MAX_SHARE_S: Final = 0.05
+#: Calls below this are quick.
+QUICK_S: Final = 0.0005
+#: The longest wait for requests that trickle in, and the share of processor time to wall time that is busy.
+MAX_TRICKLE_S: Final = 0.015
+BUSY: Final = 0.75
+#: Calls between two tries with one more: few while there are more, some while there are not, many with a lone caller.
+FEW: Final = 4
+SOME: Final = 256
+MANY: Final = 1024
+#: Waits that went well, after which one in vain is forgiven.
+TRUSTED: Final = 16
+
+
+class BatchDelayPolicy:
+    """What one model version has learned. ``now`` and ``worked`` are seconds: the clock's, and of processor time."""
+
+    def __init__(self) -> None:
+        #: Callers that are waited for; 1: nobody.
+        self.expected = 1
+        self._tries_every = self._until_try = FEW
+        self._is_trying = False
+        self._share_s = 0.0
+        #: Of the wait that is under way: when it began, and the last look at it.
+        self._began = self._looked = self._worked = 0.0
+        self._has_waited = self._has_given_up = False
+        #: Waits one after another that brought as many as were expected.
+        self._good = 0
+
+    @property
+    def goes_at_once(self) -> bool:
+        """A lone caller's request does not wait for others of its moment; a call in vain would take no time."""
+        return self.expected == 1 and 0 < self._share_s < QUICK_S * SHARE
+
+    def is_worth_waiting(self, waiting: int) -> bool:
+        """Whether more than the ``waiting`` are expected."""
+        return 0 < waiting < self.expected
+
+    def begin(self, now: float, worked: float) -> float:
+        """A wait begins; seconds to the next look."""
+        self._began = self._looked = now
+        self._worked = worked
+        self._has_waited, self._has_given_up = True, False
+        return max(LOOK_S, self._share_s)
+
+    def left(self, now: float, worked: float) -> float:
+        """Seconds to the next look; 0: the wait is over."""
+        is_busy = worked - self._worked > BUSY * (now - self._looked)
+        self._looked, self._worked = now, worked
+        self._has_given_up = not is_busy or now - self._began > MAX_TRICKLE_S
+        return 0.0 if self._has_given_up else LOOK_S
+
+    def end(self, waiting: int) -> None:
+        """A call begins with the ``waiting``; with 0 none does."""
+        has_waited, has_given_up = self._has_waited, self._has_given_up
+        self._has_waited = self._has_given_up = False
+        if waiting >= self.expected:
+            if has_waited:
+                self._good += 1
+            if self._is_trying and has_waited:
+                self._is_trying, self._tries_every = False, FEW
+            if not self._is_trying:
+                self._until_try -= 1
+                if self._until_try <= 0:
+                    self._is_trying = True
+                    self.expected += 1
+        elif has_given_up:
+            if not self._is_trying and self._good >= TRUSTED:
+                self._good = 0  # once, the box may have been held up
+                return
+            if self._is_trying:
+                self._tries_every = min(MANY if waiting <= 1 else SOME, 2 * self._tries_every)
+            self._is_trying, self._until_try, self._good = False, self._tries_every, 0
+            self.expected = max(1, waiting)
+
+    def answered(self, answered: int, waiting: int, call_s: float) -> None:
+        """A call of ``call_s`` seconds answered so many while others wait.
+
+        After a long one all of them are expected back at once. After a short one a wait in vain would cost more than
+        the call: how many there are is learned by trying.
+        """
+        self._share_s = min(MAX_SHARE_S, SHARE * call_s)
+        if answered > 1 and self._share_s > LOOK_S / 2:
+            self.expected = max(self.expected, answered + waiting)

@@ -1,0 +1,100 @@
+"""How many callers are waited for: learned from who came, at next to no cost for a lone one."""
+
+from rdukit_serving.tuning.adaptive_batching import LOOK_S, MANY, MAX_TRICKLE_S, BatchDelayPolicy
+
+QUICK_S = 0.0001
+
+
+class Box:
+    """A box with so many callers, who come back ``gap_s`` after one another, on a clock of its own."""
+
+    def __init__(self, callers: int, gap_s: float, is_busy: bool) -> None:
+        self.gathering = BatchDelayPolicy()
+        self.callers, self.gap_s, self.is_busy = callers, gap_s, is_busy
+        self.now = self.waited = 0.0
+
+    def call(self, call_s: float = QUICK_S) -> int:
+        """One call of the device; returns how many went with it."""
+        self.now += self.gap_s
+        waiting = 1
+        if self.gathering.is_worth_waiting(waiting):
+            began = self.now
+            left = self.gathering.begin(self.now, self.work())
+            look = self.now + left
+            while left and self.gathering.is_worth_waiting(waiting):
+                if waiting < self.callers and self.now + self.gap_s <= look:
+                    self.now += self.gap_s
+                    waiting += 1
+                else:
+                    self.now = look
+                    left = self.gathering.left(self.now, self.work())
+                    look = self.now + left
+            self.waited += self.now - began
+        self.gathering.end(waiting)
+        self.gathering.answered(waiting, 0, call_s)
+        self.gathering.end(0)  # nobody waits yet
+        return waiting
+
+    def work(self) -> float:
+        """Processor time so far."""
+        return self.now if self.is_busy else 0.0
+
+
+def test_a_lone_caller_pays_a_millisecond_in_a_thousand_requests() -> None:
+    box = Box(1, 0.0005, is_busy=False)
+    sizes = [box.call() for _ in range(10_000)]
+    assert set(sizes) == {1}
+    assert box.waited < 2 * LOOK_S * (10_000 / MANY + 10)
+
+
+def test_callers_who_trickle_into_a_busy_box_are_gathered() -> None:
+    box = Box(8, 0.0003, is_busy=True)
+    sizes = [box.call() for _ in range(400)]
+    assert sizes[-50:].count(8) > 40
+
+
+def test_callers_who_join_a_lone_one_are_found_within_a_thousand_requests() -> None:
+    box = Box(1, 0.0005, is_busy=False)
+    for _ in range(5000):
+        box.call()
+    box.callers, box.gap_s, box.is_busy = 8, 0.0003, True
+    sizes = [box.call() for _ in range(MANY + 100)]
+    assert sizes[-50:].count(8) > 40
+
+
+def test_a_busy_box_gathers_for_a_bounded_time() -> None:
+    box = Box(1000, 0.0009, is_busy=True)
+    assert max(box.call() for _ in range(2000)) <= (MAX_TRICKLE_S + LOOK_S) / box.gap_s + 1
+
+
+def test_callers_who_left_are_waited_for_once() -> None:
+    box = Box(8, 0.0003, is_busy=True)
+    for _ in range(400):
+        box.call()
+    box.callers, box.is_busy, box.waited = 1, False, 0.0
+    sizes = [box.call() for _ in range(50)]
+    assert sizes == [1] * 50
+    assert box.waited < 6 * LOOK_S
+
+
+def test_callers_who_meet_by_chance_on_an_idle_box_are_seldom_held() -> None:
+    gathering, waited = BatchDelayPolicy(), 0.0
+    for number in range(3000):
+        waiting = 2 if number % 3 == 0 else 1
+        if gathering.is_worth_waiting(waiting):
+            waited += gathering.begin(0.0, 0.0)
+            assert gathering.left(LOOK_S, 0.0) == 0.0
+        gathering.end(waiting)
+        gathering.answered(waiting, 0, QUICK_S)
+    assert waited < 0.1 * 3000 * LOOK_S
+
+
+def test_an_idle_box_waits_a_share_of_a_long_call() -> None:
+    gathering = BatchDelayPolicy()
+    gathering.answered(4, 0, 0.2)
+    assert gathering.is_worth_waiting(3)
+    assert not gathering.is_worth_waiting(4)
+    assert gathering.begin(10.0, 1.0) == 0.05
+    assert gathering.left(10.05, 1.0) == 0.0
+    gathering.end(2)
+    assert gathering.expected == 2

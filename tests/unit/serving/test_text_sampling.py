@@ -1,0 +1,74 @@
+"""Sampling: what may be chosen, how often, and the same again with the same seed."""
+
+import numpy as np
+import pytest
+
+from rdukit.errors import InvalidArgument
+from rdukit_serving.text.sampling import Sampler, SamplingOptions, log_probabilities, probabilities
+
+LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.3], np.float32))
+
+
+def test_probabilities_are_those_of_the_logits_and_sharper_when_it_is_colder() -> None:
+    np.testing.assert_allclose(probabilities(LOGITS, 1.0), [0.1, 0.4, 0.2, 0.3], rtol=1e-6)
+    squared = np.array([0.01, 0.16, 0.04, 0.09])
+    np.testing.assert_allclose(probabilities(LOGITS, 0.5), squared / squared.sum(), rtol=1e-6)
+    assert probabilities(LOGITS * 1000, 0.001)[1] == 1.0
+    np.testing.assert_allclose(log_probabilities(LOGITS), np.log([0.1, 0.4, 0.2, 0.3]), rtol=1e-6)
+
+
+def test_top_k_and_top_p_keep_the_likeliest_and_always_one() -> None:
+    np.testing.assert_allclose(probabilities(LOGITS, 1.0, top_k=2), [0, 4 / 7, 0, 3 / 7], rtol=1e-6)
+    np.testing.assert_allclose(probabilities(LOGITS, 1.0, top_p=0.65), [0, 4 / 7, 0, 3 / 7], rtol=1e-6)
+    np.testing.assert_allclose(probabilities(LOGITS, 1.0, top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9], rtol=1e-6)
+    assert probabilities(LOGITS, 1.0, top_p=1e-9).tolist() == [0, 1, 0, 0]
+    assert probabilities(LOGITS, 1.0, top_k=99).min() > 0
+    assert probabilities(np.zeros(4, np.float32), 1.0, top_k=1).tolist() == [1, 0, 0, 0]
+
+
+def test_choices_come_as_often_as_their_probability_says_and_again_with_the_same_seed() -> None:
+    def draw(seed: int | None, **options: float) -> list[int]:
+        sampler = Sampler(SamplingOptions(seed=seed, **options))  # type: ignore[arg-type]
+        return [sampler.choose(LOGITS) for _ in range(2000)]
+
+    counts = np.bincount(draw(3), minlength=4) / 2000
+    np.testing.assert_allclose(counts, [0.1, 0.4, 0.2, 0.3], atol=0.04)
+    assert draw(3) == draw(3) != draw(4)
+    assert set(draw(None, temperature=0.0)) == {1}
+    assert set(draw(5, top_k=2)) == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"temperature": -0.1}, "legal: 0 <= x <= 2"),
+        ({"temperature": float("nan")}, "legal: 0 <= x <= 2"),
+        ({"top_p": 0.0}, "legal: 0 < x <= 1"),
+        ({"top_k": -1}, "legal: 0 <= x"),
+        ({"seed": -1}, "seed is -1"),
+        ({"frequency_penalty": 2.5}, "legal: -2 <= x <= 2"),
+        ({"presence_penalty": float("nan")}, "legal: -2 <= x <= 2"),
+    ],
+)
+def test_values_outside_their_range_are_refused(options: dict[str, float], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        SamplingOptions(**options)  # type: ignore[arg-type]
+
+
+def test_what_was_chosen_loses_by_its_number_and_by_being_there_and_the_logits_stay_as_they_were() -> None:
+    before = LOGITS.copy()
+    often = Sampler(SamplingOptions(temperature=0.0, frequency_penalty=0.5))
+    # 0.4, 0.3, 0.2 and 0.1: each choice costs the likeliest a factor of exp(-0.5), so that 0.4 leads 0.3 once, ...
+    assert [often.choose(LOGITS) for _ in range(5)] == [1, 3, 1, 2, 3]
+    once = Sampler(SamplingOptions(temperature=0.0, presence_penalty=2.0))
+    # ... and what costs but once lets the likeliest lead again when all were there.
+    assert [once.choose(LOGITS) for _ in range(6)] == [1, 3, 2, 0, 1, 1]
+    assert (before == LOGITS).all()
+
+
+def test_a_bias_is_added_to_the_logits() -> None:
+    assert Sampler(SamplingOptions(temperature=0.0, bias=[(0, 100.0)])).choose(LOGITS) == 0
+    without = Sampler(SamplingOptions(seed=1, bias=[(1, -100.0), (3, -100.0)]))
+    assert {without.choose(LOGITS) for _ in range(100)} == {0, 2}
+    masked = np.array([0.0, -np.inf], np.float32)
+    assert Sampler(SamplingOptions(temperature=0.0, bias=[(1, 100.0)])).choose(masked) == 0
