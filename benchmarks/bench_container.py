@@ -40,9 +40,9 @@ from serving_load import CONNECT_MS, Target, put_under_load
 from serving_peers import free_ports
 from serving_process import ServerProcess, cpu_seconds_of
 
+from rdukit.box.client import BoxClient
 from rdukit.testing.helpers import wait_until
 from rdukit_compiler.backend.measure_routes import load_routes
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import run_verb, succeed
 from rdukit_zoo.mlp import MultiLayerPerceptron
 

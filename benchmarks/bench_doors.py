@@ -31,8 +31,8 @@ from typing import Any
 import uvloop
 from comparison import write_json
 
-from rdukit.box_backends import BoxSpec
-from rdukit_modelbox.backends.process import ProcessBackend
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.testing import platform_under_test
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"

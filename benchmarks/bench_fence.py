@@ -21,12 +21,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.box_backends import BoxFence, BoxSpec
 from rdukit.errors import Unavailable
 from rdukit.fence.probe import what_holds
 from rdukit.fence.spec import FenceSpec, Way
 from rdukit.fence.start import program_paths, start_fenced
-from rdukit_modelbox.backends.process import ProcessBackend
+from rdukit_platform.backends.contract import BoxFence, BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
 
 UID: Final = 1_900_065_000
 BLOCK_S: Final = 0.25

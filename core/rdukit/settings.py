@@ -56,6 +56,10 @@ SANITIZE: Final = Setting(
     "program: see `make sanitize`.", parse_bool,
 )  # fmt: skip
 
+SND_SOCKET: Final = Setting(
+    "snd.socket", "", "UNIX socket of the node daemon; default: run/snd.sock in the home folder.", str
+)
+SND_STATE: Final = Setting("snd.state", "", "Folder of the node's database and logs; default: the home folder.", str)
 SND_REATTACH_S: Final = Setting(
     "snd.reattach_s",
     10.0,
@@ -72,7 +76,7 @@ TLS_CERTIFICATE: Final = Setting(
 TLS_KEY: Final = Setting("tls.key", "", "File with the key of `tls.certificate`.", str)
 
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE, TLS_KEY,
+    HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE, TLS_KEY,
 )  # fmt: skip
 
 

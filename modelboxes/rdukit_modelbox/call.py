@@ -11,8 +11,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled, RdukitError, error_from_body
-from rdukit_modelbox.client import BoxClient
+from rdukit.settings import resolve
+from rdukit_modelbox.settings import TOKEN
 from rdukit_modelbox.show import plain
 
 
@@ -30,6 +32,15 @@ class Asked:
     webhook: str = ""
 
 
+def connect(url: str, token: str | None = None) -> BoxClient:
+    """Make a client of the box at ``url``, with the token that the settings have unless one is given.
+
+    Raises:
+        InvalidArgument: the address or the token is not legal.
+    """
+    return BoxClient(url, token=resolve(TOKEN, token))
+
+
 def call_verb(
     url: str, asked: Asked, *, token: str | None = None, is_detached: bool = False, as_json: bool = False
 ) -> int:  # fmt: skip
@@ -38,7 +49,7 @@ def call_verb(
     Raises:
         RdukitError: the box refused the request, or does not answer.
     """
-    with BoxClient(url, token=token) as client:
+    with connect(url, token) as client:
         operation = client.submit(
             asked.verb, asked.parameters, asked.inputs, asked.output, asked.key, timeout_s=asked.timeout_s,
             resume=asked.resume, webhook={"url": asked.webhook} if asked.webhook else None,
@@ -60,7 +71,7 @@ def watch_operation(url: str, operation_id: str, *, token: str | None = None, as
     Raises:
         NotFound: no such operation.
     """
-    with BoxClient(url, token=token) as client:
+    with connect(url, token) as client:
         try:
             operation = _follow(client, client.operation(operation_id), as_json)
         except KeyboardInterrupt:

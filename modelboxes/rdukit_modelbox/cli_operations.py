@@ -81,9 +81,9 @@ def operations(url: str, token: str | None, state: str | None, verb: str | None,
 
     Example: rdukit box operations --state failed
     """
-    from rdukit_modelbox.client import BoxClient
+    from rdukit_modelbox.call import connect
 
-    with BoxClient(url, token=token) as client:
+    with connect(url, token) as client:
         found = list(islice(client.operations(state or "", verb or ""), limit))
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -122,10 +122,9 @@ def cancel(url: str, token: str | None, operation_id: str, as_json: bool) -> Non
 
     Example: rdukit box cancel op-0123456789abcdef
     """
-    from rdukit_modelbox.call import show_operation
-    from rdukit_modelbox.client import BoxClient
+    from rdukit_modelbox.call import connect, show_operation
 
-    with BoxClient(url, token=token) as client:
+    with connect(url, token) as client:
         show_operation(client.cancel(operation_id), as_json=as_json)
 
 

@@ -6,13 +6,12 @@ from typing import Any, Final
 
 import yaml
 
+from rdukit.box.image import BOX_FOLDER, LABEL_PREFIX
 from rdukit.errors import InvalidArgument, NotFound, Unavailable
 from rdukit_modelbox.box import FILE_NAME, find_box_file, load_box
-from rdukit_modelbox.client import BoxClient
+from rdukit_modelbox.call import connect
 from rdukit_modelbox.describe import describe
 
-#: Labels of an image that are a box's.
-LABEL_PREFIX: Final = "dev.rdukit.box."
 #: Most bytes of a YAML that are read out of an image.
 MAX_YAML_BYTES: Final = 1 << 20
 
@@ -23,7 +22,7 @@ def inspect_running(url: str) -> dict[str, Any]:
     Raises:
         Unavailable: nothing answers there, or it is no box.
     """
-    with BoxClient(url) as client:
+    with connect(url) as client:
         description = client.describe()
         try:
             health = client.health()
@@ -78,7 +77,7 @@ def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
 
     from rdukit_modelbox.image.layer import unpack_file
     from rdukit_modelbox.image.layout import Layout
-    from rdukit_modelbox.image.media import BOX_FOLDER, Descriptor
+    from rdukit_modelbox.image.media import Descriptor
 
     layout = Layout(folder)
     for layer in reversed(manifest["layers"]):

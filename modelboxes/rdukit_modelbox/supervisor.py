@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.box_backends import BoxEnd
+from rdukit.box.image import BoxEnd
 from rdukit.errors import Cancelled, ChildDied, DeadlineExceeded, OutOfMemory, Stalled, Unavailable
 from rdukit.strict_json import as_words
 from rdukit_modelbox.context import Progress

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled
 from rdukit_modelbox.box import Box, Verb, find_box_file, load_box
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.context import Progress, VerbResult
 from rdukit_modelbox.parameters import check_parameters
 from rdukit_modelbox.verbs import load_verb

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.files.home import PRIVATE, close_contents, private_home
-from rdukit.settings import Setting, home_folder, parse_bool, resolve
+from rdukit.settings import SND_SOCKET, Setting, home_folder, parse_bool, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +23,6 @@ BROKER_PASSWORD_FILE: Final = Setting(
     "broker.password_file", "",
     "File with the broker's password, for a broker.url without one; whoever starts both makes it.", str,
 )  # fmt: skip
-SND_SOCKET: Final = Setting(
-    "snd.socket", "", "Socket of the node daemon; default: run/snd.sock in the home folder.", str
-)
 GATEWAY_HOST: Final = Setting("gateway.host", "127.0.0.1", "Address that the gateway listens on.", str)
 GATEWAY_PORT: Final = Setting("gateway.port", 8080, "Port of REST and console; 0 takes a free one.", int)
 GATEWAY_PROXIES: Final = Setting(
@@ -171,7 +168,6 @@ PLATFORM_SETTINGS: Final = (
     DATABASE_URL,
     BROKER_URL,
     BROKER_PASSWORD_FILE,
-    SND_SOCKET,
     GATEWAY_HOST,
     GATEWAY_PORT,
     GATEWAY_URL,

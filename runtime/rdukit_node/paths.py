@@ -7,8 +7,8 @@ ours. Without a root nothing needs an administrator.
 from pathlib import Path
 from typing import NamedTuple
 
-from rdukit.settings import home_folder, resolve
-from rdukit_node.settings import ROOT, SND_STATE, default_socket_path, socket_path
+from rdukit.settings import SND_STATE, home_folder, resolve
+from rdukit_node.settings import ROOT, default_socket_path, socket_path
 
 
 class NodePaths(NamedTuple):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import Setting, home_folder, resolve
+from rdukit.settings import SND_SOCKET, Setting, home_folder, resolve
 
 NODE: Final = Setting(
     "node",
@@ -17,9 +17,6 @@ NODE: Final = Setting(
 )
 PLATFORM: Final = Setting("platform", "SN30-8", "Platform of emulated nodes when nothing else says which.", str)
 LEASE: Final = Setting("lease", "", "<id>:<token> of a lease to attach to instead of acquiring one.", str)
-SND_SOCKET: Final = Setting(
-    "snd.socket", "", "The daemon's UNIX socket; default: run/snd.sock in the home folder.", str
-)
 SND_NAME: Final = Setting("snd.name", "", "Name of the daemon's node; default: the host's name.", str)
 SND_MAX_APPLICATIONS: Final = Setting(
     "snd.max_applications", 0, "Applications at once on the daemon's node; 0: the platform's own limit.", int
@@ -30,7 +27,6 @@ SND_SOCKET_MODE: Final = Setting(
     "Octal mode of the daemon's socket: 600 for one user, 666 for all users of the machine.",
     str,
 )
-SND_STATE: Final = Setting("snd.state", "", "Folder of the node's database and logs; default: the home folder.", str)
 SND_RDU_RESET_S: Final = Setting(
     "snd.rdu_reset_s", 0.0, "Seconds that the reset of an emulated RDU takes; it is PENDING meanwhile.", float
 )

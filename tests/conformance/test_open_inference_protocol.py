@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from safetensors.torch import save_file
 from tritonclient.utils import InferenceServerException
 
-from rdukit.box_backends import BoxSpec
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.testing import run_verb
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 ROWS = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)

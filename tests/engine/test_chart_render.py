@@ -16,11 +16,11 @@ import pytest
 import yaml
 from chart_values import CASES, CHART, EVERYTHING
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder
-from rdukit_modelbox.backends.kubernetes import RIGHTS
-from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod
-from rdukit_modelbox.backends.pod_template import read_template
-from rdukit_platform.worker.boxes import read_claim
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder
+from rdukit_platform.backends.job_boxes import read_claim
+from rdukit_platform.backends.kubernetes import RIGHTS
+from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod
+from rdukit_platform.backends.pod_template import read_template
 
 TREE = Path(__file__).parents[2]
 #: Oldest that the chart admits, and newest that schemas can be had of.

@@ -7,12 +7,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
 from rdukit.errors import Unavailable
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.docker import DockerBackend
-from rdukit_modelbox.backends.podman import PodmanBackend
-from rdukit_modelbox.backends.testing import START_S, BackendContract, contract_box
+from rdukit_platform.backends.contract import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
+from rdukit_platform.backends.testing import START_S, BackendContract, contract_box
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.container_options import LOG_BYTES
+from rdukit_platform.backends.container_options import LOG_BYTES
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 from rdukit_platform.worker.testing import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
 

@@ -17,8 +17,6 @@ import yaml
 from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits
-from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod
 from rdukit_modelbox.image.build import build_layout
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.contents import SBOM_PATH, make_dockerfile, read_contents
@@ -29,6 +27,8 @@ from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json
 from rdukit_modelbox.image.push import push_image
 from rdukit_modelbox.image.verify import verify_layout
 from rdukit_modelbox.testing import run_verb
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits
+from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 TREE = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ import pytest
 from compose_stack import PATIENCE_S
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.backends.podman import PodmanBackend
 from rdukit_modelbox.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.image.build import build_layout
+from rdukit_platform.backends.engines import PodmanBackend
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.timeout(900)

@@ -19,8 +19,8 @@ import torch
 from compose_stack import PATIENCE_S
 from safetensors.torch import save_file
 
+from rdukit.box.client import BoxClient
 from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import run_verb, succeed
 from rdukit_zoo.mlp import MultiLayerPerceptron
 

@@ -19,14 +19,14 @@ import httpx
 import pytest
 from chart_values import CASES, render_chart
 
-from rdukit.box_backends import BoxBackend, BoxSpec, ClaimedFolder, Limits, Owner, RunningBox
+from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.kubernetes import KubernetesBackend
-from rdukit_modelbox.backends.pod_template import PodTemplate
-from rdukit_modelbox.backends.testing import START_S, BackendContract, contract_box
 from rdukit_modelbox.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_platform.worker.client import BoxClient
+from rdukit_platform.backends.contract import BoxBackend, BoxSpec, ClaimedFolder, Limits, Owner, RunningBox
+from rdukit_platform.backends.kubernetes import KubernetesBackend
+from rdukit_platform.backends.pod_template import PodTemplate
+from rdukit_platform.backends.testing import START_S, BackendContract, contract_box
 
 ADDRESS = os.environ.get("RDUKIT_TEST_KUBERNETES", "")
 IMAGE = os.environ.get("RDUKIT_TEST_KUBERNETES_IMAGE", "rdukit/modelbox:latest")
@@ -171,8 +171,8 @@ class TestJobPods:
             shown = shut.call("GET", shut.pod_path(box.id)).text
             assert "7:secret" not in shown, "whoever may look at pods would have the lease"
             with BoxClient(box.rest_url) as client:
-                compiled = client.call_verb("compile", {"mode": "o0"}, {}, str(spec.outputs[0]), "key")
-                events = client.follow(str(compiled["id"]), threading.Event(), box.is_alive)
+                compiled = client.submit("compile", {"mode": "o0"}, {}, str(spec.outputs[0]), "key")
+                events = client.events(str(compiled["id"]), stop=threading.Event(), is_alive=box.is_alive)
                 (result,) = [event for event in events if event["kind"] == "result"]
         finally:
             box.stop()

@@ -24,15 +24,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled, InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit_modelbox.artifacts.fetch import bring_file
 from rdukit_modelbox.artifacts.reference import parse_reference
 from rdukit_modelbox.artifacts.store import ArtifactStore
-from rdukit_modelbox.backends.process import ProcessBackend
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.inspect_box import inspect_running
 from rdukit_modelbox.mounts import Mounts
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
 
 DATA = bytes(range(256)) * 4096
 DIGEST = hashlib.sha256(DATA).hexdigest()

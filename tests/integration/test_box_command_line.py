@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rdukit.box_backends import BoxSpec
 from rdukit.errors import RdukitError, Unauthenticated
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.cli import box as box_commands
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 
 @pytest.fixture(scope="module")

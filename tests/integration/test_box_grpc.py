@@ -11,10 +11,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
-from rdukit.box_backends import BoxSpec
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 SERVICE = "rdukit.modelbox.v1.ModelBox"
 UNARY = ("Describe", "Compile", "Train", "Preprocess", "Infer", "Cancel", "GetOperation", "ListOperations")

@@ -27,11 +27,11 @@ from safetensors.torch import save_file
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from rdukit.box_backends import BoxSpec
 from rdukit.proto import modelbox_pb2, modelbox_pb2_grpc
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.testing import children_of, run_verb
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 BATCH, TOKEN = 8, "sesame"

@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, Unavailable
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.mounts import Exchange
 from rdukit_modelbox.operations.announcer import Refused, _find_address
 from rdukit_modelbox.supervisor import Limits, Listener, Outcome, run_child
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 SECRET = "whsec_" + base64.b64encode(b"between us").decode()
 ENVIRONMENT = {

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, Unavailable, UnknownParameter
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.cli import box as box_commands
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.state_folder import StateFolder
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 
 @pytest.fixture(scope="module")

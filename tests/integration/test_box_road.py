@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, InvalidArgument, PefCorrupt, PefMismatch, Unavailable
 from rdukit.proto import modelbox_pb2 as pb
 from rdukit.proto import modelbox_pb2_grpc
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import children_of, succeed
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RDUKIT_BOX_CANCEL_GRACE_S": "2"}
 

@@ -14,14 +14,13 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from safetensors.torch import save_file
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.unix_sockets import SocketPath
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.cli import box as box_commands
-from rdukit_modelbox.client import BoxClient
 from rdukit_modelbox.testing import run_verb
-from rdukit_platform.worker.client import BoxClient as WorkersClient
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 
@@ -64,8 +63,7 @@ def test_the_callers_reach_it(box: ProcessBox) -> None:
         assert client.describe()["name"] == "logreg"
         ended = client.wait(client.submit("preprocess")["id"])
         assert ended["state"] == "succeeded", ended
-    with WorkersClient(box.rest_url) as workers:
-        workers.cancel(ended["id"])
+        assert client.cancel(ended["id"])["state"] == "succeeded"
     shown = CliRunner().invoke(box_commands, ["operations", "--url", box.rest_url])
     assert shown.exit_code == 0 and ended["id"] in shown.output, shown.output
     inspected = CliRunner().invoke(box_commands, ["inspect", box.rest_url])

@@ -20,10 +20,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rdukit.box_backends import BoxSpec
 from rdukit.proto import inference_pb2 as pb
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.testing import children_of, run_verb
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 #: Of each wire. The bar is 1,000; FUZZ_REQUESTS says another number, FUZZ_SEED another sequence.

@@ -17,12 +17,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
 from rdukit.files.home import make_folder
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.kubernetes import KubernetesBackend
-from rdukit_modelbox.client import BoxClient
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit_platform.backends.kubernetes import KubernetesBackend
 
 PODS = "/api/v1/namespaces/boxes/pods"
 

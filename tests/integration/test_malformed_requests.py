@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
 ENVIRONMENT = {"RDUKIT_BOX_MAX_BODY_BYTES": "100000"}
 REQUESTS = 1000

@@ -23,7 +23,7 @@ from safetensors.torch import load
 
 from rdukit.errors import RdukitError
 from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.backends.process_tree import tree_of
+from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.cli.client import FINAL_STATES
 from rdukit_platform.cli.demo import STEPS as VERBS
 from rdukit_platform.cli.demo import demo_steps

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.backends.process_tree import tree_of
+from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.testing import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from rdukit_modelbox.backends.process_tree import tree_of
+from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.testing import platform_under_test, short_folder
 
 #: Native kernels are `test_box_road`'s: here they would only be built once more.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.box_backends import BoxBackend, Limits, Owner, RunningBox
 from rdukit.testing import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, apply_limits
-from rdukit_modelbox.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
-from rdukit_modelbox.backends.testing import BackendContract, contract_box
+from rdukit_platform.backends.contract import BoxBackend, Limits, Owner, RunningBox
+from rdukit_platform.backends.process import ProcessBackend, apply_limits
+from rdukit_platform.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
+from rdukit_platform.backends.testing import BackendContract, contract_box
 
 
 @pytest.fixture(scope="class")
@@ -82,8 +82,8 @@ def test_the_tree_of_a_process_has_its_grandchildren() -> None:
 
 def test_a_box_ends_with_the_platform_that_was_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from rdukit.box_backends import BoxSpec, Owner;"
-        "from rdukit_modelbox.backends.process import ProcessBackend;"
+        "import sys, time; from pathlib import Path; from rdukit_platform.backends.contract import BoxSpec, Owner;"
+        "from rdukit_platform.backends.process import ProcessBackend;"
         f"folder = Path({str(tmp_path)!r});"
         "spec = BoxSpec('logreg', folder / 'box', owner=Owner('p', 1));"
         "box = ProcessBackend(records=folder / 'records').start(spec);"

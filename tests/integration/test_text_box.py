@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rdukit.box_backends import BoxSpec
 from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
 from rdukit_modelbox.preprocessing.token_manifest import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from rdukit_modelbox.testing import run_verb
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_zoo.llama import Llama, LlamaSizes
 
 CONTEXT = 256

@@ -18,10 +18,10 @@ from torch import nn
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from rdukit.box_backends import BoxSpec
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
 from rdukit_serving.device.loaded_model import LoadedModel
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from sambaflow import samba
 
 ROWS = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.box_backends import BoxSpec
 from rdukit.testing import wait_until
 from rdukit.testing.helpers import RawCaller, answer_of
-from rdukit_modelbox.backends.process import ProcessBackend
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.testing import platform_under_test, short_folder
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"

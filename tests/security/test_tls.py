@@ -17,15 +17,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.client import BoxClient
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.http.tls import client_context, find_server_files, make_server_context
 from rdukit.testing import wait_until
 from rdukit.testing.helpers import RawCaller
-from rdukit_modelbox.backends.process import ProcessBackend, ProcessBox
-from rdukit_modelbox.client import BoxClient
 from rdukit_node.snml.client import SnmlClient
 from rdukit_node.testing.daemons import start_daemon, stop_daemon
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 from rdukit_platform.broker import Waker
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.db.engine import Database

@@ -49,7 +49,8 @@ def build(box_name: str, output: Path | None, tag: str | None, engine: str, base
             else f"oci:{built.layout}:{built.reference} {built.digest}, {built.added_bytes} bytes on its base"
         )
         return
-    from rdukit_modelbox.image.engines import DEFAULT_BASE, build_with_engine, find_engine
+    from rdukit.box.image import DEFAULT_BASE
+    from rdukit_modelbox.image.engines import build_with_engine, find_engine
 
     contents = read_contents(box_name)
     name = tag or f"rdukit/box-{contents.box.name}:latest"

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rdukit_modelbox.image.contents import COMMAND, ENVIRONMENT, GRPC_PORT, HEALTH_COMMAND, REST_PORT
-from rdukit_modelbox.image.media import STATE_FOLDER, USER_ID, build_time
+from rdukit.box.image import GRPC_PORT, REST_PORT, STATE_FOLDER, USER_ID
+from rdukit_modelbox.image.contents import COMMAND, ENVIRONMENT, HEALTH_COMMAND
+from rdukit_modelbox.image.media import build_time
 
 _SECOND_NS: Final = 1_000_000_000
 

@@ -1,17 +1,24 @@
 """What a box adds to the image that it lies on: its folder's small text files, labels and how it is started."""
 
-import io
-import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from rdukit import __version__
+from rdukit.box.image import (
+    BOX_FOLDER,
+    BOX_LABEL,
+    GRPC_PORT,
+    LABEL_PREFIX,
+    MAX_BOX_BYTES,
+    REST_PORT,
+    STATE_FOLDER,
+    USER_ID,
+)
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import FILE_NAME, Box, find_box_file, load_box
 from rdukit_modelbox.image.layer import Entry
-from rdukit_modelbox.image.media import BOX_FOLDER, STATE_FOLDER, USER_ID
 from rdukit_modelbox.image.sbom import Component, make_sbom
 
 #: What a box's folder may bring into an image; all else is left out, or refused where it is an artifact.
@@ -22,10 +29,6 @@ ARTIFACT_SUFFIXES: Final = (
     ".pef", ".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".npz", ".npy", ".h5", ".hdf5", ".parquet", ".gguf",
     ".pkl", ".pickle",
 )  # fmt: skip
-#: Most bytes of one box's files.
-MAX_BOX_BYTES: Final = 4 << 20
-REST_PORT: Final = 9000
-GRPC_PORT: Final = 9001
 SBOM_PATH: Final = f"{BOX_FOLDER}/sbom.cdx.json"
 
 COMMAND: Final = (
@@ -61,11 +64,11 @@ class BoxContents:
             "org.opencontainers.image.title": f"rdukit ModelBox {box.name}",
             "org.opencontainers.image.description": box.title,
             "org.opencontainers.image.version": self.version,
-            "dev.rdukit.box.name": box.name,
-            "dev.rdukit.box.version": self.version,
-            "dev.rdukit.box.model": str(box.model),
-            "dev.rdukit.box.compiler": box.compiler_version,
-            "dev.rdukit.box.verbs": ",".join(box.verbs),
+            BOX_LABEL: box.name,
+            f"{LABEL_PREFIX}version": self.version,
+            f"{LABEL_PREFIX}model": str(box.model),
+            f"{LABEL_PREFIX}compiler": box.compiler_version,
+            f"{LABEL_PREFIX}verbs": ",".join(box.verbs),
         }
 
     @property
@@ -124,35 +127,6 @@ def _read_files(folder: Path) -> dict[str, bytes]:
                 raise InvalidArgument(f"{path} has {path.stat().st_size} bytes; legal: up to {MAX_BOX_BYTES}")
             files[name] = path.read_bytes()
     return files
-
-
-def unpack_box(blocks: Iterable[bytes], folder: Path) -> None:
-    """Write the regular files of a box's folder, which comes out of an image as a tar, below ``folder``.
-
-    Raises:
-        InvalidArgument: it is larger than a box may be, is no tar, or a path in it leaves the folder.
-    """
-    data = bytearray()
-    for block in blocks:
-        data += block
-        if len(data) > 2 * MAX_BOX_BYTES:
-            raise InvalidArgument(f"the image's {BOX_FOLDER} has more than the {MAX_BOX_BYTES} bytes of a box")
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                # The tar's first folder is the last part of BOX_FOLDER.
-                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-                if not member.isreg() or member.issparse() or path == PurePosixPath():
-                    continue
-                if ".." in path.parts or path.is_absolute():
-                    raise InvalidArgument(f"the image's {BOX_FOLDER} has {member.name!r}, which leaves its folder")
-                content = tar.extractfile(member)
-                assert content is not None
-                target = folder / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content.read())
-    except (tarfile.TarError, OSError, EOFError) as cause:
-        raise InvalidArgument(f"the image's {BOX_FOLDER} cannot be read: {cause}") from cause
 
 
 def make_dockerfile(contents: BoxContents, base: str) -> str:

@@ -23,7 +23,6 @@ _BUILDS: Final[Mapping[str, Sequence[str]]] = {
     "podman": ("podman", "build", "--quiet", "--format", "docker"),
     "buildah": ("buildah", "bud", "--quiet", "--format", "docker", "--layers"),
 }
-DEFAULT_BASE: Final = "rdukit/modelbox:latest"
 
 
 def find_engine(wanted: str) -> str:

@@ -16,21 +16,14 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from rdukit.box.image import STATE_FOLDER, USER_ID
 from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.image.bytecode import bytecode_entries, imported_files
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.layer import Entry
 from rdukit_modelbox.image.layout import BASE_REFERENCE, Layout, manifest_blob
-from rdukit_modelbox.image.media import (
-    CONFIG_TYPE,
-    MANIFEST_TYPE,
-    STATE_FOLDER,
-    USER_ID,
-    Descriptor,
-    compact_json,
-    machine_name,
-)
+from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, Descriptor, compact_json, machine_name
 from rdukit_modelbox.image.sbom import component_of, make_sbom
 from rdukit_modelbox.image.shared_objects import find_libraries
 

@@ -16,10 +16,6 @@ LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
 LAYER_GZIP_TYPE: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 DOCKER_MANIFEST_TYPE: Final = "application/vnd.docker.distribution.manifest.v2+json"
 REFERENCE_KEY: Final = "org.opencontainers.image.ref.name"
-#: Who a container runs as; the base images know the user by the name ``rdukit``.
-USER_ID: Final = 10001
-STATE_FOLDER: Final = "/var/lib/rdukit"
-BOX_FOLDER: Final = "/opt/rdukit/box"
 
 
 @dataclass(frozen=True, slots=True)

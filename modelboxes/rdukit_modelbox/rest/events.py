@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+from rdukit.box.sse import KEEP_ALIVE, frame_event, frame_retry
 from rdukit_modelbox.operations.values import OperationEvent
-from rdukit_modelbox.sse import KEEP_ALIVE, frame_event, frame_retry
 
 #: Silence after which a comment is sent.
 KEEP_ALIVE_S: Final = 5.0

@@ -14,6 +14,7 @@ from rdukit_platform.artifacts.store import BLOCK, Content, check_paths, check_r
 from rdukit_platform.audit.acts import Act
 from rdukit_platform.audit.requests import entry_of
 from rdukit_platform.audit.service import record
+from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.catalog.catalog import incoming_folder
 from rdukit_platform.catalog.model import Boxes, check_files
 from rdukit_platform.catalog.own import (
@@ -27,7 +28,6 @@ from rdukit_platform.catalog.own import (
 )
 from rdukit_platform.db.models import BoxRow
 from rdukit_platform.gateway.dependencies import BoxesReader, BoxesWriter, platform_of
-from rdukit_platform.worker.boxes import open_backend
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
 

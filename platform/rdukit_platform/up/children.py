@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rdukit.settings import resolve
-from rdukit_platform.settings import BROKER_URL, SND_SOCKET, UP_NODE, Home
+from rdukit.settings import SND_SOCKET, resolve
+from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
 
 
 @dataclass(frozen=True, slots=True)

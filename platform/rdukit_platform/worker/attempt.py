@@ -20,7 +20,8 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rdukit.box_backends import BoxBackend, BoxEnd, EventKind, Owner, RunningBox
+from rdukit.box.client import BoxClient
+from rdukit.box.image import BoxEnd
 from rdukit.errors import (
     BackendUnavailable,
     Cancelled,
@@ -41,10 +42,13 @@ from rdukit.files.atomic import remove_tree
 from rdukit.files.home import make_folder
 from rdukit.interfaces import Clock
 from rdukit.pef.file import read_tiles
+from rdukit.settings import SND_SOCKET
 from rdukit_platform.artifacts.service import plain_name
 from rdukit_platform.artifacts.store import ContentDamaged, Store
 from rdukit_platform.audit.acts import WORKER, Act, AuditOutcome, Entry, is_security_code
 from rdukit_platform.audit.service import record
+from rdukit_platform.backends.contract import BoxBackend, EventKind, Owner, RunningBox
+from rdukit_platform.backends.job_boxes import BoxRules, OwnBox, spec_of
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.catalog.own import check_may_own, find_version
@@ -55,10 +59,8 @@ from rdukit_platform.jobs.attempts import Outcome
 from rdukit_platform.jobs.execution import Output, Ticket
 from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.settings import BOX_DISK, PROCESS, SND_SOCKET, Home
+from rdukit_platform.settings import BOX_DISK, PROCESS, Home
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker.boxes import BoxRules, OwnBox, spec_of
-from rdukit_platform.worker.client import BoxClient
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import reap_earlier
 from rdukit_platform.worker.tiles import leased_tiles
@@ -71,6 +73,10 @@ PROGRESS_S: Final = 0.25
 LOCK_WAIT_S: Final = 3.0
 STOP_S: Final = 8.0
 LOG_TAIL_LINES: Final = 20
+#: Seconds that a box has to answer, and bytes of an answer or event at most: it is not trusted to say only what there
+#: is to say.
+ANSWER_S: Final = 30.0
+MAX_ANSWER_BYTES: Final = 4 << 20
 #: Of an attempt's log that its box tells, what the database keeps: a box may say the same for ever.
 MAX_LOG_LINES: Final = 10_000
 MAX_LOG_CHARACTERS: Final = 4_000
@@ -331,10 +337,10 @@ class Attempt:
             box = self._box = around.backend.start(spec, around.box_start_s, self._stop)
             if self._stop.is_set() or self._is_stopping.is_set():
                 raise Cancelled("the attempt was stopped before its box")
-            with BoxClient(box.rest_url) as client:
+            with BoxClient(box.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES) as client:
                 key = f"{job.id}:{job.attempt}"
                 try:
-                    operation = client.call_verb(job.verb, job.parameters, inputs, str(output), key)
+                    operation = client.submit(job.verb, job.parameters, inputs, str(output), key)
                 except Unavailable:
                     raise
                 except RdukitError as refused:
@@ -359,7 +365,7 @@ class Attempt:
     def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
         around = self._around
         written_at, pending, logged = float("-inf"), None, 0
-        for event in client.follow(operation_id, self._stop, box.is_alive):
+        for event in client.events(operation_id, stop=self._stop, is_alive=box.is_alive):
             kind = event.get("kind")
             if kind == "progress" and event.get("progress"):
                 pending = event["progress"]

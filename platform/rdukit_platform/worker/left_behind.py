@@ -14,9 +14,9 @@ from typing import Final
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from rdukit.box_backends import BoxBackend, OwnedBox, Owner
 from rdukit.errors import RdukitError, Unavailable
 from rdukit.files.atomic import remove_tree
+from rdukit_platform.backends.contract import BoxBackend, OwnedBox, Owner
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs.states import FINAL

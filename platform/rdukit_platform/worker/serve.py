@@ -11,6 +11,7 @@ from celery.signals import worker_shutting_down
 from rdukit.interfaces import SystemClock
 from rdukit.settings import LOG_LEVEL, resolve
 from rdukit_platform.artifacts.store import Store
+from rdukit_platform.backends.job_boxes import open_backend
 from rdukit_platform.beat_file import BeatFile
 from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
@@ -25,7 +26,6 @@ from rdukit_platform.settings import (
 )
 from rdukit_platform.worker.app import TASK, make_app
 from rdukit_platform.worker.attempt import Attempt, Surroundings
-from rdukit_platform.worker.boxes import open_backend
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.left_behind import Sweeper
 from rdukit_platform.worker.request import AttemptRequest

@@ -7,11 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import BoxBackend, BoxFence, TriedBackend
 from rdukit.errors import InvalidArgument, NotFenced
 from rdukit.fence.probe import Fence, what_holds
 from rdukit.fence.spec import FenceLimits, Way
 from rdukit.settings import resolve
+from rdukit_platform.backends.contract import BoxBackend, BoxFence, TriedBackend
 from rdukit_platform.services import UNFENCED
 from rdukit_platform.settings import BOX_BACKEND, BOX_DISK, FENCE, FENCE_UIDS, PROCESS, Home
 

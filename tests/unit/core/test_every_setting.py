@@ -71,8 +71,8 @@ def _box_command() -> object:
 
 
 def _claim() -> object:
+    from rdukit_platform.backends.job_boxes import read_claim
     from rdukit_platform.settings import BOX_CLAIM
-    from rdukit_platform.worker.boxes import read_claim
 
     try:
         return read_claim(resolve(BOX_CLAIM), Path("/tmp/home"))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rdukit.box.image import MAX_BOX_BYTES, unpack_box
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_modelbox.image.contents import MAX_BOX_BYTES, make_dockerfile, read_contents, unpack_box
+from rdukit_modelbox.image.contents import make_dockerfile, read_contents
 from rdukit_modelbox.image.engines import find_engine, write_context
 from rdukit_modelbox.image.sbom import Component, installed_components, make_sbom
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rdukit.box.sse import frame_event
 from rdukit.errors import RuntimeFault
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
@@ -15,7 +16,6 @@ from rdukit_modelbox.grpc_messages import operation_message, progress_message
 from rdukit_modelbox.operations.journal import Journal
 from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.operations.webhooks import body_of
-from rdukit_modelbox.sse import frame_event
 from rdukit_modelbox.states import OperationState
 from rdukit_modelbox.supervisor import Limits, Watch, judge
 from rdukit_modelbox.training.journal import Journal as TrainingJournal

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.box_backends import BoxSpec, Limits, OwnedBox, Owner, RunningBox
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit.interfaces import SystemClock
 from rdukit_platform.artifacts.store import Content, Store
+from rdukit_platform.backends.contract import BoxSpec, Limits, OwnedBox, Owner, RunningBox
+from rdukit_platform.backends.job_boxes import BoxRules
 from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.own import install_box
 from rdukit_platform.db.engine import Database
@@ -19,7 +20,6 @@ from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.testing import COUNTER, counter_boxes, fresh_database
 from rdukit_platform.worker.attempt import Attempt, Surroundings
-from rdukit_platform.worker.boxes import BoxRules
 from rdukit_platform.worker.hearts import Hearts
 from rdukit_platform.worker.walls import Kind, TenantFences, Walls
 

@@ -8,16 +8,24 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from rdukit.box_backends import BACKENDS, BoxSpec, Limits, OwnedBox, Owner, RunningBox, find_backend, last_lines
 from rdukit.errors import BackendUnavailable, InvalidArgument, Unavailable
+from rdukit.settings import resolve
+from rdukit_platform.backends.contract import (
+    BoxSpec,
+    Limits,
+    OwnedBox,
+    Owner,
+    RunningBox,
+    last_lines,
+)
+from rdukit_platform.backends.job_boxes import BACKENDS, BoxRules, open_backend, spec_of
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
-from rdukit_platform.settings import Home
+from rdukit_platform.settings import BOX_BACKEND, Home
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.testing import counter_boxes, fresh_database
-from rdukit_platform.worker.boxes import BoxRules, open_backend, spec_of
 from rdukit_platform.worker.left_behind import (
     choose_left_behind,
     clear_folders,
@@ -132,10 +140,11 @@ def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attemp
 
 
 def test_every_backend_is_found_by_its_name_and_no_other() -> None:
-    for name in BACKENDS:
-        assert find_backend(name).name == name  # type: ignore[attr-defined]
-    with pytest.raises(InvalidArgument, match="'vm' is not legal; legal: process, docker, podman, kubernetes"):
-        find_backend("vm")
+    assert tuple(BACKENDS) == BOX_BACKEND.legal
+    for name, backend in BACKENDS.items():
+        assert backend.name == name  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgument, match=r"'vm' is not legal for worker.box_backend; legal: .*'kubernetes'"):
+        resolve(BOX_BACKEND, "vm")
 
 
 def test_an_image_without_containers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from rdukit.box.sse import read_events
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound, Unavailable
 from rdukit_platform.catalog.catalog import read_catalog
 from rdukit_platform.catalog.check import check_parameters, is_legal
 from rdukit_platform.catalog.model import Parameter, read_box
 from rdukit_platform.paging import check_limit
 from rdukit_platform.testing import COUNTER, counter_boxes
-from rdukit_platform.worker.client import read_events
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 from rdukit.errors import InvalidArgument, NotFenced
 from rdukit.fence.probe import Fence
 from rdukit.fence.spec import FencePart, Way
+from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.services import beat_service
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
 from rdukit_platform.testing import fresh_database
-from rdukit_platform.worker.boxes import read_claim
 from rdukit_platform.worker.walls import (
     Kind,
     TenantFences,

@@ -36,7 +36,7 @@ def in_pod_command(
     looks: int = 1,
 ) -> list[str]:
     """How this program is called in a container (pure)."""
-    called = ["python", "-I", "-m", "rdukit_modelbox.backends.in_pod"]
+    called = ["python", "-I", "-m", "rdukit.fence.in_pod"]
     if variables is not None:
         called += ["--variables", str(variables)]
     if processes is not None:

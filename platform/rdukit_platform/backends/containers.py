@@ -10,8 +10,21 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.box_backends import (
-    BoxEnd,
+from rdukit.box.image import BOX_FOLDER, BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID, BoxEnd, unpack_box
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
+from rdukit.fence.watch import over_disk, pause_after
+from rdukit.http.unix_sockets import REST_SOCKET
+from rdukit.interfaces import Clock, SystemClock
+from rdukit_platform.backends.container_options import (
+    EPOCH_LABEL,
+    LIMITS,
+    OWNER_LABEL,
+    ULIMITS,
+    asked_limits,
+    container_options,
+    uid_of_box,
+)
+from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxSpec,
     EventKind,
@@ -22,24 +35,8 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, NotFound, Unavailable
-from rdukit.fence.watch import over_disk, pause_after
-from rdukit.http.unix_sockets import REST_SOCKET
-from rdukit.interfaces import Clock, SystemClock
-from rdukit_modelbox.backends.container_options import (
-    BOX_LABEL,
-    EPOCH_LABEL,
-    LIMITS,
-    OWNER_LABEL,
-    ULIMITS,
-    asked_limits,
-    container_options,
-    uid_of_box,
-)
-from rdukit_modelbox.backends.fenced import FencedWires
-from rdukit_modelbox.backends.process import answers_ready
-from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT, unpack_box
-from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
+from rdukit_platform.backends.fenced import FencedWires
+from rdukit_platform.backends.process import answers_ready
 
 POLL_S: Final = 0.05
 REAP_GRACE_S: Final = 10

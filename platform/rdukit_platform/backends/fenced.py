@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
-from rdukit.box_backends import BoxEnd, BoxFence, BoxSpec
+from rdukit.box.image import BoxEnd
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.fence.spec import FenceLimits, FenceSpec
 from rdukit.fence.start import absolute_command, program_paths, start_fenced
 from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
 from rdukit.interfaces import Closable
 from rdukit.pef.trust import derive_key, key_path
-from rdukit.settings import HOME, home_folder
-from rdukit_node.settings import SND_STATE
+from rdukit.settings import HOME, SND_STATE, home_folder
+from rdukit_platform.backends.contract import BoxFence, BoxSpec
 
 #: In the folder of a box's state: what is its own.
 BOX: Final = "box"

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, EventKind, Owner
 from rdukit.errors import Cancelled, PermissionDenied, Unavailable
+from rdukit.fence.in_pod import OPEN, UNTRIED
 from rdukit.testing import FakeClock
-from rdukit_modelbox.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
-from rdukit_modelbox.backends.in_pod import OPEN, UNTRIED
-from rdukit_modelbox.backends.kubernetes import KubernetesBackend
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, EventKind, Owner
+from rdukit_platform.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
+from rdukit_platform.backends.kubernetes import KubernetesBackend
 
 
 class ImitatedCluster:

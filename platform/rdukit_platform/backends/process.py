@@ -12,8 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import (
-    BoxEnd,
+from rdukit.box.client import BoxClient
+from rdukit.box.image import BoxEnd
+from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
+from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT
+from rdukit.files.atomic import write_json_atomic
+from rdukit.files.home import make_folder
+from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
+from rdukit.interfaces import Clock, SystemClock
+from rdukit.settings import home_folder
+from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxSpec,
     EventKind,
@@ -24,27 +32,21 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.errors import Cancelled, InvalidArgument, RdukitError, Unavailable
-from rdukit.fence.spec import DISK_LIMIT, MEMORY_LIMIT
-from rdukit.files.atomic import write_json_atomic
-from rdukit.files.home import make_folder
-from rdukit.http.unix_sockets import GRPC_SOCKET, REST_SOCKET, rest_address
-from rdukit.interfaces import Clock, SystemClock
-from rdukit.settings import home_folder
-from rdukit_modelbox.backends.fenced import (
+from rdukit_platform.backends.fenced import (
     FencedWires,
     end_fenced,
     fenced_limits,
     own_folder,
     start_fenced_box,
 )
-from rdukit_modelbox.backends.process_tree import start_ticks, stats_of, tree_of
-from rdukit_modelbox.client import BoxClient
+from rdukit_platform.backends.process_tree import start_ticks, stats_of, tree_of
 
 #: In a box's folder: the addresses of its wires, and what it writes.
 ANNOUNCEMENT: Final = "box.json"
 LOG: Final = "box.log"
 POLL_S: Final = 0.02
+#: A box says no more than that about its health.
+MAX_HEALTH_BYTES: Final = 1 << 20
 REAP_GRACE_S: Final = 10.0
 #: No more of a log is read where its last lines are asked for.
 TAIL_BYTES: Final = 64 << 10
@@ -370,7 +372,7 @@ def apply_limits(pid: int, limits: Limits) -> dict[str, str]:
 def answers_ready(rest_url: str) -> bool:
     """Whether the box at ``rest_url`` answers its check of readiness with 200."""
     try:
-        with BoxClient(rest_url, timeout_s=5.0) as client:
+        with BoxClient(rest_url, timeout_s=5.0, max_bytes=MAX_HEALTH_BYTES) as client:
             client.health()
     except (RdukitError, ValueError):
         return False

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, Owner
+from rdukit.box.image import BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.container_options import BOX_LABEL, EPOCH_LABEL, OWNER_LABEL, box_command
-from rdukit_modelbox.backends.in_pod import in_pod_command
-from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
-from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
-from rdukit_modelbox.image.media import USER_ID
+from rdukit.fence.in_pod import in_pod_command
+from rdukit_platform.backends.container_options import EPOCH_LABEL, OWNER_LABEL, box_command
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Owner
+from rdukit_platform.backends.pod_template import PodTemplate, parse_quantity
 
 #: In the folder of a box's state: its variables, until it has taken them.
 VARIABLES: Final = "pod-variables.json"

@@ -14,9 +14,9 @@ from typing import ClassVar, Final
 import httpx
 import pytest
 
-from rdukit.box_backends import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
 from rdukit.errors import Cancelled, Unavailable
 from rdukit.testing import wait_until
+from rdukit_platform.backends.contract import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
 
 START_S: Final = 120.0
 OWNER: Final = "contract-test"

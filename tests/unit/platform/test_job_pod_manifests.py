@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, Limits, Owner
 from rdukit.errors import InvalidArgument
+from rdukit.fence.in_pod import take_variables, wait_shut
 from rdukit.testing import FakeClock
-from rdukit_modelbox.backends.in_pod import take_variables, wait_shut
-from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod, told_limits
-from rdukit_modelbox.backends.pod_template import PodTemplate, make_template, read_template
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod, told_limits
+from rdukit_platform.backends.pod_template import PodTemplate, make_template, read_template
 
 JOB = Path("/var/lib/rdukit/home/work/job-1")
 SPEC = BoxSpec(
@@ -71,7 +71,7 @@ def test_a_jobs_pod_has_no_port_no_rights_and_no_secret_in_the_api() -> None:
 def test_a_jobs_pod_tries_its_network_before_it_becomes_the_box() -> None:
     (container,) = make_pod(SPEC, "rdukit-1", RULES)["spec"]["containers"]
     ours, _, box = " ".join(container["args"]).partition(" -- ")
-    assert ours.startswith("python -I -m rdukit_modelbox.backends.in_pod") and "--shut-within 10 --looks 1" in ours
+    assert ours.startswith("python -I -m rdukit.fence.in_pod") and "--shut-within 10 --looks 1" in ours
     assert f"--variables {JOB}/attempt-2/" in ours
     assert box.startswith("rdukit box run logreg --socket-folder") and "--host" not in box
     (untried,) = make_pod(SPEC, "rdukit-1", replace(RULES, is_shut=False))["spec"]["containers"]

@@ -18,8 +18,14 @@ from typing import Any, Final
 
 import httpx
 
-from rdukit.box_backends import (
-    BoxEnd,
+from rdukit.box.image import BOX_LABEL, DEFAULT_BASE, GRPC_PORT, REST_PORT, BoxEnd
+from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, PermissionDenied, Unavailable
+from rdukit.fence.in_pod import OPEN
+from rdukit.http.unix_sockets import REST_SOCKET
+from rdukit.interfaces import Clock, SystemClock
+from rdukit_platform.backends.container_options import OWNER_LABEL, uid_of_box
+from rdukit_platform.backends.containers import prepare_folders
+from rdukit_platform.backends.contract import (
     BoxEvent,
     BoxSpec,
     ClaimedFolder,
@@ -31,15 +37,9 @@ from rdukit.box_backends import (
     is_orphan,
     last_lines,
 )
-from rdukit.errors import BackendUnavailable, Cancelled, InvalidArgument, PermissionDenied, Unavailable
-from rdukit.http.unix_sockets import REST_SOCKET
-from rdukit.interfaces import Clock, SystemClock
-from rdukit_modelbox.backends.container_options import BOX_LABEL, OWNER_LABEL, uid_of_box
-from rdukit_modelbox.backends.engine import prepare_folders
-from rdukit_modelbox.backends.fenced import FencedWires
-from rdukit_modelbox.backends.in_cluster import in_cluster_client, own_namespace
-from rdukit_modelbox.backends.in_pod import OPEN
-from rdukit_modelbox.backends.kubernetes_manifests import (
+from rdukit_platform.backends.fenced import FencedWires
+from rdukit_platform.backends.in_cluster import in_cluster_client, own_namespace
+from rdukit_platform.backends.kubernetes_manifests import (
     VARIABLES,
     PodRules,
     make_pod,
@@ -47,10 +47,8 @@ from rdukit_modelbox.backends.kubernetes_manifests import (
     owner_of,
     told_limits,
 )
-from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity, read_template
-from rdukit_modelbox.backends.process import answers_ready
-from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
-from rdukit_modelbox.image.engines import DEFAULT_BASE
+from rdukit_platform.backends.pod_template import PodTemplate, parse_quantity, read_template
+from rdukit_platform.backends.process import answers_ready
 
 POLL_S: Final = 0.25
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -1,50 +1,56 @@
-"""Client of a box's REST wire."""
+"""Client of a ModelBox's REST API (``docs/design/wire.md`` section 2), for command lines and for the platform's worker.
 
+A caller that does not trust the box limits what it reads: see ``max_bytes``.
+"""
+
+import json
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
 
-from rdukit.errors import InvalidArgument, Unauthenticated, Unavailable, error_from_body
+from rdukit.box.sse import read_events, read_lines
+from rdukit.errors import Cancelled, InvalidArgument, OutputRefused, Unauthenticated, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
 from rdukit.http.unix_sockets import SocketPath, parse_rest_address
 from rdukit.interfaces import Closable
-from rdukit.settings import resolve
-from rdukit_modelbox.settings import TOKEN
-from rdukit_modelbox.sse import read_events
 
 #: A stream that is silent for so long is attached to anew: a box that lives sends a comment every 5 s.
-SILENCE_S: Final = 20.0
+SILENCE_S: Final = 15.0
 #: Attachments in a row that bring nothing, after which the box is given up, and the pause between two.
-MAX_REATTACH: Final = 10
-REATTACH_PAUSE_S: Final = 0.3
+MAX_REATTACH: Final = 20
+REATTACH_PAUSE_S: Final = 0.25
 
 _FINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class BoxClient(Closable):
-    """Talks to one box. All methods return plain JSON values of ``docs/design/wire.md``."""
+    """Talks to one box. All methods return plain JSON values."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0, token: str | None = None) -> None:
-        """``token``: for a box that asks for one; None: as the setting says, empty: none.
+    def __init__(self, url: str, timeout_s: float = 60.0, token: str = "", max_bytes: int | None = None) -> None:
+        """Connect to nothing yet.
 
+        Args:
+            token: for a box that asks for one.
+            max_bytes: limit of each answer and of each event.
         Raises:
-            InvalidArgument: ``url`` is none.
+            InvalidArgument: ``url`` is not an address of a box, or the token cannot be sent.
         """
         self.url = url.rstrip("/")
         where = parse_rest_address(url)
-        token = resolve(TOKEN, token)
         if not (token.isascii() and token.isprintable()):
             raise InvalidArgument("the box's token is not legal; legal: printable ASCII")
         self._has_token = bool(token)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._max_bytes = max_bytes
+        # Bytes are counted as they come.
+        headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._socket = None if where.path is None else SocketPath(where.path)
-        transport = None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text)
         self._http = httpx.Client(
             base_url=where.base_url,
-            transport=transport,
+            transport=None if self._socket is None else httpx.HTTPTransport(uds=self._socket.text),
             timeout=timeout_s,
             trust_env=False,
             headers=headers,
@@ -52,18 +58,17 @@ class BoxClient(Closable):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Verbs, parameters and legal values."""
+        """Return verbs, parameters and legal values."""
         return self._call("GET", "/v1/describe")
 
     def health(self) -> dict[str, Any]:
-        """Readiness.
+        """Return the box's readiness.
 
         Raises:
             Unavailable: not ready, with the reason, or nothing answers.
         """
-        response = self._send("GET", "/health/ready", None)
-        value: dict[str, Any] = response.json()
-        if response.status_code != 200:
+        status, value = self._send("GET", "/health/ready")
+        if status != 200:
             raise Unavailable(f"the box at {self.url} is not ready: {value.get('reason')}")
         return value
 
@@ -87,6 +92,7 @@ class BoxClient(Closable):
             webhook: ``{"url": …, "events": [state, …]}``.
         Raises:
             RdukitError: the box refused; the class is the one that the error's code names.
+            Unavailable: it does not answer.
         """
         body: dict[str, object] = {
             "parameters": dict(parameters or {}), "inputs": dict(inputs or {}), "output": output,
@@ -101,11 +107,11 @@ class BoxClient(Closable):
         return self._call("POST", "/v1/infer", {"rows": rows, "inputs": dict(inputs or {})})
 
     def operation(self, operation_id: str) -> dict[str, Any]:
-        """One operation as it is now."""
+        """Return one operation as it is now."""
         return self._call("GET", f"/v1/operations/{operation_id}")
 
     def operations(self, state: str = "", verb: str = "") -> Iterator[dict[str, Any]]:
-        """Operations, newest first, those in ``state`` and of ``verb`` if given; asks for more as they are taken."""
+        """Yield operations, newest first, those in ``state`` and of ``verb`` if given; pages are fetched on the way."""
         query = {key: value for key, value in (("state", state), ("verb", verb)) if value}
         while True:
             page = self._call("GET", f"/v1/operations?{urlencode(query)}")
@@ -118,33 +124,46 @@ class BoxClient(Closable):
         """Cancel one and wait until it has ended."""
         return self._call("POST", f"/v1/operations/{operation_id}/cancel")
 
-    def events(self, operation_id: str, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Events with numbers above ``after``, as they come, to the result; attaches again where a stream broke.
+    def events(
+        self,
+        operation_id: str,
+        after: int = 0,
+        stop: threading.Event | None = None,
+        is_alive: Callable[[], bool] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield events with numbers above ``after``, as they come, to the result; attach again where a stream broke.
 
+        Args:
+            stop: ends it, with ``Cancelled``.
+            is_alive: whether the box still runs, where the caller can tell.
         Raises:
             NotFound: no such operation.
-            Unavailable: the box is gone: so many attachments in a row brought nothing.
+            Unavailable: the box has ended, or so many attachments in a row brought nothing.
+            Cancelled: ``stop`` was set.
+            RdukitError: the box refused.
         """
         failures = 0
         while True:
             try:
                 for event in self._attach(operation_id, after):
-                    failures, after = 0, max(after, int(event["sequence"]))
+                    failures, after = 0, max(after, int(event.get("sequence") or 0))
                     yield event
                     if event["kind"] == "result":
                         return
-                if self.operation(operation_id)["state"] in _FINAL:
+                    _check(stop)
+                if is_alive is None and self.operation(operation_id)["state"] in _FINAL:
                     return  # all of its events were known
                 reason = "it closed the stream before the result"
-            except httpx.HTTPError as cause:
-                reason = str(cause)
+            except (httpx.HTTPError, ValueError, TypeError, RecursionError) as cause:
+                reason = repr(cause)
+            _check(stop)
             failures += 1
-            if failures > MAX_REATTACH:
+            if failures > MAX_REATTACH or not (is_alive is None or is_alive()):
                 raise Unavailable(f"the box at {self.url} broke off: {reason}")
             time.sleep(REATTACH_PAUSE_S)
 
     def wait(self, operation_id: str) -> dict[str, Any]:
-        """The operation once it has ended."""
+        """Return the operation once it has ended."""
         operation: dict[str, Any] = {}
         for event in self.events(operation_id):
             operation = event.get("operation", operation)
@@ -157,31 +176,47 @@ class BoxClient(Closable):
             self._socket.close()
 
     def _attach(self, operation_id: str, after: int) -> Iterator[dict[str, Any]]:
-        path = f"/v1/operations/{operation_id}/events"
-        with self._http.stream("GET", path, params={"after": after}, timeout=httpx.Timeout(SILENCE_S)) as response:
-            if response.status_code != 200:
-                response.read()
-                raise error_from_body(response.json())
-            for _, event in read_events(response.iter_lines()):
-                yield event
+        path, accept = f"/v1/operations/{operation_id}/events", {"Accept": "text/event-stream"}
+        timeout = httpx.Timeout(SILENCE_S)
+        with self._http.stream("GET", path, params={"after": after}, headers=accept, timeout=timeout) as answer:
+            if answer.status_code != 200:
+                raise error_from_body(self._read(answer, path))
+            yield from read_events(read_lines(answer.iter_raw(), self._max_bytes))
 
     def _call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        response = self._send(method, path, body)
-        try:
-            value: dict[str, Any] = response.json()
-        except ValueError as cause:
-            raise Unavailable(f"{self.url}{path} answered {response.status_code} without JSON; is it a box?") from cause
-        if response.status_code == Unauthenticated.http_status:
+        status, value = self._send(method, path, body)
+        if status == Unauthenticated.http_status:
             which = "knows another token" if self._has_token else "asks for a token"
             raise Unauthenticated(
                 f"the box at {self.url} {which}: pass --token-file FILE, or set RDUKIT_BOX_TOKEN (box.token)"
             )
-        if response.status_code >= 400:
+        if status >= 400:
             raise error_from_body(value)
         return value
 
-    def _send(self, method: str, path: str, body: object) -> httpx.Response:
+    def _send(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
         try:
-            return self._http.request(method, path, json=body)
+            with self._http.stream(method, path, json=body) as answer:
+                return answer.status_code, self._read(answer, path)
         except httpx.HTTPError as cause:
-            raise Unavailable(f"no box answers at {self.url}: {cause}; start one with: rdukit box run") from cause
+            hint = "; start one with: rdukit box run" if self._socket is None else ""
+            raise Unavailable(f"no box answers at {self.url}: {cause or repr(cause)}{hint}") from cause
+
+    def _read(self, answer: httpx.Response, path: str) -> dict[str, Any]:
+        data = bytearray()
+        for block in answer.iter_raw():
+            data += block
+            if self._max_bytes is not None and len(data) > self._max_bytes:
+                raise OutputRefused(f"the box gives an answer of more than {self._max_bytes} bytes")
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as cause:
+            raise Unavailable(f"{self.url}{path} answered {answer.status_code} without JSON; is it a box?") from cause
+        if not isinstance(value, dict):
+            raise Unavailable(f"{self.url}{path} answered {type(value).__name__} where an object belongs")
+        return value
+
+
+def _check(stop: threading.Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise Cancelled("the attempt was stopped")

@@ -1,27 +1,18 @@
 """What every way to run a ModelBox offers, and the values that go in and out.
 
-The ways themselves are in ``rdukit_modelbox.backends``. Who runs boxes without importing that part, as the platform
+The ways themselves are in ``rdukit_platform.backends``. Who runs boxes without importing that part, as the platform
 does, finds them by name.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from rdukit.errors import InvalidArgument, Unavailable
+from rdukit.box.image import BoxEnd
 from rdukit.fence.spec import FenceLimits, Way
-
-#: Where each backend's class is.
-BACKENDS: Final[Mapping[str, str]] = {
-    "process": "rdukit_modelbox.backends.process:ProcessBackend",
-    "docker": "rdukit_modelbox.backends.docker:DockerBackend",
-    "podman": "rdukit_modelbox.backends.podman:PodmanBackend",
-    "kubernetes": "rdukit_modelbox.backends.kubernetes:KubernetesBackend",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +113,6 @@ class EventKind(StrEnum):
     READY = "ready"
     OUT_OF_MEMORY = "out-of-memory"
     ENDED = "ended"
-
-
-class BoxEnd(StrEnum):
-    """How a box ended, or why it did not begin; ``Unavailable`` of ``start`` has it as the detail ``end``."""
-
-    #: By itself, or for its memory limit.
-    EXITED = "exited"
-    #: By SIGKILL that was none of its limits': the host's doing.
-    KILLED = "killed"
-    #: It ran, but was not ready in its time.
-    LATE = "late"
-    #: By its fence: it filled more of the disk than it may.
-    DISK_FULL = "disk-full"
 
 
 def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
@@ -300,21 +278,3 @@ def last_lines(text: str, tail: int | None) -> str:
         return text
     lines = text.splitlines(keepends=True)
     return "".join(lines[max(len(lines) - tail, 0) :])
-
-
-def find_backend(name: str) -> Callable[..., BoxBackend]:
-    """The class of a backend.
-
-    Raises:
-        InvalidArgument: there is no such backend.
-        Unavailable: the part of rdukit that has it is not installed.
-    """
-    try:
-        module, _, attribute = BACKENDS[name].partition(":")
-    except KeyError as cause:
-        raise InvalidArgument(f"box backend {name!r} is not legal; legal: {', '.join(BACKENDS)}") from cause
-    try:
-        found: Callable[..., BoxBackend] = getattr(import_module(module), attribute)
-    except ImportError as cause:
-        raise Unavailable(f"box backend {name} is not installed here: {cause}") from cause
-    return found

@@ -5,15 +5,13 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rdukit.box_backends import BoxSpec
+from rdukit.box.image import BOX_FOLDER, BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID
 from rdukit.fence.spec import FenceLimits
-from rdukit_modelbox.backends.fenced import log_place
-from rdukit_modelbox.image.contents import GRPC_PORT, REST_PORT
-from rdukit_modelbox.image.media import BOX_FOLDER, USER_ID
+from rdukit_platform.backends.contract import BoxSpec
+from rdukit_platform.backends.fenced import log_place
 
 OWNER_LABEL: Final = "dev.rdukit.owner"
 EPOCH_LABEL: Final = "dev.rdukit.epoch"
-BOX_LABEL: Final = "dev.rdukit.box.name"
 PORTS: Final[Mapping[str, object]] = {
     "ports": {f"{REST_PORT}/tcp": ("127.0.0.1", None), f"{GRPC_PORT}/tcp": ("127.0.0.1", None)}
 }

@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 
 from rdukit.errors import Unavailable
-from rdukit_modelbox.backends.in_pod import API_HOST, API_PORT
+from rdukit.fence.in_pod import API_HOST, API_PORT
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

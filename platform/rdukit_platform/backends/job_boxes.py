@@ -1,15 +1,18 @@
-"""Which backend starts the boxes of jobs, and what a job's box gets of it."""
+"""Backend that the settings choose for the boxes of jobs, and the specification of a job's box."""
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from rdukit.box_backends import BoxBackend, BoxFence, BoxSpec, ClaimedFolder, Limits, Owner, find_backend
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve, variables_of
+from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
+from rdukit_platform.backends.kubernetes import KubernetesBackend
+from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.settings import (
     BOX_BACKEND,
     BOX_CLAIM,
@@ -25,6 +28,13 @@ from rdukit_platform.settings import (
     box_command,
 )
 
+#: Each backend by its name in the settings.
+BACKENDS: Final[Mapping[str, Callable[..., BoxBackend]]] = {
+    "process": ProcessBackend,
+    "docker": DockerBackend,
+    "podman": PodmanBackend,
+    "kubernetes": KubernetesBackend,
+}
 #: Of each engine: the variable that says where it is.
 ENGINES: Final = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: In the setting of the image: the box's name, where each box has an image of its own.
@@ -111,7 +121,7 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
     if name in ENGINES:  # of a process it is its fence's, of a Pod its claim's
         limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)
     rules = BoxRules(limits, environment)
-    make = find_backend(name)
+    make = BACKENDS[name]
     if name == PROCESS:
         if image:
             raise InvalidArgument(f"{BOX_IMAGE.name} is {image!r}, but boxes are processes; set {BOX_BACKEND.name} too")

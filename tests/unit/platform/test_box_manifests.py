@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rdukit.box_backends import BoxSpec, ClaimedFolder, EventKind, Limits, Owner, is_orphan
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.backends.container_options import container_options
-from rdukit_modelbox.backends.engine import _seconds
-from rdukit_modelbox.backends.kubernetes import end_events, pending_reasons
-from rdukit_modelbox.backends.kubernetes_manifests import PodRules, make_pod, owner_of, told_limits
-from rdukit_modelbox.backends.pod_template import PodTemplate, parse_quantity
+from rdukit_platform.backends.container_options import container_options
+from rdukit_platform.backends.containers import _seconds
+from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, EventKind, Limits, Owner, is_orphan
+from rdukit_platform.backends.kubernetes import end_events, pending_reasons
+from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, owner_of, told_limits
+from rdukit_platform.backends.pod_template import PodTemplate, parse_quantity
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
 RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)

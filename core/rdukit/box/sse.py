@@ -1,0 +1,72 @@
+"""Server-sent events: framing and reading, for boxes, the gateway and their clients. Pure.
+
+Source: the HTML standard, "Server-sent events".
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from rdukit.errors import OutputRefused
+from rdukit.strict_json import json_text
+
+#: A comment line; keeps proxies from closing a silent stream.
+KEEP_ALIVE: Final = b": still here\n\n"
+
+
+def frame_event(kind: str, sequence: int, value: Mapping[str, object]) -> bytes:
+    """Frame one event: its kind, its number as ``id``, its value as JSON on one line."""
+    return f"event: {kind}\nid: {sequence}\ndata: {json_text(value)}\n\n".encode()
+
+
+def frame_retry(milliseconds: int) -> bytes:
+    """Frame the time that a reader shall wait before it attaches again."""
+    return f"retry: {milliseconds}\n\n".encode()
+
+
+def read_lines(blocks: Iterable[bytes], max_bytes: int | None = None) -> Iterator[str]:
+    """Yield the lines of a stream, without their ends.
+
+    Raises:
+        OutputRefused: an event, that is all up to an empty line, has more than ``max_bytes``.
+    """
+    rest, size = b"", 0
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            size = size + len(line) if line else 0
+            if max_bytes is not None and size > max_bytes:
+                break
+            yield line.decode(errors="replace")
+        if max_bytes is not None and size + len(rest) > max_bytes:
+            raise OutputRefused(f"the box sends an event of more than {max_bytes} bytes")
+
+
+def read_events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield each event's JSON object. ``kind`` and ``sequence`` come from the frame where the object lacks them.
+
+    Comments, unknown fields and an event that is cut off are skipped.
+
+    Raises:
+        ValueError, TypeError: the data is not a JSON object.
+    """
+    kind, sequence, data = "message", "", list[str]()
+    for line in lines:
+        line = line.rstrip("\r\n")
+        if not line:
+            if data:
+                yield {"kind": kind, "sequence": sequence, **json.loads("\n".join(data))}
+            kind, data = "message", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match field:
+            case "event":
+                kind = value
+            case "id":
+                sequence = value
+            case "data":
+                data.append(value)
+            case _:
+                pass
