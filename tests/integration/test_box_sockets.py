@@ -121,7 +121,7 @@ def test_where_a_box_says_that_it_is_is_not_followed(tmp_path: Path) -> None:
     liar = tmp_path / "liar.py"
     liar.write_text(
         "import json, os, sys, time\n"
-        "options = dict(zip(sys.argv[2::2], sys.argv[3::2]))\n"
+        "options = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"
         "os.symlink('/run/other.sock', options['--socket-folder'] + '/rest.sock')\n"
         "open(options['--announce'] + '.part', 'w').write(json.dumps({'rest': 'http://10.0.0.1:80', 'grpc': ''}))\n"
         "os.rename(options['--announce'] + '.part', options['--announce'])\n"
