@@ -19,9 +19,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from rdukit.errors import InvalidArgument
-from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
+from rdukit_serving.device.loaded_model import LoadedModel
 from sambaflow import samba
 
 ROWS = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
