@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison import write_json
+from figures import write_json
 from rich.console import Console
 from rich.table import Table
 

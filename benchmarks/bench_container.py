@@ -34,7 +34,7 @@ from typing import Any
 import serving_model
 import torch
 from bench_serving import print_bars
-from comparison import write_json
+from figures import write_json
 from safetensors.torch import save_file
 from serving_load import CONNECT_MS, Target, put_under_load
 from serving_peers import free_ports

@@ -19,7 +19,7 @@ from typing import Any, Final
 import published_models as models
 import torch
 import yaml
-from comparison import write_json
+from figures import write_json
 from rich.console import Console
 from rich.table import Table
 

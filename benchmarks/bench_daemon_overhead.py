@@ -22,14 +22,14 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from comparison import write_json
+from figures import write_json
 from torch import nn
 from torch.nn import functional
 
 import sambaflow.samba as samba
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 from rdukit_runtime.application import Application, open_application
-from rdukit_zoo.comparisons.models.gpt2 import Block
+from rdukit_zoo.modules import Block
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils
 

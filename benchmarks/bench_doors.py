@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from comparison import write_json
+from figures import write_json
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend

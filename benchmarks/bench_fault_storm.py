@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from comparison import write_json
+from figures import write_json
 
 from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
 from rdukit_node.testing.fault_load import blow, percentile

@@ -17,7 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from comparison import write_json
+from figures import write_json
 
 from rdukit.errors import RdukitError
 from rdukit_platform.cli.client import ApiClient

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from comparison import write_json
+from figures import write_json
 
 from rdukit.hardware import MIB
 from rdukit_node.leases.memory import create_region, map_region

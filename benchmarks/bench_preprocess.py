@@ -140,7 +140,7 @@ def main() -> None:
         run_side(options.side, options.data, options.tokenizer, options.output, options.length)
         return
     # Only this process needs them.
-    from comparison import write_json
+    from figures import write_json
 
     from rdukit_modelbox.preprocessing.tokenizer import learn_tokenizer
 

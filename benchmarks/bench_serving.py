@@ -31,7 +31,7 @@ from typing import Any
 
 import serving_model
 import torch
-from comparison import write_json
+from figures import write_json
 from host_pace import host_tail
 from safetensors.torch import save_file
 from serving_load import Load, Target, put_under_load

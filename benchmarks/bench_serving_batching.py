@@ -28,7 +28,7 @@ from typing import Any
 import serving_model
 import torch
 from bench_serving import print_bars
-from comparison import write_json
+from figures import write_json
 from safetensors.torch import save_file
 from serving_load import Target, put_under_load
 from serving_peers import TOKEN, Files, box_command, free_ports

@@ -16,11 +16,11 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from comparison import write_json
+from figures import write_json
 
 import sambaflow.samba as samba
 from rdukit.cli.tables import print_tables
-from rdukit_zoo.comparisons.model import Row
+from rdukit_zoo.comparisons.model import ComparisonRow
 from rdukit_zoo.comparisons.report import make_table
 from rdukit_zoo.comparisons.timing import rows_against_peers, time_in_turn
 from rdukit_zoo.registry import get_model
@@ -65,7 +65,7 @@ def our_step(model: str, mode: str, args: tuple[torch.Tensor, ...], folder: str)
     return step
 
 
-def measure(model: str, mode: str, rounds: int, folder: str) -> list[Row]:
+def measure(model: str, mode: str, rounds: int, folder: str) -> list[ComparisonRow]:
     """Ours against each peer for one model and mode."""
     entry = get_model(model)
     utils.set_seed(0)

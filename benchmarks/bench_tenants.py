@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from comparison import write_json
+from figures import write_json
 
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_serving import answers_rightly, prepare, targets_of
-from comparison import write_json
+from figures import write_json
 from serving_load import Target, put_under_load
 from serving_peers import OURS, SERVERS, Files, box_command, free_ports
 from serving_process import ServerProcess

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from rdukit_zoo.comparisons.llama_contestants import LlamaProgram
 from rdukit_zoo.comparisons.llama_cpp_peer import LlamaCpp, find_missing_package, write_gguf
-from rdukit_zoo.comparisons.llama_program import LlamaProgram
 from rdukit_zoo.llama import Llama, LlamaSizes, generate_by_recomputing
 
 SIZES = LlamaSizes(width=64, layers=2, heads=4, feed_forward=96, vocabulary=97, positions=32, prompt=7)

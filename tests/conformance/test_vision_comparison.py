@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from rdukit_zoo.comparisons.models.unet import Unet, UnetSizes, vary_statistics
-from rdukit_zoo.comparisons.models.vit import Vit, VitSizes
-from rdukit_zoo.comparisons.vision import ImageProgram
-from rdukit_zoo.comparisons.vision_onnx_peer import OnnxRuntime, find_missing_package
+from rdukit_zoo.comparisons.vision import ImageProgram, OnnxRuntime, find_missing_package
+from rdukit_zoo.modules import Unet, UnetSizes, Vit, VitSizes, vary_statistics
 
 SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int, int]]] = {
     "vit": (lambda: Vit(VitSizes(32, 8, 24, 2, 3, 40, 7)), (2, 3, 32, 32)),

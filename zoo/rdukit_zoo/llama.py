@@ -151,7 +151,7 @@ class FeedForward(nn.Module):
         return made
 
 
-class Layer(nn.Module):
+class LlamaLayer(nn.Module):
     """Attention and feed-forward, each after a norm and added to what came in."""
 
     def __init__(self, sizes: LlamaSizes, has_cache: bool) -> None:
@@ -178,7 +178,7 @@ class Llama(nn.Module):
     def __init__(self, sizes: LlamaSizes, has_cache: bool = True) -> None:
         super().__init__()
         self.embedding = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.layers = nn.ModuleList(Layer(sizes, has_cache) for _ in range(sizes.layers))
+        self.layers = nn.ModuleList(LlamaLayer(sizes, has_cache) for _ in range(sizes.layers))
         self.norm = RootMeanSquareNorm(sizes.width)
         self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
         self.head.weight = self.embedding.weight

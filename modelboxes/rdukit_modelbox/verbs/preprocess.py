@@ -16,8 +16,7 @@ from rdukit_modelbox.box import Box, Verb
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.datasets import Samples, save_dataset
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_zoo.datasets.digits import CLASSES, load_bundled, load_folder
-from rdukit_zoo.datasets.idx import Bytes, find_idx
+from rdukit_zoo.datasets.digits import CLASSES, Bytes, find_idx, load_bundled, load_folder
 
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
 MEAN: Final = np.float32(0.1307)

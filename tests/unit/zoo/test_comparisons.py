@@ -9,16 +9,15 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit_zoo.comparisons.machine import describe_machine, parse_cpuinfo
-from rdukit_zoo.comparisons.model import QUESTIONS, Options, Row, check_name
-from rdukit_zoo.comparisons.picture import draw_rows
-from rdukit_zoo.comparisons.report import describe_row, report_body, write_report
-from rdukit_zoo.comparisons.runner import Outcome, child_environment, describe_failure
-from rdukit_zoo.comparisons.timing import Timing, rounds_of, rows_against_peers, time_in_turn
+from rdukit_zoo.comparisons.model import QUESTIONS, BenchOptions, ComparisonRow, check_name
+from rdukit_zoo.comparisons.report import describe_row, draw_rows, report_body, write_report
+from rdukit_zoo.comparisons.runner import ComparisonOutcome, child_environment, describe_failure
+from rdukit_zoo.comparisons.timing import SampleTiming, rounds_of, rows_against_peers, time_in_turn
 
 
-def make_row(ratio: float | None = 1.5, bar: float | None = 1.3, note: str = "") -> Row:
+def make_row(ratio: float | None = 1.5, bar: float | None = 1.3, note: str = "") -> ComparisonRow:
     peer = None if ratio is None else 2.0 * ratio
-    return Row("training_step", "mlp", "rdukit", "eager", 2.0, peer, "ms", ratio, bar, 9, note)
+    return ComparisonRow("training_step", "mlp", "rdukit", "eager", 2.0, peer, "ms", ratio, bar, 9, note)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ def test_a_bar_is_met_from_its_ratio_on(ratio: float | None, bar: float | None, 
 
 def test_a_row_survives_json() -> None:
     row = make_row(note="why")
-    assert Row.from_body(json.loads(json.dumps(row.body()))) == row
+    assert ComparisonRow.from_body(json.loads(json.dumps(row.body()))) == row
 
 
 def test_an_unknown_comparison_is_refused_with_the_names() -> None:
@@ -71,7 +70,7 @@ def test_variants_are_timed_in_turn_and_quick_ones_repeat_within_a_sample() -> N
 
 
 def test_the_bar_stands_at_the_fastest_peer_which_comes_first() -> None:
-    timings = {"ours": Timing((1.0, 1.0, 4.0)), "slow": Timing((3.0,)), "fast": Timing((2.0,))}
+    timings = {"ours": SampleTiming((1.0, 1.0, 4.0)), "slow": SampleTiming((3.0,)), "fast": SampleTiming((2.0,))}
     first, second = rows_against_peers("q", "c", timings, ours="ours", unit="ms", bar=1.3)
     assert (first.peer, first.bar, first.ratio, first.ours_value) == ("fast", 1.3, 2.0, 1000.0)
     assert (second.peer, second.bar, second.ratio) == ("slow", None, 3.0)
@@ -79,15 +78,15 @@ def test_the_bar_stands_at_the_fastest_peer_which_comes_first() -> None:
 
 
 def test_a_bar_can_be_about_one_peer_that_is_not_the_fastest() -> None:
-    timings = {"ours": Timing((1.0,)), "slow": Timing((3.0,)), "fast": Timing((2.0,))}
+    timings = {"ours": SampleTiming((1.0,)), "slow": SampleTiming((3.0,)), "fast": SampleTiming((2.0,))}
     rows = rows_against_peers("q", "c", timings, ours="ours", unit="s", bar=2.5, bar_peers=["slow"])
     assert [(row.peer, row.is_met) for row in rows] == [("slow", True), ("fast", None)]
 
 
 @pytest.mark.parametrize(
-    ("options", "rounds"), [(Options(rounds=3), 7), (Options(rounds=21), 21), (Options(quick=True), 3)]
+    ("options", "rounds"), [(BenchOptions(rounds=3), 7), (BenchOptions(rounds=21), 21), (BenchOptions(quick=True), 3)]
 )
-def test_a_figure_that_counts_has_seven_samples_at_least(options: Options, rounds: int) -> None:
+def test_a_figure_that_counts_has_seven_samples_at_least(options: BenchOptions, rounds: int) -> None:
     assert rounds_of(options) == rounds
 
 
@@ -108,8 +107,8 @@ def test_the_picture_has_a_bar_a_row_with_a_ratio_and_escapes_what_it_names() ->
 
 def test_a_report_holds_rows_machine_and_failures(tmp_path: Path) -> None:
     outcomes = [
-        Outcome("training_step", (make_row(),)),
-        Outcome("threads", (), "killed by SIGSEGV: it printed nothing"),
+        ComparisonOutcome("training_step", (make_row(),)),
+        ComparisonOutcome("threads", (), "killed by SIGSEGV: it printed nothing"),
     ]
     body = report_body(outcomes, {"processor": "X"}, {"rounds": 9})
     json_path, picture_path = write_report(tmp_path / "new", body)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_zoo.datasets.digits import load_bundled, load_folder
-from rdukit_zoo.datasets.idx import parse_idx
+from rdukit_zoo.datasets.digits import load_bundled, load_folder, parse_idx
 
 
 def idx(array: np.ndarray) -> bytes:

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from rdukit.cli.tables import print_table, print_tables
 from rdukit_zoo.comparisons.machine import describe_machine, measured_limits
-from rdukit_zoo.comparisons.model import QUESTIONS, Options, Row, check_name
+from rdukit_zoo.comparisons.model import QUESTIONS, BenchOptions, ComparisonRow, check_name
 from rdukit_zoo.comparisons.report import describe_row, make_table, report_body, write_report
-from rdukit_zoo.comparisons.runner import Outcome, run_comparisons
+from rdukit_zoo.comparisons.runner import ComparisonOutcome, run_comparisons
 
 
 @click.command()
@@ -56,7 +56,7 @@ def bench(
     chosen = names or tuple(QUESTIONS)
     for name in chosen:
         check_name(name)
-    options = Options(rounds=rounds, threads=threads, quick=quick, only=only)
+    options = BenchOptions(rounds=rounds, threads=threads, quick=quick, only=only)
     outcomes, interrupted = measure(chosen, options)
     wants_machine = as_json or folder is not None
     machine = {**describe_machine(), "limits": measured_limits(threads)} if wants_machine else describe_machine()
@@ -71,19 +71,19 @@ def bench(
         raise click.exceptions.Exit(1)
 
 
-def measure(names: Sequence[str], options: Options) -> tuple[list[Outcome], bool]:
+def measure(names: Sequence[str], options: BenchOptions) -> tuple[list[ComparisonOutcome], bool]:
     """Run the comparisons, talking on stderr. Returns what they gave, and whether Ctrl-C ended it early."""
     talk = Console(stderr=True)
-    outcomes: list[Outcome] = []
+    outcomes: list[ComparisonOutcome] = []
     running: list[str] = []
-    streamed: list[Row] = []
+    streamed: list[ComparisonRow] = []
 
     def start(name: str) -> None:
         running.append(name)
         streamed.clear()
         status.update(QUESTIONS[name])
 
-    def show(row: Row) -> None:
+    def show(row: ComparisonRow) -> None:
         streamed.append(row)
         talk.print(
             "  ".join(cell for cell in describe_row(row)[1:-1] if cell), highlight=False, markup=False, soft_wrap=True
@@ -99,7 +99,7 @@ def measure(names: Sequence[str], options: Options) -> tuple[list[Outcome], bool
                     )
         except KeyboardInterrupt:
             if len(outcomes) < len(running):
-                outcomes.append(Outcome(running[-1], tuple(streamed), "interrupted"))
+                outcomes.append(ComparisonOutcome(running[-1], tuple(streamed), "interrupted"))
             return outcomes, True
     return outcomes, False
 
@@ -131,7 +131,7 @@ def _print_limits(as_json: bool, threads: int) -> None:
         click.echo(f"{key:10} {value}")
 
 
-def _print_outcomes(outcomes: Sequence[Outcome], body: Mapping[str, Any], as_json: bool) -> None:
+def _print_outcomes(outcomes: Sequence[ComparisonOutcome], body: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(body, sort_keys=True))
         return

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rdukit_zoo.comparisons.fresh_process import run_sample, warm_environment
-from rdukit_zoo.comparisons.model import Options, Row, comparison
-from rdukit_zoo.comparisons.timing import Timing, rounds_of, rows_against_peers
-from rdukit_zoo.comparisons.training import compile_ours
-from rdukit_zoo.comparisons.training_cases import get_case, make_case
+from rdukit_zoo.comparisons.contestants import run_sample, warm_environment
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.timing import SampleTiming, rounds_of, rows_against_peers
+from rdukit_zoo.comparisons.training_cases import compile_ours, get_case, make_case
 
 QUESTION: Final = "first_call"
 BAR: Final = 20.0
@@ -22,14 +21,14 @@ _PEER: Final = "torch.compile, warm cache"
 
 
 @comparison(QUESTION)
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """Two rows a model: the runtime's first forward, and a whole program's first step."""
     for name in CASES:
         if options.wants(name):
             yield from measure(name, options)
 
 
-def measure(name: str, options: Options) -> Iterator[Row]:
+def measure(name: str, options: BenchOptions) -> Iterator[ComparisonRow]:
     """Sample ours and the peer in turn, after one unmeasured run of each that fills the caches."""
     folder = Path(options.folder)
     case = get_case(name)
@@ -48,7 +47,7 @@ def measure(name: str, options: Options) -> Iterator[Row]:
         for values, value in zip(samples.values(), found, strict=True):
             values += [value / 1e3] if index else []
     for case_name, ours, theirs in (("forward", "runtime", "peer forward"), ("step", "program", "peer step")):
-        timings = {f"rdukit {ours}": Timing(tuple(samples[ours])), _PEER: Timing(tuple(samples[theirs]))}
+        timings = {f"rdukit {ours}": SampleTiming(tuple(samples[ours])), _PEER: SampleTiming(tuple(samples[theirs]))}
         yield from rows_against_peers(
             QUESTION, f"{name} {case_name}", timings, ours=f"rdukit {ours}", unit="ms", bar=BAR,
             note=f"from the end of import torch; {native:.0f} native kernels, no C++ compiler on the PATH",

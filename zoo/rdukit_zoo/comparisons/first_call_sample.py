@@ -33,7 +33,7 @@ def program(name: str, pef: str) -> dict[str, float]:
     case = get_case(name)
     module, batch = make_case(case)
     began = time.perf_counter()
-    from rdukit_zoo.comparisons.training import our_step
+    from rdukit_zoo.comparisons.training_cases import our_step
 
     float(our_step(case, module, batch, Path(pef).parent, pef)())
     return {"ms": _since(began)}

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import RuntimeFault
+from rdukit_zoo.comparisons.contestants import Contestants
+from rdukit_zoo.comparisons.llama_contestants import POSITION, READ_BYTES
 from rdukit_zoo.comparisons.llama_cpp_peer import find_missing_package
-from rdukit_zoo.comparisons.llama_sides import POSITION, READ_BYTES
-from rdukit_zoo.comparisons.model import PEER_MISSING, Options, Row, comparison
-from rdukit_zoo.comparisons.sides import Sides
-from rdukit_zoo.comparisons.timing import Timing, pair_row, rounds_of
+from rdukit_zoo.comparisons.model import PEER_MISSING, BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.timing import SampleTiming, pair_row, rounds_of
 from rdukit_zoo.llama import LlamaSizes
 
 EAGER: Final = "eager f32"
 READ: Final = "memory read"
-#: Variant of ours → compiled torch in the same precision, which reads the prompt; ours is to be as fast at least.
+#: LlamaVariant of ours → compiled torch in the same precision, which reads the prompt; ours is to be as fast at least.
 COMPILED: Final = {"f32": "torch.compile f32", "bf16": "torch.compile bf16"}
 COMPILED_BAR: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class LlamaVariant:
     """One of our programs, the format of llama.cpp that it is held against, and the bars.
 
     ``bytes_per_weight``: of ours and of the peer. ``tolerance``: largest difference of a logit from plain torch in f32,
@@ -51,48 +51,52 @@ class Variant:
 
 
 VARIANTS: Final = (
-    Variant("f32", {"precision": "f32"}, "f32", (4, 4), 1e-4, 0.9),
-    Variant("bf16", {"precision": "bf16"}, "bf16", (2, 2), 5e-2, 0.8, 0.95, 2.8),
+    LlamaVariant("f32", {"precision": "f32"}, "f32", (4, 4), 1e-4, 0.9),
+    LlamaVariant("bf16", {"precision": "bf16"}, "bf16", (2, 2), 5e-2, 0.8, 0.95, 2.8),
     # A block of 32 weights of q8_0 has a scale of two bytes.
-    Variant("int8", {"precision": "bf16", "weight_dtype": "int8"}, "q8_0", (1, 1 + 2 / 32), 1e-1, 0.7),
+    LlamaVariant("int8", {"precision": "bf16", "weight_dtype": "int8"}, "q8_0", (1, 1 + 2 / 32), 1e-1, 0.7),
 )
 
 
 @comparison("llama")
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """Rows of prefill, then of decode."""
-    with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, Sides(Path(folder)) as sides:
-        _start(sides, folder, options)
+    with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, Contestants(Path(folder)) as contestants:
+        _start(contestants, folder, options)
         for call, case in (("prefill", f"prefill {LlamaSizes().prompt}"), ("decode", f"decode at {POSITION}")):
             if options.wants(case):
-                yield from _compare_call(call, case, sides, options)
+                yield from _compare_call(call, case, contestants, options)
 
 
-def _start(sides: Sides, folder: str, options: Options) -> None:
+def _start(contestants: Contestants, folder: str, options: BenchOptions) -> None:
     """Start torch, and each of our programs with its peer."""
     common: dict[str, Any] = {"layers": 2 if options.quick else None, "threads": options.threads}
-    sides.start(EAGER, f"{__package__}.llama_sides:eager", **common)
+    contestants.start(EAGER, f"{__package__}.llama_contestants:eager", **common)
     for precision, side in COMPILED.items():
-        sides.start(side, f"{__package__}.llama_sides:compiled", precision=precision, **common)
+        contestants.start(side, f"{__package__}.llama_contestants:compiled", precision=precision, **common)
     missing = find_missing_package()
     for variant in VARIANTS:
-        sides.start(
+        contestants.start(
             variant.name,
-            f"{__package__}.llama_sides:ours",
+            f"{__package__}.llama_contestants:ours",
             name=variant.name,
             config=dict(variant.config),
             folder=folder,
             **common,
         )
         if missing is None:
-            sides.start(
-                variant.llama_cpp, f"{__package__}.llama_sides:llama_cpp", weights=variant.peer, folder=folder, **common
+            contestants.start(
+                variant.llama_cpp,
+                f"{__package__}.llama_contestants:llama_cpp",
+                weights=variant.peer,
+                folder=folder,
+                **common,
             )
         else:
-            sides.failed[variant.llama_cpp] = PEER_MISSING
+            contestants.failed[variant.llama_cpp] = PEER_MISSING
 
 
-def _compare_call(call: str, case: str, sides: Sides, options: Options) -> Iterator[Row]:
+def _compare_call(call: str, case: str, contestants: Contestants, options: BenchOptions) -> Iterator[ComparisonRow]:
     """Time prefill or decode and check the logits: rows of every variant against its format of llama.cpp and torch."""
     names = [
         EAGER,
@@ -103,32 +107,34 @@ def _compare_call(call: str, case: str, sides: Sides, options: Options) -> Itera
     if call == "decode":
         # Everybody's cache holds the same text.
         for name in names:
-            if sides.has(name):
+            if contestants.has(name):
                 with suppress(RuntimeFault):
-                    sides.time((name, "fill"), 1)
-    timings = sides.measure(places, rounds_of(options), sample_s=options.sample_s)
-    gold = sides.value((EAGER, call))
+                    contestants.time((name, "fill"), 1)
+    timings = contestants.measure(places, rounds_of(options), sample_s=options.sample_s)
+    gold = contestants.value((EAGER, call))
     bytes_per_s = READ_BYTES / timings[READ].best_s if READ in timings else None
     for variant in VARIANTS:
         words, mine = [], timings.get(variant.name)
         if mine is not None:
-            found = sides.value((variant.name, call))
+            found = contestants.value((variant.name, call))
             error = float((found - gold).abs().max() / gold.abs().max())
             words.append(f"logits within {error:.1e} of eager f32")
             if error > variant.tolerance:
                 words.append(f"WRONG: {variant.tolerance:.0e} is allowed")
         if bytes_per_s is not None:
-            words.append(_describe_reading(variant, timings, sides.facts[EAGER]["weights"], bytes_per_s))
-        words += [sides.failed[name] for name in (variant.name, variant.llama_cpp) if name in sides.failed]
+            words.append(_describe_reading(variant, timings, contestants.facts[EAGER]["weights"], bytes_per_s))
+        words += [contestants.failed[name] for name in (variant.name, variant.llama_cpp) if name in contestants.failed]
         is_decode = call == "decode"
         bar = variant.decode_bar if is_decode else variant.prefill_bar
         yield _row(case, timings, variant.name, variant.llama_cpp, bar, "; ".join(words))
         yield _row(case, timings, variant.name, EAGER, None if is_decode else variant.prefill_eager_bar, "")
         if not is_decode and (side := COMPILED.get(variant.name)) is not None:
-            yield _row(case, timings, variant.name, side, COMPILED_BAR, sides.failed.get(side, ""))
+            yield _row(case, timings, variant.name, side, COMPILED_BAR, contestants.failed.get(side, ""))
 
 
-def _describe_reading(variant: Variant, timings: Mapping[str, Timing], weights: int, bytes_per_s: float) -> str:
+def _describe_reading(
+    variant: LlamaVariant, timings: Mapping[str, SampleTiming], weights: int, bytes_per_s: float
+) -> str:
     """The share of what one thread reads from memory."""
     shares = [
         f"{label} {weights * size / timings[name].median_s / bytes_per_s:.0%}"
@@ -140,9 +146,11 @@ def _describe_reading(variant: Variant, timings: Mapping[str, Timing], weights: 
     return f"of {bytes_per_s / 1e9:.1f} GB/s: {', '.join(shares)}"
 
 
-def _row(case: str, timings: Mapping[str, Timing], ours: str, peer: str, bar: float | None, note: str) -> Row:
+def _row(
+    case: str, timings: Mapping[str, SampleTiming], ours: str, peer: str, bar: float | None, note: str
+) -> ComparisonRow:
     """One row in milliseconds; without the figures that are not there."""
     return pair_row("llama", case, timings, (ours, f"rdukit {ours}"), peer, bar, note, also=(READ,))
 
 
-__all__ = ["VARIANTS", "Variant", "compare"]
+__all__ = ["VARIANTS", "LlamaVariant", "compare"]

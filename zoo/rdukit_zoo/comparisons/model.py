@@ -3,7 +3,7 @@
 A question is a module of this package with one function marked ``@comparison("name")`` and a line in ``QUESTIONS``::
 
     @comparison("training_step")
-    def compare(options: Options) -> Iterator[Row]:
+    def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
         ...
         yield row          # as soon as it is known: a crash or Ctrl-C loses only what was not yielded
 
@@ -34,7 +34,7 @@ QUESTIONS: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One comparison of ours with one peer.
 
     Values are medians in ``unit`` and smaller is better. ``ratio`` is the peer's over ours: above 1 ours is better.
@@ -66,13 +66,13 @@ class Row:
         return {**asdict(self), "met": self.is_met}
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Any]) -> "Row":
+    def from_body(cls, body: Mapping[str, Any]) -> "ComparisonRow":
         """The row again, from ``body()``."""
         return cls(**{f.name: body[f.name] for f in fields(cls) if f.name in body})
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BenchOptions:
     """How to measure. ``quick`` is for trying whether it works: 3 rounds, and no case that takes minutes.
 
     ``rounds``: samples of each variant, taken in turn. ``sample_s``: a sample repeats a call until it has lasted about
@@ -91,7 +91,7 @@ class Options:
         return self.only is None or self.only in case
 
 
-Comparison = Callable[[Options], Iterable[Row]]
+Comparison = Callable[[BenchOptions], Iterable[ComparisonRow]]
 
 #: Filled by ``@comparison`` when a module is imported; ask ``get_comparison`` instead of looking here.
 COMPARISONS: dict[str, Comparison] = {}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import RuntimeFault
-from rdukit_zoo.comparisons.fresh_process import run_sample, warm_environment
-from rdukit_zoo.comparisons.model import Options, Row, comparison
-from rdukit_zoo.comparisons.timing import Timing, missing_row, rows_against_peers
+from rdukit_zoo.comparisons.contestants import run_sample, warm_environment
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.timing import SampleTiming, missing_row, rows_against_peers
 
 QUESTION: Final = "o1_compile"
 LAYERS: Final = 12
@@ -27,7 +27,7 @@ _OURS: Final = "rdukit o1"
 
 
 @comparison(QUESTION)
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """Rows of inference, and one of training, which only informs."""
     kinds = ["inference"] if options.quick else ["inference", "training"]
     for kind in kinds:
@@ -43,11 +43,11 @@ class _Samples:
     cpu_s: list[float] = field(default_factory=list)
     error: str = ""
 
-    def timing(self) -> Timing:
-        return Timing(tuple(self.wall_s), tuple(self.cpu_s))
+    def timing(self) -> SampleTiming:
+        return SampleTiming(tuple(self.wall_s), tuple(self.cpu_s))
 
 
-def measure(kind: str, options: Options) -> Iterator[Row]:
+def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow]:
     """Compile cold, again and deep, ours and the peer in turn.
 
     Raises:
@@ -86,7 +86,7 @@ def _take(samples: _Samples, name: str, layers: int, kind: str, folder: Path) ->
     samples.cpu_s.append(found["cpu_s"])
 
 
-def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int) -> Iterator[Row]:
+def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int) -> Iterator[ComparisonRow]:
     """The rows of one kind's samples."""
     is_inference = kind == "inference"
     peers = {"peer": "AOTInductor" if is_inference else "torch.compile, forward and backward"}
@@ -114,14 +114,14 @@ def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int)
         )  # fmt: skip
 
 
-def describe_cpu(ours: Timing, theirs: Timing) -> str:
-    """Both sides' CPU time: on a machine that others use it is steadier than the clock."""
-    seconds: Sequence[float] = [Timing(timing.cpu_s).median_s for timing in (ours, theirs)]
+def describe_cpu(ours: SampleTiming, theirs: SampleTiming) -> str:
+    """Both contestants' CPU time: on a machine that others use it is steadier than the clock."""
+    seconds: Sequence[float] = [SampleTiming(timing.cpu_s).median_s for timing in (ours, theirs)]
     return f"CPU {seconds[0]:.1f} s and {seconds[1]:.1f} s"
 
 
 def _pair(
-    case: str, ours: tuple[str, Timing], peer: tuple[str, Timing], bar: float | None, note: str
-) -> list[Row]:  # fmt: skip
+    case: str, ours: tuple[str, SampleTiming], peer: tuple[str, SampleTiming], bar: float | None, note: str
+) -> list[ComparisonRow]:  # fmt: skip
     timings = dict((ours, peer))
     return rows_against_peers(QUESTION, case, timings, ours=ours[0], unit="s", bar=bar, note=note)

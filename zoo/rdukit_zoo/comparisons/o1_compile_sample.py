@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from rdukit_zoo.comparisons.models.gpt2 import Gpt2
+from rdukit_zoo.modules import Gpt2
 
 LENGTH = 128
 WORDS = 50257

@@ -10,21 +10,26 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rdukit_zoo.comparisons.model import Options, Row
+from rdukit.cli import exit_on_error
+from rdukit.system.process import die_with_parent
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, get_comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ComparisonOutcome:
     """What one comparison gave. ``error`` is why it ended early, empty if it did not."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     error: str = ""
 
 
 def run_comparisons(
-    names: Sequence[str], options: Options, on_start: Callable[[str], None], on_row: Callable[[Row], None]
-) -> Iterator[Outcome]:
+    names: Sequence[str],
+    options: BenchOptions,
+    on_start: Callable[[str], None],
+    on_row: Callable[[ComparisonRow], None],
+) -> Iterator[ComparisonOutcome]:
     """Run the comparisons one after the other; one that fails or crashes loses only its later rows.
 
     ``options.folder`` holds what they compile and a log each. On KeyboardInterrupt the child and all it started are
@@ -35,13 +40,13 @@ def run_comparisons(
         yield run_one(name, options, on_row)
 
 
-def run_one(name: str, options: Options, on_row: Callable[[Row], None]) -> Outcome:
+def run_one(name: str, options: BenchOptions, on_row: Callable[[ComparisonRow], None]) -> ComparisonOutcome:
     """Run one comparison to its end."""
     log = Path(options.folder) / f"{name}.log"
     command = [
-        sys.executable, "-m", "rdukit_zoo.comparisons.child", name, json.dumps(asdict(options)), str(os.getpid()),
+        sys.executable, "-m", "rdukit_zoo.comparisons.runner", name, json.dumps(asdict(options)), str(os.getpid()),
     ]  # fmt: skip
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     with log.open("w") as stderr:
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True,
@@ -50,10 +55,12 @@ def run_one(name: str, options: Options, on_row: Callable[[Row], None]) -> Outco
         with _killed_at_the_end(child):
             assert child.stdout is not None
             for line in child.stdout:
-                rows.append(Row.from_body(json.loads(line)))
+                rows.append(ComparisonRow.from_body(json.loads(line)))
                 on_row(rows[-1])
             status = child.wait()
-    return Outcome(name, tuple(rows), "" if status == 0 else describe_failure(status, log.read_text(errors="replace")))
+    return ComparisonOutcome(
+        name, tuple(rows), "" if status == 0 else describe_failure(status, log.read_text(errors="replace"))
+    )
 
 
 def child_environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
@@ -79,3 +86,20 @@ def _killed_at_the_end(child: "subprocess.Popen[str]") -> Iterator[None]:
             child.wait()
         if child.stdout is not None:
             child.stdout.close()
+
+
+def main(name: str, options: BenchOptions) -> None:
+    """Run the comparison; compilers and peers that print do not mix with the rows."""
+    import torch
+
+    rows = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    torch.set_num_threads(options.threads)
+    for row in get_comparison(name)(options):
+        rows.write(json.dumps(row.body()) + "\n")
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[3]))
+    with exit_on_error():
+        main(sys.argv[1], BenchOptions(**json.loads(sys.argv[2])))

@@ -14,8 +14,8 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import CompileError
-from rdukit_zoo.comparisons.model import Options, Row, comparison
-from rdukit_zoo.comparisons.timing import Timing, rounds_of, time_in_turn
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.timing import SampleTiming, rounds_of, time_in_turn
 
 QUESTION: Final = "section_call"
 SECTIONS: Final = 100
@@ -25,7 +25,7 @@ _CALL: Final = f"a call in a list of {SECTIONS}"
 
 
 @comparison(QUESTION)
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """A row of the time, and one of the other thread.
 
     Raises:
@@ -35,7 +35,7 @@ def compare(options: Options) -> Iterator[Row]:
     if options.wants(_CALL):
         run = list_of(kernel, SECTIONS)
         timing = time_in_turn({"list": run}, rounds_of(options), sample_s=options.sample_s)["list"]
-        yield call_row(Timing(tuple(s / SECTIONS for s in timing.samples_s)))
+        yield call_row(SampleTiming(tuple(s / SECTIONS for s in timing.samples_s)))
     if options.wants("another thread"):
         samples = [longest_stop(kernel) for _ in range(rounds_of(options))]
         yield thread_row(*sorted(samples, key=lambda pair: pair[0] / pair[1])[len(samples) // 2], len(samples))
@@ -89,18 +89,18 @@ def longest_stop(kernel: Any) -> tuple[float, float]:
     return longest[0], took
 
 
-def call_row(timing: Timing) -> Row:
+def call_row(timing: SampleTiming) -> ComparisonRow:
     """The time against its limit."""
     ours = timing.median_s * 1e6
-    return Row(
+    return ComparisonRow(
         QUESTION, _CALL, "rdukit", "limit", ours, LIMIT_US, "us", LIMIT_US / ours, 1.0, len(timing.samples_s),
         "a section that adds 8 numbers, its work included", {"rdukit": timing.body("us")},
     )  # fmt: skip
 
 
-def thread_row(stop_s: float, took_s: float, samples: int) -> Row:
+def thread_row(stop_s: float, took_s: float, samples: int) -> ComparisonRow:
     """How long another thread stood still, against the time that the list took: held for as long it would be 1."""
-    return Row(
+    return ComparisonRow(
         QUESTION, "another thread", "longest stop", f"a list of {_MANY}", stop_s * 1e3, took_s * 1e3, "ms",
         took_s / stop_s, 2.0, samples, "the lock is released while a list runs" if took_s / stop_s >= 2 else "",
     )  # fmt: skip

@@ -11,10 +11,9 @@ from typing import Final
 import torch
 
 from rdukit_zoo.comparisons.machine import usable_cores
-from rdukit_zoo.comparisons.model import Options, Row, comparison
-from rdukit_zoo.comparisons.timing import Timing, rounds_of, rows_against_peers, time_in_turn
-from rdukit_zoo.comparisons.training import Step, our_step, peer_step
-from rdukit_zoo.comparisons.training_cases import get_case, make_case
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.timing import SampleTiming, rounds_of, rows_against_peers, time_in_turn
+from rdukit_zoo.comparisons.training_cases import Step, get_case, make_case, our_step, peer_step
 
 QUESTION: Final = "threads"
 MANY: Final = 2
@@ -24,7 +23,7 @@ _WORDS: Final = {1: "1 thread", MANY: f"{MANY} threads"}
 
 
 @comparison(QUESTION)
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """Two rows a case: ours, and eager torch's for comparison."""
     for name, bar in BARS.items():
         if not options.wants(name):
@@ -35,7 +34,7 @@ def compare(options: Options) -> Iterator[Row]:
             yield from measure(name, bar, options)
 
 
-def measure(name: str, bar: float, options: Options) -> Iterator[Row]:
+def measure(name: str, bar: float, options: BenchOptions) -> Iterator[ComparisonRow]:
     """Time one case with each number of threads."""
     case = get_case(name)
     module, batch = make_case(case)
@@ -47,7 +46,9 @@ def measure(name: str, bar: float, options: Options) -> Iterator[Row]:
     named = {f"{who} {count}": step for (who, count), step in variants.items()}
     timings = time_in_turn(named, rounds_of(options), sample_s=options.sample_s)
     for who in steps:
-        pair: dict[str, Timing] = {f"{who}, {words}": timings[f"{who} {count}"] for count, words in _WORDS.items()}
+        pair: dict[str, SampleTiming] = {
+            f"{who}, {words}": timings[f"{who} {count}"] for count, words in _WORDS.items()
+        }
         yield from rows_against_peers(
             QUESTION, name, pair, ours=f"{who}, {_WORDS[MANY]}", unit="ms", bar=bar if who == "rdukit" else None
         )
@@ -64,6 +65,6 @@ def on_threads(step: Step, count: int) -> Step:
     return threaded
 
 
-def _unanswered(name: str, bar: float) -> Row:
-    return Row(QUESTION, name, "rdukit", "rdukit, 1 thread", None, None, "ms", None, bar,
+def _unanswered(name: str, bar: float) -> ComparisonRow:
+    return ComparisonRow(QUESTION, name, "rdukit", "rdukit, 1 thread", None, None, "ms", None, bar,
                note=f"needs {MANY} usable cores")  # fmt: skip

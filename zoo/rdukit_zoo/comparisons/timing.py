@@ -1,4 +1,4 @@
-"""Timing in turn, and rows out of it: what every comparison of speed shares. No torch here."""
+"""SampleTiming in turn, and rows out of it: what every comparison of speed shares. No torch here."""
 
 import statistics
 import time
@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rdukit_zoo.comparisons.model import Options, Row
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow
 
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SampleTiming:
     """Samples of one variant, in seconds a call: by the wall's clock, and by the processor's if that was read too."""
 
     samples_s: tuple[float, ...]
@@ -46,7 +46,7 @@ def time_in_turn(
     repeats: int | None = None,
     warmup: int = 3,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Timing]:
+) -> dict[str, SampleTiming]:
     """Call the variants in turn, ``rounds`` times each, so that a slow spell of the machine hits all of them.
 
     A sample is ``repeats`` calls; without it each variant repeats until a sample lasts about ``sample_s``.
@@ -63,27 +63,27 @@ def time_in_turn(
             for _ in range(counts[name]):
                 call()
             samples[name].append((clock() - began) / counts[name])
-    return {name: Timing(tuple(values)) for name, values in samples.items()}
+    return {name: SampleTiming(tuple(values)) for name, values in samples.items()}
 
 
 def rows_against_peers(
     question: str,
     case: str,
-    timings: Mapping[str, Timing],
+    timings: Mapping[str, SampleTiming],
     *,
     ours: str,
     unit: str,
     bar: float | None = None,
     bar_peers: Sequence[str] | None = None,
     note: str = "",
-) -> list[Row]:
+) -> list[ComparisonRow]:
     """One row a peer; the bar stands in the row of the fastest of ``bar_peers`` (by default of all peers), first."""
     scale, mine = _PER_SECOND[unit], timings[ours]
     peers = sorted((name for name in timings if name != ours), key=lambda name: timings[name].median_s)
     judged = next((name for name in peers if bar_peers is None or name in bar_peers), None)
     details = {name: timing.body(unit) for name, timing in timings.items()}
     return [
-        Row(
+        ComparisonRow(
             question=question, case=case, ours=ours, peer=peer, unit=unit,
             ours_value=mine.median_s * scale, peer_value=timings[peer].median_s * scale,
             ratio=timings[peer].median_s / mine.median_s,
@@ -95,10 +95,17 @@ def rows_against_peers(
 
 
 def missing_row(
-    question: str, case: str, ours: str, timing: Timing | None, peer: str, unit: str, why: str, bar: float | None = None
-) -> Row:
+    question: str,
+    case: str,
+    ours: str,
+    timing: SampleTiming | None,
+    peer: str,
+    unit: str,
+    why: str,
+    bar: float | None = None,
+) -> ComparisonRow:
     """The row of a pair of which one has no figure; ``timing`` is ours, if there is one."""
-    return Row(
+    return ComparisonRow(
         question=question, case=case, ours=ours, peer=peer, unit=unit, bar=bar, note=why,
         ours_value=None if timing is None else timing.median_s * _PER_SECOND[unit], peer_value=None, ratio=None,
         samples=0 if timing is None else len(timing.samples_s),
@@ -107,9 +114,9 @@ def missing_row(
 
 
 def pair_row(
-    question: str, case: str, timings: Mapping[str, Timing], ours: tuple[str, str], peer: str, bar: float | None,
+    question: str, case: str, timings: Mapping[str, SampleTiming], ours: tuple[str, str], peer: str, bar: float | None,
     note: str, also: Sequence[str] = (),
-) -> Row:  # fmt: skip
+) -> ComparisonRow:  # fmt: skip
     """One row in milliseconds of ours and one peer, without the figures that are not there.
 
     Args:
@@ -117,7 +124,7 @@ def pair_row(
         also: further timings for the details.
     """
     mine, other, scale = timings.get(ours[0]), timings.get(peer), _PER_SECOND["ms"]
-    return Row(
+    return ComparisonRow(
         question=question, case=case, ours=ours[1], peer=peer, unit="ms", bar=bar, note=note,
         ours_value=None if mine is None else mine.median_s * scale,
         peer_value=None if other is None else other.median_s * scale,
@@ -127,7 +134,7 @@ def pair_row(
     )  # fmt: skip
 
 
-def rounds_of(options: Options, at_least: int = 7) -> int:
+def rounds_of(options: BenchOptions, at_least: int = 7) -> int:
     """Rounds to measure: what was asked for, but ``at_least`` for a figure that counts, and 3 when ``quick``."""
     return 3 if options.quick else max(at_least, options.rounds)
 

@@ -1,15 +1,18 @@
 """The models and batches that the training comparisons share."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+import sambaflow.samba as samba
 from rdukit.errors import InvalidArgument
-from rdukit_zoo.comparisons.models.gpt2 import Gpt2
-from rdukit_zoo.comparisons.models.small import ConvForecaster, LeNet, LstmForecaster, Perceptron
+from rdukit_zoo.modules import ConvForecaster, Gpt2, LeNet, LstmForecaster, Perceptron
+from sambaflow.samba import utils
 
 BATCH: Final = 32
 WORDS: Final = 50257
@@ -71,3 +74,101 @@ def make_case(case: TrainingCase, seed: int = 0) -> tuple[nn.Module, Mapping[str
     """The module and one batch, the same for the same seed."""
     torch.manual_seed(seed)
     return case.build(), case.make_batch()
+
+
+LR: Final = 1e-4
+BETAS: Final = (0.9, 0.997)
+
+#: One step; gives the loss as a host tensor.
+Step = Callable[[], torch.Tensor]
+#: How torch sends f32 matrix products to oneDNN instead of MKL; on processors with AMX it may round them to bf16.
+ROUTES: Final = {"": "none", ", oneDNN products": "bf16"}
+
+
+def compile_ours(case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path) -> str:
+    """Compile as a program's ``compile`` command does. Returns the PEF's path."""
+    samba.session.reset()
+    samba.from_torch_model_(module)
+    return str(
+        samba.session.compile(
+            module, _inputs(batch), _optimizer(module),
+            config_dict={"output_folder": str(folder), "pef_name": case.name, "optim_level": case.mode,
+                         "num_tiles": 4, "precision": case.precision, "log_level": "error"},
+        )
+    )  # fmt: skip
+
+
+def our_step(
+    case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path, pef: str | None = None
+) -> Step:
+    """One step of a SambaFlow loop: hand the batch over, ``session.run`` with all sections, read the loss.
+
+    ``module`` is converted in place and belongs to the session then. The PEF is compiled if none is given.
+    """
+    pef = pef or compile_ours(case, module, batch, folder)
+    samba.from_torch_model_(module)
+    traced = utils.trace_graph(module, _inputs(batch), _optimizer(module), pef=pef)
+    session, scalars = samba.session, {"lr": LR}
+
+    def step() -> torch.Tensor:
+        given = [samba.from_torch_tensor(tensor, name=name) for name, tensor in batch.items()]
+        (loss,) = session.run(input_tensors=given, output_tensors=traced, hyperparam_dict=scalars)
+        read: torch.Tensor = samba.to_torch(loss)
+        return read
+
+    return step
+
+
+def peer_step(
+    module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool, route: str = "", autocast: bool = False
+) -> Step:
+    """One step of a torch loop, with torch's f32 products on the given route, or its forward under bf16 autocast."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)
+    args = tuple(batch.values())
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss: torch.Tensor = module(*args)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.detach()
+
+    return on_route(step, route)
+
+
+def on_route(step: Step, route: str) -> Step:
+    """The step with torch's matrix products on ``route``; set only when it differs, so that it costs nothing."""
+    if not route:
+        return step
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+    def routed() -> torch.Tensor:
+        if matmul.fp32_precision != route:
+            matmul.fp32_precision = route
+        return step()
+
+    return routed
+
+
+def loss_difference(module: nn.Module, batch: Mapping[str, torch.Tensor], ours: Step, steps: int = 3) -> float:
+    """Largest relative difference of ``steps`` losses of ours and of eager torch from ``module``'s weights.
+
+    ``ours`` has made no step yet.
+    """
+    theirs = peer_step(copy.deepcopy(module), batch, fused=False)
+    pairs = [(float(ours()), float(theirs())) for _ in range(steps)]
+    return largest_difference(*zip(*pairs, strict=True))
+
+
+def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The largest difference of a loss, as a share of theirs."""
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _inputs(batch: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:
+    return tuple(samba.from_torch_tensor(tensor, name=name, batch_dim=0) for name, tensor in batch.items())
+
+
+def _optimizer(module: nn.Module) -> Any:
+    return samba.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0)

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from rdukit_zoo.comparisons.fresh_process import run_sample, warm_environment
-from rdukit_zoo.comparisons.model import Options, Row, comparison
-from rdukit_zoo.comparisons.training import compile_ours
-from rdukit_zoo.comparisons.training_cases import get_case, make_case
+from rdukit_zoo.comparisons.contestants import run_sample, warm_environment
+from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, comparison
+from rdukit_zoo.comparisons.training_cases import compile_ours, get_case, make_case
 
 QUESTION: Final = "training_memory"
 #: Ours may need 1.05 times what eager torch needs.
@@ -25,13 +24,15 @@ _SLOW: Final = frozenset({"gpt2", "gpt2-bf16"})
 
 
 @comparison(QUESTION)
-def compare(options: Options) -> Iterator[Row]:
+def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
     """One row a case: a peak is the same in every run, so one sample of each is enough."""
     for name in CASES:
         if not options.wants(name) or (options.quick and name in _SLOW and options.only is None):
             continue
         if not sys.platform.startswith("linux"):
-            yield Row(QUESTION, name, "rdukit", "eager", None, None, "MB", None, BAR, note="needs Linux's /proc")
+            yield ComparisonRow(
+                QUESTION, name, "rdukit", "eager", None, None, "MB", None, BAR, note="needs Linux's /proc"
+            )
             continue
         case = get_case(name)
         module, batch = make_case(case)
@@ -43,10 +44,10 @@ def compare(options: Options) -> Iterator[Row]:
             yield make_row(name, ours, run_sample("training_memory_sample", kind, name, environ=environ), PEERS[kind])
 
 
-def make_row(name: str, ours: dict[str, Any], theirs: dict[str, Any], peer: str = PEERS["eager"]) -> Row:
+def make_row(name: str, ours: dict[str, Any], theirs: dict[str, Any], peer: str = PEERS["eager"]) -> ComparisonRow:
     """The row of two samples."""
     words = "{:.0f} MB of parameters; beyond the built module: ours {:.0f}, {} {:.0f}"
-    return Row(
+    return ComparisonRow(
         question=QUESTION, case=name, ours="rdukit", peer=peer, unit="MB",
         ours_value=ours["peak"], peer_value=theirs["peak"], ratio=theirs["peak"] / ours["peak"], bar=BAR, samples=1,
         note=words.format(theirs["parameters"], ours["beyond"], peer.split(" + ", maxsplit=1)[0], theirs["beyond"]),

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rdukit_zoo.comparisons.training import Step, our_step, peer_step
-from rdukit_zoo.comparisons.training_cases import get_case, make_case
+from rdukit_zoo.comparisons.training_cases import Step, get_case, make_case, our_step, peer_step
 
 STEPS = 3
 #: Of autocast: a processor without bf16 instructions takes a minute a step, and the second one has all there is.

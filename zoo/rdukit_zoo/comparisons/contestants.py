@@ -1,11 +1,12 @@
-"""The sides of a comparison, each in a process of its own, of which one runs at a time.
+"""The contestants of a comparison, each in a process of its own, of which one runs at a time.
 
 In one process they would share the allocator's options, the threads and what importing one of them changes for the
 others. The parent tells them in turn how many calls to time, so that a slow spell of the machine hits all of them.
-A side that fails or crashes is left out from then on, with its reason in ``Sides.failed``. Source: ours.
+A side that fails or crashes is left out from then on, with its reason in ``Contestants.failed``. Source: ours.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,13 +17,13 @@ from types import TracebackType
 from typing import Any
 
 from rdukit.errors import RuntimeFault
-from rdukit_zoo.comparisons.timing import Timing, choose_repeats
+from rdukit_zoo.comparisons.timing import SampleTiming, choose_repeats
 
 #: A call of a side: the side's name, and the call's.
 Place = tuple[str, str]
 
 
-class Sides:
+class Contestants:
     """The processes, by name; a context manager that ends all of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +35,7 @@ class Sides:
         #: Why a side is not there (any more), in a line.
         self.failed: dict[str, str] = {}
 
-    def __enter__(self) -> "Sides":
+    def __enter__(self) -> "Contestants":
         return self
 
     def __exit__(
@@ -47,12 +48,12 @@ class Sides:
         """Start a side and wait until it is built; nothing else runs meanwhile.
 
         Args:
-            function: ``package.module:function``, which gives a ``Work``; ``arguments`` are its keywords.
+            function: ``package.module:function``, which gives a ``ContestantCalls``; ``arguments`` are its keywords.
         Returns:
             Whether it is there; if not, ``failed`` has the reason.
         """
         self._processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "rdukit_zoo.comparisons.side", function, json.dumps(arguments)],
+            [sys.executable, "-m", "rdukit_zoo.comparisons.contestant", function, json.dumps(arguments)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         with suppress(RuntimeFault):
@@ -65,13 +66,13 @@ class Sides:
 
     def measure(
         self, places: Mapping[str, Place], rounds: int, *, sample_s: float, warmup: int = 2
-    ) -> dict[str, Timing]:
+    ) -> dict[str, SampleTiming]:
         """Time the calls in turn, ``rounds`` samples of each; a sample is as many calls as last about ``sample_s``.
 
         Args:
             places: what is timed, by the name that its timing gets.
         Returns:
-            Timings of those whose sides lasted to the end.
+            Timings of those whose contestants lasted to the end.
         """
         counts: dict[str, int] = {}
         samples: dict[str, list[dict[str, float]]] = {label: [] for label in places}
@@ -86,7 +87,7 @@ class Sides:
                 with suppress(RuntimeFault):
                     samples[label].append(self.time(places[label], count))
         return {
-            label: Timing(tuple(s["wall_s"] for s in samples[label]), tuple(s["cpu_s"] for s in samples[label]))
+            label: SampleTiming(tuple(s["wall_s"] for s in samples[label]), tuple(s["cpu_s"] for s in samples[label]))
             for label, (side, _) in places.items()
             if side in self._processes
         }
@@ -146,3 +147,31 @@ class Sides:
 
 def _describe_end(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def run_sample(module: str, *arguments: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Run ``python -m rdukit_zoo.comparisons.<module>`` to its end.
+
+    Raises:
+        RuntimeFault: it failed; with the last line of its stderr.
+    """
+    made = subprocess.run(
+        [sys.executable, "-m", f"rdukit_zoo.comparisons.{module}", *arguments],
+        capture_output=True, text=True, env=dict(environ), check=False,
+    )  # fmt: skip
+    if made.returncode != 0:
+        last = (made.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise RuntimeFault(f"{module} {' '.join(arguments)} ended with {made.returncode}: {last}")
+    found: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    return found
+
+
+def warm_environment(folder: Path, **more: str) -> dict[str, str]:
+    """This environment with caches of Inductor and of Python's bytecode in ``folder``."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **kept,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        **more,
+    }

@@ -1,4 +1,4 @@
-"""Sides of a comparison in processes of their own: timed in turn, one at a time; who fails leaves the others alone."""
+"""Contestants run in processes of their own, one at a time; one that fails leaves the others alone."""
 
 import itertools
 import os
@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from rdukit.errors import RuntimeFault
-from rdukit_zoo.comparisons.sides import Sides
+from rdukit_zoo.comparisons.contestants import Contestants
 
 #: Everybody writes down when it worked, and may break at a call.
 MODULE = """
 import os, time, torch
-from rdukit_zoo.comparisons.side import Work
+from rdukit_zoo.comparisons.contestant import ContestantCalls
 
 def worker(name, log, breaks_at=0, how="raise", seconds=0.01):
     print("noise on stdout")
@@ -32,7 +32,7 @@ def worker(name, log, breaks_at=0, how="raise", seconds=0.01):
         with open(log, "a") as out:
             print(name, began, time.monotonic(), file=out)
         return torch.arange(3) + calls[0]
-    return Work({"call": call}, {"pid": os.getpid(), "loss": 0.5})
+    return ContestantCalls({"call": call}, {"pid": os.getpid(), "loss": 0.5})
 
 def refuses():
     raise ImportError("no such peer")
@@ -40,18 +40,18 @@ def refuses():
 
 
 @pytest.fixture
-def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sides]:
+def sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contestants]:
     (tmp_path / "side_for_test.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    with Sides(tmp_path) as made:
+    with Contestants(tmp_path) as made:
         yield made
 
 
-def start(sides: Sides, tmp_path: Path, name: str, **more: object) -> None:
+def start(sides: Contestants, tmp_path: Path, name: str, **more: object) -> None:
     assert sides.start(name, "side_for_test:worker", name=name, log=str(tmp_path / "log"), **more)
 
 
-def test_sides_work_in_turn_and_never_at_once(sides: Sides, tmp_path: Path) -> None:
+def test_sides_work_in_turn_and_never_at_once(sides: Contestants, tmp_path: Path) -> None:
     start(sides, tmp_path, "a")
     start(sides, tmp_path, "b")
     assert sides.facts["a"]["loss"] == 0.5
@@ -65,7 +65,7 @@ def test_sides_work_in_turn_and_never_at_once(sides: Sides, tmp_path: Path) -> N
     assert timings["a"].median_s >= 0.01 > timings["a"].body("s")["cpu_median"]
 
 
-def test_a_side_that_fails_is_left_out_with_its_reason(sides: Sides, tmp_path: Path) -> None:
+def test_a_side_that_fails_is_left_out_with_its_reason(sides: Contestants, tmp_path: Path) -> None:
     for name, more in {"good": {}, "raises": {"breaks_at": 4}, "dies": {"breaks_at": 5, "how": "kill"}}.items():
         start(sides, tmp_path, name, **more)
     assert not sides.start("absent", "side_for_test:refuses")
@@ -79,12 +79,12 @@ def test_a_side_that_fails_is_left_out_with_its_reason(sides: Sides, tmp_path: P
         sides.value(("dies", "call"))
 
 
-def test_what_a_call_returns_comes_over(sides: Sides, tmp_path: Path) -> None:
+def test_what_a_call_returns_comes_over(sides: Contestants, tmp_path: Path) -> None:
     start(sides, tmp_path, "a")
     assert torch.equal(sides.value(("a", "call")), torch.tensor([1, 2, 3]))
 
 
-def test_no_process_outlives_its_comparison(sides: Sides, tmp_path: Path) -> None:
+def test_no_process_outlives_its_comparison(sides: Contestants, tmp_path: Path) -> None:
     start(sides, tmp_path, "a", seconds=60)
     pid = int(sides.facts["a"]["pid"])
     former = signal.signal(signal.SIGALRM, interrupt)

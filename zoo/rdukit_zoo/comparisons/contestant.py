@@ -1,8 +1,8 @@
-"""One side of a comparison in a process of its own: it builds what is to be timed, then does what it is told.
+"""One contestant of a comparison in a process of its own: build what is to be timed, then answer requests.
 
-``python -m rdukit_zoo.comparisons.side MODULE:FUNCTION ARGUMENTS``, started by ``sides.py``; the arguments are keywords
-as JSON, the function gives a ``Work``. One JSON object a line: first the facts come out, then each request on stdin
-has one answer. At the end of stdin the process ends.
+``contestants.py`` starts ``python -m rdukit_zoo.comparisons.contestant MODULE:FUNCTION ARGUMENTS``. The arguments are
+keywords as JSON; the function returns ``ContestantCalls``. The process writes one JSON object a line: first the facts,
+then one answer for each request on stdin. It ends when stdin ends.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ContestantCalls:
     """What a side has built.
 
     ``calls``: what can be timed, by name; what a call returns is read only if it is asked for. ``facts``: small numbers
@@ -31,7 +31,7 @@ class Work:
 def main(function: str, arguments: Mapping[str, Any], requests: TextIO, answers: TextIO) -> None:
     """Build, then answer every request."""
     module, _, name = function.partition(":")
-    work: Work = getattr(import_module(module), name)(**arguments)
+    work: ContestantCalls = getattr(import_module(module), name)(**arguments)
     _answer(answers, {"facts": dict(work.facts)})
     for line in requests:
         request = json.loads(line)

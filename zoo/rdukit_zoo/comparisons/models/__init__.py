@@ -1,1 +1,0 @@
-"""Plain torch models of the comparisons; none needs a package beyond torch."""
