@@ -96,7 +96,8 @@ browser: setup ## The console in a real browser.
 	$(BIN)/pytest -q tests/browser $(ARGS)
 
 bench: setup ## Benchmarks: one JSON line per question, ratios within one run.
-	@for file in benchmarks/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
+	@$(BIN)/rdukit bench || exit 1; \
+	for file in benchmarks/bench_*.py; do echo "== $$file" >&2; $(BIN)/python $$file || exit 1; done
 
 lock: setup ## requirements.lock anew from pyproject.toml; ARGS=--upgrade takes the newest versions.
 	$(BIN)/python scripts/lock.py $(ARGS)
