@@ -25,7 +25,7 @@ class RdukitError(Exception):
         self.detail: dict[str, object] = detail
 
     def body(self, request_id: str | None = None) -> dict[str, object]:
-        """The one error body of every REST interface."""
+        """Return the error body that all REST interfaces share."""
         return {"error": {"code": self.code, "message": self.message, "detail": self.detail, "request_id": request_id}}
 
 
@@ -87,7 +87,7 @@ class Unavailable(RdukitError):
 
 
 class BackendUnavailable(Unavailable):
-    """What runs ModelBoxes, a container engine or a cluster, does not answer; boxes that it runs may go on."""
+    """The container engine or cluster that runs ModelBoxes does not answer; its boxes may go on."""
 
     code = "backend-unavailable"
 
@@ -99,7 +99,7 @@ class NotFenced(RdukitError):
 
 
 class OutputRefused(RdukitError):
-    """What a box leaves as its output is not files and folders alone, or is more than it may be."""
+    """A box's output has something else than files and folders, or exceeds its limits."""
 
     code, exit_status, http_status, grpc_status = "output-refused", 4, 422, "FAILED_PRECONDITION"
 
@@ -273,7 +273,7 @@ class SectionFailed(RuntimeFault):
 
 
 class NoResources(RuntimeFault):
-    """Not enough free tiles, memory or application places on the node; the message says what would fit."""
+    """The node has too few free tiles, memory or application places; the message says what would fit."""
 
     code, http_status, grpc_status = "no-resources", 503, "RESOURCE_EXHAUSTED"
 
@@ -322,7 +322,7 @@ class SNRuntimeError(RuntimeFault):
 
     @property
     def recovery(self) -> str | None:
-        """What to do about it."""
+        """Advice on what to do next."""
         return self._detail("recovery")
 
 
@@ -375,7 +375,7 @@ class ShapeMismatch(InvalidArgument):
 
 
 def all_error_classes() -> Mapping[str, type[RdukitError]]:
-    """Every error class by its code, the root included; those that have their parent's code are their parent's kind."""
+    """Return every error class by its code, the root included; a class without a code of its own is left out."""
     found: dict[str, type[RdukitError]] = {}
     pending: list[type[RdukitError]] = [RdukitError]
     while pending:
@@ -416,7 +416,7 @@ _NO_PATH: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, er
 
 
 def find_system_error(error: Exception) -> RdukitError | None:
-    """The error of ours that says what ``error`` does, with the file if it is known; None: it is something else."""
+    """Return the rdukit error for a system error, with the file if it is known; None: there is none."""
     number = error.errno if isinstance(error, OSError) else None
     name = getattr(error, "filename", None)
     where = str(name) if isinstance(name, (str, bytes)) else ""

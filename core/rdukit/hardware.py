@@ -44,7 +44,7 @@ class ChipSpec:
         return self.tiles * self.pmus_per_tile
 
     def peak_flops(self, tiles: int) -> float:
-        """bf16 floating-point operations a second of ``tiles`` tiles: 384 per PCU and cycle."""
+        """Return bf16 floating-point operations a second of ``tiles`` tiles: 384 per PCU and cycle."""
         return tiles * self.pcus_per_tile * 384 * self.clock_hz
 
 
@@ -65,7 +65,7 @@ CHIP_ALIASES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BoardSpec:
-    """What is on an XRDU's board beside the chips: memory modules and PCIe links."""
+    """An XRDU's board without the chips: memory modules and PCIe links."""
 
     #: Letters of the DIMM slots as printed on the board, by RDU of the XRDU and by channel. A letter is not a function
     #: of the channel's number; where the table is too short, the alphabet goes on.
@@ -117,7 +117,7 @@ class NodeSpec:
         return self.rdus * self.chip.tiles
 
     def dimm_slots(self, rdu_in_xrdu: int, channel: int) -> tuple[tuple[str, int], ...]:
-        """Name (``DIMM_C0``) and bytes of each memory slot of a channel; 0 bytes: the slot is empty."""
+        """Return name (``DIMM_C0``) and bytes of each memory slot of a channel; 0 bytes: the slot is empty."""
         tables = self.board.dimm_letters
         table = tables[rdu_in_xrdu] if rdu_in_xrdu < len(tables) else ""
         if channel < len(table):
@@ -142,7 +142,7 @@ NODES: Final = {
 
 
 def find_chip(name: str) -> ChipSpec:
-    """The chip called ``name``, by any spelling.
+    """Return the chip called ``name``, by any spelling.
 
     Raises:
         InvalidArgument: no such chip; the message lists the legal names.
@@ -155,7 +155,7 @@ def find_chip(name: str) -> ChipSpec:
 
 
 def find_node(platform: str) -> NodeSpec:
-    """The node platform called ``platform``, in any case.
+    """Return the node platform called ``platform``, in any case.
 
     Raises:
         InvalidArgument: no such platform; the message lists the legal names.

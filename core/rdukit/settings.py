@@ -34,7 +34,7 @@ class Setting(Generic[T]):
 
 
 def parse_bool(text: str) -> bool:
-    """``1 true yes on`` and their opposites, in any case."""
+    """Parse ``1 true yes on`` and their opposites, in any case."""
     word = text.strip().lower()
     if word in {"1", "true", "yes", "on"}:
         return True
@@ -81,7 +81,7 @@ CORE_SETTINGS: Final = (
 
 
 def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str, str] | None = None) -> T:
-    """The value in force: the argument if given, else the environment, else the settings file, else the default.
+    """Return the value in force: the argument if given, else the environment, else the settings file, else the default.
 
     Raises:
         InvalidArgument: the text in the environment or file is not a legal value.
@@ -102,12 +102,12 @@ def resolve(setting: Setting[T], argument: T | None = None, environ: Mapping[str
 
 
 def home_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """``$RDUKIT_HOME`` as a path; it need not exist."""
+    """Return ``$RDUKIT_HOME`` as a path; it need not exist."""
     return Path(resolve(HOME, environ=environ)).expanduser().absolute()
 
 
 def variables_of(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables of these names that are set, or whose setting the settings file has: what another process needs
+    """Return the variables of these names that are set, here or in the settings file: what another process needs
     that sees neither."""
     env = os.environ if environ is None else environ
     in_file = dict(_flatten("RDUKIT", _file_values(env)))

@@ -31,7 +31,7 @@ _RECEIVE_FLAGS: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def default_socket() -> Path:
-    """``$RDUKIT_HOME/run/snd.sock``."""
+    """Return ``$RDUKIT_HOME/run/snd.sock``."""
     return home_folder() / "run" / "snd.sock"
 
 
@@ -56,7 +56,7 @@ class SndClient(Closable):
         self._connect()
 
     def fileno(self) -> int:
-        """The connection's descriptor; -1: it is closed."""
+        """Return the connection's descriptor; -1: it is closed."""
         return self._socket.fileno()
 
     def _connect(self) -> None:
@@ -92,7 +92,7 @@ class SndClient(Closable):
         return self.call_with_fd(op, **arguments)[0]
 
     def call_with_fd(self, op: str, **arguments: object) -> tuple[dict[str, Any], int | None]:
-        """``call``, for answers that carry a file descriptor. The caller owns the descriptor."""
+        """Call with an answer that may carry a file descriptor, which the caller then owns."""
         line = json.dumps({"op": op, "protocol": PROTOCOL_VERSION, **arguments}).encode() + b"\n"
         descriptors: list[int] = []
         try:
@@ -148,7 +148,7 @@ class SndClient(Closable):
         return lease
 
     def own_socket(self, lease_id: str, mode: str = "600") -> Path:
-        """The path of a socket on which only this lease can be used; its folder has nothing else.
+        """Return the path of a socket on which only this lease can be used; its folder has nothing else.
 
         Args:
             mode: of the socket, ``600``, ``660`` or ``666``; for callers who are not the daemon's user it is ``666``.
@@ -166,7 +166,7 @@ class SndClient(Closable):
         self.call("release", lease=lease_id)
 
     def status(self) -> Mapping[str, Any]:
-        """The node: platform, tiles, leases, memory."""
+        """Return the node's platform, tiles, leases and memory."""
         return self.call("status")
 
     @property
@@ -286,7 +286,7 @@ class HeldLease(Closable):
                 self._wait(-1, RETRY_S)
 
     def _wait(self, descriptor: int, seconds: float | None) -> None:
-        """For the connection's end, for ``close``, or for so long."""
+        """Wait for the connection's end, for ``close``, or for ``seconds``."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if descriptor >= 0:

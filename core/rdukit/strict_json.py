@@ -16,7 +16,7 @@ WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def as_words(value: object) -> object:
-    """``value`` with each NaN or infinity, at any depth, as its word; tuples become lists, keys text."""
+    """Replace each NaN or infinity, at any depth, by its word; tuples become lists, keys text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _word(value)
     if isinstance(value, Mapping):
@@ -27,14 +27,14 @@ def as_words(value: object) -> object:
 
 
 def find_number(value: object) -> float | None:
-    """The number that a JSON value is or stands for; ``None`` if it is none."""
+    """Return the number that a JSON value is or stands for; ``None`` if it is none."""
     if isinstance(value, str):
         return WORDS.get(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def json_text(value: object) -> str:
-    """``value`` on one line, with words for what JSON lacks."""
+    """Encode ``value`` on one line, with words for what JSON lacks."""
     try:
         return _on_one_line(value)
     except ValueError:
@@ -42,7 +42,7 @@ def json_text(value: object) -> str:
 
 
 def read_json(text: bytes | str) -> Any:
-    """A request's value.
+    """Parse a request's JSON.
 
     Raises:
         InvalidArgument: an object has a key twice, of which readers take the one or the other; or a text is no Unicode.

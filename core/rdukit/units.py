@@ -2,7 +2,7 @@
 
 
 def format_bytes(count: int) -> str:
-    """``1536`` → ``1.5 KiB``; whole bytes below 1 KiB."""
+    """Format ``1536`` as ``1.5 KiB``; whole bytes below 1 KiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
@@ -12,7 +12,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """``0.00012`` → ``120 us``; from one minute on ``2 min 5 s``, from one hour on ``1 h 2 min``."""
+    """Format ``0.00012`` as ``120 us``; from one minute on ``2 min 5 s``, from one hour on ``1 h 2 min``."""
     if seconds < 0:
         return f"-{format_seconds(-seconds)}"
     if seconds >= 3600:
@@ -26,7 +26,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_count(count: float) -> str:
-    """``1234567`` → ``1.23 M``; whole numbers below 10,000 stay as they are."""
+    """Format ``1234567`` as ``1.23 M``; whole numbers below 10,000 stay as they are."""
     if abs(count) < 10_000:
         return f"{count:.0f}" if float(count).is_integer() else _three_figures(count)
     for factor, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -25,7 +25,7 @@ class CommandGroup(ExtensibleGroup):
     """Loads a sub-command only when it is asked for, so that ``rdukit --help`` imports no part."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Names and one line each, without importing the parts: the line is the entry point's extra."""
+        """Write each command's name and summary without importing the parts."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)])
 
@@ -66,7 +66,7 @@ def cli(log_level: str | None) -> None:
 
 
 def main() -> None:
-    """Entry point: errors become one line on stderr and their own exit status."""
+    """Run the ``rdukit`` command; errors become one line on stderr and their own exit status."""
     run_command(cli)
 
 
@@ -82,7 +82,7 @@ def run_command(command: click.Command) -> None:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Around a program's main: an ``RdukitError`` becomes one line on stderr and its own exit status.
+    """Turn an ``RdukitError`` of a program's main into one line on stderr and its own exit status.
 
     So does output that cannot be written, such as to a full disk, also what was still in the buffer at the end.
     """
@@ -114,7 +114,7 @@ def _exit_with(error: RdukitError) -> NoReturn:
 
 
 def _echo_body(error: RdukitError) -> None:
-    """The error as JSON on stdout, if that takes it: stderr and the exit status say the same."""
+    """Print the error as JSON on stdout, if that takes it: stderr and the exit status say the same."""
     with suppress(OSError):
         click.echo(json.dumps(error.body(), sort_keys=True))
 

@@ -19,7 +19,7 @@ GROUP: Final = "rdukit.doctor"
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """Levels of a finding, from good to bad."""
 
     GOOD = "good"
     #: It could not be looked at.
@@ -31,7 +31,7 @@ class Severity(StrEnum):
 
 
 class Topic(StrEnum):
-    """What a finding is about."""
+    """Subjects of findings."""
 
     SECURITY = "security"
     MACHINE = "machine"
@@ -50,7 +50,7 @@ class Finding:
     topic: Topic = Topic.SECURITY
 
     def as_json(self) -> dict[str, str]:
-        """For machines."""
+        """Return the finding as JSON values."""
         return {name: str(value) for name, value in asdict(self).items()}
 
 
@@ -60,17 +60,17 @@ _ORDER: Final = tuple(Severity)
 
 
 def worst_of(findings: Iterable[Finding]) -> Severity:
-    """The worst level; good, where nothing was found."""
+    """Return the worst severity; good if there are no findings."""
     return max((finding.level for finding in findings), key=_ORDER.index, default=Severity.GOOD)
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, otherwise as they came."""
+    """Sort findings, the worst first, otherwise in the given order."""
     return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))
 
 
 def exit_status(worst: Severity, *, is_strict: bool) -> int:
-    """Of the command: 1 where a boundary does not hold, or with ``is_strict`` where anything is less than good."""
+    """Return 1 if a boundary does not hold, or with ``is_strict`` if anything is less than good, otherwise 0."""
     return int(worst is Severity.BAD or (is_strict and worst is not Severity.GOOD))
 
 
@@ -99,7 +99,7 @@ def doctor(security: bool, strict: bool, as_json: bool) -> None:
 
 
 def run_checks() -> list[Finding]:
-    """What all parts' checks find; one that fails is a finding too."""
+    """Run the checks of all parts; a check that fails is a finding, too."""
     found: list[Finding] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:

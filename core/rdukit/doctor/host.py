@@ -1,4 +1,4 @@
-"""What the host itself shows: the home folder and what lies in it, the fence, room on the disk."""
+"""Checks of the host: the home folder and its contents, the fence, free disk space."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _ROOT: Final = 0
 
 
 def check_host() -> Iterator[Finding]:
-    """The home folder, its secrets, what lies above it, the fence and the disk."""
+    """Check the home folder, its secrets, the folders above it, the fence and the disk."""
     home = home_folder()
     found = _look(home)
     yield home_finding(home, found, os.geteuid())
@@ -31,7 +31,7 @@ def check_host() -> Iterator[Finding]:
 
 
 def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
-    """What the home folder's owner and mode mean (pure)."""
+    """Judge the home folder's owner and mode (pure)."""
     step = judge_home(found, user)
     if found is None:
         return Finding("home.mode", Severity.GOOD, f"there is no home folder {home} yet; it will be made private")
@@ -44,7 +44,7 @@ def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
 
 
 def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
-    """Folders above the home folder that somebody else could rename it in (pure)."""
+    """Report folders above the home folder in which somebody else could rename it (pure)."""
     open_ones = [
         path
         for path, found in above
@@ -61,7 +61,7 @@ def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> It
 
 
 def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Finding]:
-    """Keys and tokens that others could read, were it not for the home folder's mode (pure)."""
+    """Report keys and tokens that only the home folder's mode keeps others from reading (pure)."""
     loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
     if not loose:
         yield Finding("home.secrets", Severity.GOOD, "keys, tokens and database are their owner's alone")
@@ -70,7 +70,7 @@ def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Find
 
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
-    """Whether there is room (pure)."""
+    """Judge the free disk space (pure)."""
     is_full = free_bytes < MIN_FREE_BYTES
     what = f"{free_bytes >> 20} MiB are free for {home}"
     todo = "make room, or move the home folder" if is_full else ""

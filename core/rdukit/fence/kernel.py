@@ -95,12 +95,12 @@ class _Program(ctypes.Structure):
 
 
 def set_no_new_privileges() -> None:
-    """From now on no program that this thread starts gains privileges (set-user-id programs run as the caller)."""
+    """Deny new privileges to all programs that this thread starts (set-user-id programs run as the caller)."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def set_dumpable(is_dumpable: bool) -> None:
-    """Whether processes of the same user may inspect this one, and it leaves core dumps."""
+    """Allow or forbid that processes of the same user inspect this one, and that it leaves core dumps."""
     _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
 
 
@@ -110,7 +110,7 @@ def signal_on_parent_death(number: int) -> None:
 
 
 def drop_bounding_set() -> None:
-    """Nothing that this thread starts from now on gains a capability, whoever it runs as. Wants CAP_SETPCAP."""
+    """Keep everything that this thread starts from gaining a capability, whoever it runs as. Needs CAP_SETPCAP."""
     for capability in range(64):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -142,7 +142,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """As mount(2); a text that is empty is none."""
+    """Mount as mount(2) does; an empty text stands for NULL."""
     names = [os.fsencode(text) if text else None for text in (source, target, kind)]
     try:
         _checked(_LIBC.mount(*names, ctypes.c_ulong(flags), options.encode() or None))
@@ -151,7 +151,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def unmount(target: str, flags: int = 0) -> None:
-    """As umount2(2)."""
+    """Unmount as umount2(2) does."""
     _checked(_LIBC.umount2(os.fsencode(target), ctypes.c_int(flags)))
 
 
@@ -165,7 +165,7 @@ def set_mount_attributes(path: str, attributes: int) -> None:
 
 
 def set_host_name(name: str) -> None:
-    """As sethostname(2)."""
+    """Set the host name as sethostname(2) does."""
     _checked(_LIBC.sethostname(name.encode(), ctypes.c_size_t(len(name))))
 
 
@@ -181,13 +181,13 @@ def bring_up(interface: str) -> None:
 
 
 def pivot_root(new_root: str, put_old: str) -> None:
-    """As pivot_root(2)."""
+    """Change the root folder as pivot_root(2) does."""
     number = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
     _system_call(number, ctypes.c_char_p(os.fsencode(new_root)), ctypes.c_char_p(os.fsencode(put_old)))
 
 
 def landlock_abi() -> int:
-    """Version of Landlock's interface. Raises ``OSError`` if the kernel has none or it is switched off."""
+    """Return the version of Landlock's interface. Raises ``OSError`` if the kernel has none or it is switched off."""
     return _system_call(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
 
 

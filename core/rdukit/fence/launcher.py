@@ -55,13 +55,13 @@ class _Relay:
             signal.signal(number, self._pass_on)
 
     def begin(self, child: int) -> None:
-        """From now on to ``child``."""
+        """Pass signals on to ``child`` from now on."""
         self._child = child
         if self._pending:
             self._pass_on(self._pending, None)
 
     def forget(self) -> None:
-        """In a fork: nobody yet."""
+        """Pass signals on to nobody: the state after a fork."""
         self._child = 0
 
     def _pass_on(self, number: int, _: object) -> None:
@@ -298,7 +298,7 @@ def _bind(path: str, attributes: int) -> None:
 
 
 def _resolve(path: str) -> str:
-    """``path`` below the old root, without links: an absolute one would lead to the new root."""
+    """Resolve ``path`` below the old root: an absolute link would lead to the new root."""
     done, waiting, links = "/old", [part for part in path.split("/") if part][::-1], 0
     while waiting:
         part = waiting.pop()

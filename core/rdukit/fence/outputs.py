@@ -1,4 +1,4 @@
-"""What a box leaves as output, looked at before anybody reads it: only files and folders, no more than it may be.
+"""Checks of a box's output before anybody reads it: only files and folders, within limits.
 
 A box writes what it likes into its folder. A link would make whoever stores the output read another file; a pipe would
 make it wait for ever; a file with holes is small on the box's disk and huge in the store.
@@ -23,7 +23,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutputLimits:
-    """How much all files of one output may be together; None: no limit."""
+    """Limits of one output, all files together; None: no limit."""
 
     bytes: int | None = 256 << 30
     files: int | None = 1_000_000

@@ -1,4 +1,4 @@
-"""Whether a fence holds on this machine: put one up, and try from inside what must not work."""
+"""A probe of this machine's fence: put one up, and try from inside what must not work."""
 
 import json
 import os
@@ -54,7 +54,7 @@ print(json.dumps(missing))
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What holds here."""
+    """A probe's result."""
 
     #: Who can put up a fence; ``None``: nobody.
     way: Way | None
@@ -68,7 +68,7 @@ class Fence:
 
     @property
     def why(self) -> str:
-        """What is missing, in words."""
+        """The missing parts, in words."""
         return "; ".join(f"{part}: {why}" for part, why in self.missing.items())
 
 
@@ -81,7 +81,7 @@ def what_holds() -> Fence:
 
 
 def _try(way: Way) -> tuple[dict[FencePart, str], bool]:
-    """What is missing, and whether anything ran in the fence at all."""
+    """Return the missing parts, and whether anything ran in the fence at all."""
     home = Path.home()
     with tempfile.TemporaryDirectory(dir=home if os.access(home, os.W_OK) else None) as folder:
         secret = Path(folder, "secret")

@@ -1,10 +1,15 @@
-"""Which system calls a fence refuses, and how. Data.
+"""The system calls that a fence refuses, and the filters made from that list. Pure.
 
 What a program computes with, reads and writes with, or starts processes and threads with is not here: it goes on as it
 does outside, and the kernel decides about it once. What is here administers the machine, looks into other processes,
 or opens parts of the kernel that no model needs and that its faults are often found in.
 
 Source: ours; the choice is near that of container engines' default profiles. Numbers: the kernel's tables.
+
+``make_filter`` compiles the rules into a program of the classic packet filter, which sees the processor, the call's
+number and its arguments. Calls that are refused whatever their arguments come first, as comparisons with constants: the
+kernel remembers calls whose answer no argument can change, so that these cost nothing. ``engine_profile`` says the same
+to container engines.
 """
 
 import errno
@@ -18,7 +23,7 @@ from rdukit.errors import InvalidArgument
 
 
 class ArgumentTest(StrEnum):
-    """What a rule asks of the low 32 bits of an argument."""
+    """Tests of the low 32 bits of an argument."""
 
     #: It is one of the values.
     IN = "in"
@@ -148,14 +153,14 @@ class Instruction:
     value: int
 
     def pack(self) -> bytes:
-        """As ``struct sock_filter``."""
+        """Pack the instruction as ``struct sock_filter``."""
         return struct.pack("=HBBI", self.code, self.if_true, self.if_false, self.value)
 
 
 def make_filter(
     machine: str, rules: Sequence[SyscallRule] = RULES, numbers: Mapping[str, Mapping[str, int]] = NUMBERS
 ) -> tuple[Instruction, ...]:
-    """The program for a processor.
+    """Compile the rules into a filter for a processor.
 
     Raises:
         InvalidArgument: its numbers are not known.
@@ -179,7 +184,7 @@ def make_filter(
 
 
 def pack_filter(program: Sequence[Instruction]) -> bytes:
-    """The program as the kernel takes it."""
+    """Pack a filter as the kernel takes it."""
     return b"".join(instruction.pack() for instruction in program)
 
 
@@ -208,7 +213,7 @@ def _refuse(number: int, rule: SyscallRule) -> list[Instruction]:
 
 
 def engine_profile(rules: Sequence[SyscallRule] = RULES) -> dict[str, object]:
-    """The same rules as container engines take them: a profile of seccomp, in the terms of the OCI's runtime.
+    """Return the rules as a seccomp profile for container engines, in the terms of the OCI runtime.
 
     Conditions there are of 64 bits where the kernel reads 32. Whatever has more is refused, or looked at without it.
     """
@@ -221,7 +226,7 @@ def engine_profile(rules: Sequence[SyscallRule] = RULES) -> dict[str, object]:
 
 
 def _conditions(rule: SyscallRule) -> Iterator[list[dict[str, object]]]:
-    """Of a refusal, the conditions that each are enough; all of one hold together, of different arguments."""
+    """Yield the alternative conditions of a refusal; the tests of one condition hold together."""
     if rule.argument is None:
         yield []
         return

@@ -1,4 +1,4 @@
-"""What a fence is, as values; and how it is decided from what the machine allows. Pure.
+"""Values that describe a fence, and the choice of one that the machine allows. Pure.
 
 A fenced program has a root folder of its own, in which only what is named here exists, at the paths of outside. It runs
 without capabilities and without a way to gain any, as a user of its own where whoever starts it is root.
@@ -27,7 +27,7 @@ NOT_FENCED, DISK_LIMIT, MEMORY_LIMIT = 123, 124, 125
 
 
 class Way(StrEnum):
-    """Who puts up the fence."""
+    """Ways to put up a fence."""
 
     #: Root, with the machine's own namespaces.
     ROOT = "root"
@@ -54,7 +54,7 @@ NEEDED: Final = frozenset(FencePart) - {FencePart.LANDLOCK}
 
 @dataclass(frozen=True, slots=True)
 class FenceLimits:
-    """What a fenced program may use; None: no limit of the fence's."""
+    """Limits of a fenced program; None: no limit."""
 
     #: Of all processes together, looked at about once a second; a process alone gets no more than that at all.
     memory_bytes: int | None = None
@@ -102,7 +102,7 @@ class FenceSpec:
 
 
 def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
-    """What the launcher reads (pure)."""
+    """Encode a fence as the JSON that the launcher reads (pure)."""
     return json.dumps(
         {
             **asdict(spec), "way": way, "system_calls": system_calls.hex(), "system": SYSTEM, "devices": DEVICES,
@@ -113,11 +113,11 @@ def to_json(spec: FenceSpec, way: Way, system_calls: bytes) -> str:
 
 
 def choose_way(is_root: bool) -> Way:
-    """The way to put up a fence (pure). Root has one only: limits do not hold for root in a user namespace."""
+    """Choose the way to put up a fence (pure). Limits do not hold for root in a user namespace."""
     return Way.ROOT if is_root else Way.USER
 
 
 def outermost(paths: Sequence[str]) -> list[str]:
-    """The paths without those that are in another one of them, each once, in order (pure)."""
+    """Return the paths that lie in none of the others, each once, in order (pure)."""
     chosen = list(dict.fromkeys(paths))
     return [path for path in chosen if not any(other != path and Path(other) in Path(path).parents for other in chosen)]

@@ -51,7 +51,7 @@ def start_fenced(spec: FenceSpec, way: Way, output: IO[bytes] | int | None = Non
 
 
 def program_paths(command: Sequence[str], search: str = "") -> list[str]:
-    """What a command must be able to read to run: its interpreter, packages and the files that it names.
+    """Return the paths that a command must be able to read: its interpreter, packages and the files that it names.
 
     Args:
         search: the program's ``PYTHONPATH``.
@@ -70,12 +70,12 @@ def program_paths(command: Sequence[str], search: str = "") -> list[str]:
 
 
 def absolute_command(command: Sequence[str]) -> list[str]:
-    """The command with its program's path."""
+    """Return the command with its program's full path."""
     return [shutil.which(command[0]) or command[0], *command[1:]]
 
 
 def _environment_of(program: Path) -> list[str]:
-    """The virtual environment that an interpreter belongs to, and what that is made from."""
+    """Return the folders of an interpreter's virtual environment and of the one that it is based on."""
     folder = program.parent.parent
     try:
         lines = (folder / "pyvenv.cfg").read_text().splitlines()

@@ -28,25 +28,25 @@ _SHARES = re.compile(r"^(?:Pss_Anon|Pss_Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def processes() -> Iterator[str]:
-    """The folder in ``/proc`` of each of its processes; none as long as the fence is being put up."""
+    """Yield the ``/proc`` folder of each of the program's processes; none while the fence is being put up."""
     if not os.path.exists("/proc/self"):
         yield from (f"/proc/{name}" for name in os.listdir("/proc") if name.isdigit())
 
 
 def over_memory(most: int | None) -> str:
-    """How the program is over its limit of memory; empty if it is not."""
+    """Describe how the program exceeds its memory limit; empty if it does not."""
     return f"more than {most} bytes of all its processes" if most is not None and _memory(most) > most else ""
 
 
 def pause_after(took_s: float) -> float:
-    """Seconds until the disk is looked at again, after a look that took so long (pure)."""
+    """Return the seconds until the next disk check, after one that took ``took_s`` (pure)."""
     return min(max(WATCH_S, took_s / _WATCH_SHARE), _WATCH_AT_LEAST_S)
 
 
 def over_disk(
     most_bytes: int | None, most_files: int | None, writable: Sequence[str], running: Iterable[str], used: int = 0
 ) -> str:
-    """Which limit of the disk it is over; empty if none. Counts what is deleted but still open, too.
+    """Describe the exceeded disk limit; empty if there is none. Counts deleted files that are still open, too.
 
     Args:
         running: the folder in ``/proc`` of each of its processes.
@@ -74,7 +74,7 @@ def over_disk(
 
 
 def _memory(enough: int) -> int:
-    """Bytes of all its processes together, at least: what they share counts once.
+    """Estimate from below the bytes of all its processes together; shared memory counts once.
 
     The quick sum counts it for each; only where that is more than ``enough`` is the exact one worth its time. What is
     in files and what is mapped overlap by an unknown part, so the larger of the two counts.
@@ -125,7 +125,7 @@ def _kept(folders: Sequence[str]) -> Iterator[os.stat_result]:
 
 
 def _deleted(running: Iterable[str], name: str = "") -> Iterator[os.stat_result]:
-    """Files without a place that its processes have open, of a ``name`` that begins so."""
+    """Yield deleted files that its processes have open, and whose link text begins with ``name``."""
     for process in running:
         try:
             descriptors = os.listdir(f"{process}/fd")

@@ -37,7 +37,7 @@ def write_reports(folder: Path, files: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def atomic_target(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path``; what the block wrote there becomes ``path`` when it ends without error."""
+    """Yield a temporary path next to ``path``; it becomes ``path`` when the block ends without error."""
     make_folder(path.parent)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part"
     try:
@@ -59,7 +59,7 @@ def atomic_target(path: Path) -> Iterator[Path]:
 
 
 def write_json_atomic(path: Path, value: object, mode: int = 0o644) -> None:
-    """``write_atomic`` of indented JSON, with words for floats that it lacks."""
+    """Write indented JSON atomically, with words for floats that JSON lacks."""
     write_atomic(path, json.dumps(as_words(value), indent=2, sort_keys=True).encode() + b"\n", mode)
 
 
@@ -114,11 +114,11 @@ def _quietly(act: Callable[[], object]) -> None:
 
 
 def sha256_of(data: bytes) -> str:
-    """Hexadecimal SHA-256."""
+    """Return the hexadecimal SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content, read in blocks."""
+    """Return the hexadecimal SHA-256 of a file's content, read in blocks."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

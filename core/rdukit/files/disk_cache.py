@@ -41,7 +41,8 @@ class CachedFile:
 
 
 def choose_evicted(files: Iterable[CachedFile], max_bytes: int) -> list[CachedFile]:
-    """Which files have to go so that the others have at most ``max_bytes``: the lowest rank, then the longest unused.
+    """Choose the files to evict so that the rest has at most ``max_bytes``: lowest rank first, then least recently
+    used.
 
     Pure; files of equal rank and time go in the order of their paths. No file goes that need not.
     """
@@ -58,12 +59,12 @@ def choose_evicted(files: Iterable[CachedFile], max_bytes: int) -> list[CachedFi
 
 
 def seal(content: bytes) -> bytes:
-    """``content`` with its digest at the end."""
+    """Append the digest of ``content``."""
     return content + _MARK + sha256_of(content).encode()
 
 
 def unseal(data: bytes) -> bytes | None:
-    """The content of sealed data; None if it is damaged."""
+    """Return the content of sealed data; None if it is damaged."""
     content, digest = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     return content if digest == _MARK + sha256_of(content).encode() else None
 
@@ -78,7 +79,7 @@ def store_cached(path: Path, content: bytes) -> None:
 
 
 def load_cached(path: Path, now_s: float) -> bytes | None:
-    """The content of a kept file, which counts as used at ``now_s``; None if there is none or it is damaged.
+    """Return a cached file's content and mark it as used at ``now_s``; None if it is missing or damaged.
 
     A damaged file is removed where that is allowed. Never raises: what cannot be read is made again.
     """
@@ -107,7 +108,7 @@ def mark_used(path: Path, now_s: float) -> None:
 
 
 def list_cached(paths: Iterable[Path], rank: int = 0) -> list[CachedFile]:
-    """Size and time of use of each path that is still there; a folder counts as all that is in it."""
+    """Return the size and time of use of each path that still exists; a folder counts as all of its files."""
     return [found for path in paths if (found := _find_measured(path, rank)) is not None]
 
 
@@ -139,7 +140,7 @@ def sweep_temporary(folder: Path, now_s: float) -> None:
 
 
 def is_abandoned(age_s: float, is_running: bool) -> bool:
-    """Whether a temporary file is nobody's, by the time since it was last written and its process being there."""
+    """Return whether a temporary file belongs to nobody, by its age and whether its process runs."""
     gone_s, reused_s = _ABANDONED_S
     return age_s > (reused_s if is_running else gone_s)
 

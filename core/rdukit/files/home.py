@@ -32,7 +32,7 @@ _HANDED_OUT: Final = frozenset({"tenants"})
 
 
 class HomeAction(Enum):
-    """What is to be done about a home folder."""
+    """Actions on a home folder."""
 
     MAKE = auto()
     #: It is private, or root's, whose choice its mode is.
@@ -47,7 +47,7 @@ class HomeAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What is known of a folder."""
+    """A folder's owner, mode and names."""
 
     owner: int
     mode: int
@@ -55,7 +55,7 @@ class Folder:
 
 
 def judge_home(found: Folder | None, user: int) -> HomeAction:
-    """What ``user`` does about the home folder that is there, if any (pure)."""
+    """Choose the action of ``user`` on the home folder (pure)."""
     if found is None:
         return HomeAction.MAKE
     if found.owner not in (user, _ROOT):
@@ -67,7 +67,7 @@ def judge_home(found: Folder | None, user: int) -> HomeAction:
 
 
 def private_home() -> Path:
-    """The home folder, made if need be, and closed to other users.
+    """Return the home folder, created if need be, and closed to other users.
 
     Raises:
         PermissionDenied: it belongs to another user, or it is a folder that others use too.
@@ -77,7 +77,7 @@ def private_home() -> Path:
 
 
 def mend_home() -> None:
-    """``private_home`` for who only reads there: nothing is made, and nothing is refused."""
+    """Close the home folder to other users; create nothing and refuse nothing."""
     try:
         _settle(home_folder(), may_make=False)
     except (PermissionDenied, OSError) as error:

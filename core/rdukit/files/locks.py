@@ -71,7 +71,7 @@ def claim_lock(path: Path) -> Iterator[bool]:
 
 
 def _find_sole(path: Path) -> int | None:
-    """A descriptor that holds ``path`` alone; None if another process does."""
+    """Return a descriptor that holds ``path`` alone; None if another process does."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

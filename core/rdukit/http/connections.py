@@ -1,4 +1,4 @@
-"""All connections of an HTTP server: who has to go when there are too many, or when half-sent heads take too much.
+"""The connections of an HTTP server, and the choice of those to drop: too many, or too many bytes of unfinished heads.
 
 Nothing here is done for a request: only when connections come and go, and for heads that come in pieces.
 """
@@ -64,7 +64,7 @@ class ConnectionRegistry:
         return len(self._all)
 
     def is_full_for(self, address: str | None, now: float) -> bool:
-        """Whether one more connection from ``address`` is closed at once; asked once for each.
+        """Return whether a new connection from ``address`` is closed at once; called once for each.
 
         What idles makes room for what is new, but not without end: a flood would keep the server busy with that.
         """
@@ -78,7 +78,7 @@ class ConnectionRegistry:
         return len(self._all) >= self._most and of_one >= FEW and not self._places.take(now)
 
     def enter(self, connection: TrackedConnection, address: str | None) -> TrackedConnection | None:
-        """A connection came. Returns who is to be given up for it, maybe itself.
+        """Add a connection. Returns the one to drop for it, maybe itself.
 
         Args:
             address: of the caller; None: it has none, as over a UNIX socket.
@@ -93,7 +93,7 @@ class ConnectionRegistry:
         return self._choose(self._all, connection) if len(self._all) > self._most else None
 
     def leave(self, connection: TrackedConnection) -> None:
-        """It is gone."""
+        """Remove a connection."""
         address = self._all.pop(connection, None)
         if address is not None:
             of_one = self._of[address]
@@ -104,7 +104,7 @@ class ConnectionRegistry:
         self.release(connection)
 
     def hold(self, connection: TrackedConnection, head_bytes: int) -> list[TrackedConnection]:
-        """It has so many bytes of a head, whose end has not come. Returns who is to be given up."""
+        """Record the bytes of a connection's unfinished head. Returns the connections to drop."""
         self._held_bytes += head_bytes - self._held.get(connection, 0)
         self._held[connection] = head_bytes
         chosen: list[TrackedConnection] = []
@@ -117,13 +117,13 @@ class ConnectionRegistry:
         return chosen
 
     def release(self, connection: TrackedConnection) -> None:
-        """Its head has ended."""
+        """Forget a connection's head, which has ended."""
         self._held_bytes -= self._held.pop(connection, 0)
 
     def _choose(
         self, among: "dict[TrackedConnection, str | None] | dict[TrackedConnection, None]", newest: TrackedConnection
     ) -> TrackedConnection:
-        """Whoever has waited longest of the first that idle; the newest where all are in use."""
+        """Choose the connection that has idled longest among the first ones; the newest if all are in use."""
         chosen, since = newest, float("inf")
         for each in list(_first(among)):
             idle = each.idle_since
@@ -146,7 +146,7 @@ class ConnectionRegistry:
 
 
 class _Places:
-    """So many in a second, and a second's worth at once."""
+    """A token bucket: ``per_s`` tokens a second, and as many at once."""
 
     __slots__ = ("_left", "_per_s", "_since")
 
@@ -164,14 +164,14 @@ class _Places:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
-    """Address and port of a connection's caller; None: over a UNIX socket, or it has gone already."""
+    """Return address and port of a connection's caller; None: over a UNIX socket, or it has gone already."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) and len(peer) >= 2 else None
 
 
 @dataclass(frozen=True, slots=True)
 class TlsEndpoint:
-    """How a server speaks TLS."""
+    """TLS settings of a server."""
 
     context: ssl.SSLContext
     #: Seconds that a handshake may take, and the end of a connection.
@@ -189,7 +189,7 @@ class AdmissionProtocol(asyncio.Protocol):
         self._book, self._make, self._tls = book, make, tls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody connected."""
+        """Admit, refuse or start a TLS handshake."""
         peer = peer_of(transport)
         address = peer[0] if peer else None
         if self._book.is_full_for(address, asyncio.get_running_loop().time()):
@@ -228,7 +228,7 @@ class TlsHandshake(asyncio.Protocol):
             chosen.give_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The handshake has ended well."""
+        """Hand the connection over to the HTTP protocol after a successful handshake."""
         self._book.leave(self)
         _let_in(transport, self._make)
 

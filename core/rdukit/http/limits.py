@@ -1,4 +1,4 @@
-"""What a caller may do to an HTTP connection before its request is served, for gateway and boxes alike. Pure.
+"""Limits on HTTP connections before a request is served, for gateway and boxes alike. Pure.
 
 The parts' protocols tell a ``ConnectionWatch`` what comes and goes, and do what it decides. Times are the caller's.
 """
@@ -27,7 +27,7 @@ _MOST_HOSTS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Of one server."""
+    """Limits of one server."""
 
     #: Longest request line and headers, and the setting that says so.
     header_bytes: int
@@ -62,20 +62,20 @@ class ConnectionWatch:
         return self.asked_since if self.is_in_head else None
 
     def count(self, received: int) -> None:
-        """So many bytes came."""
+        """Count received bytes."""
         if self.is_in_head:
             self.head_bytes += received
         else:
             self.excess += received
 
     def begin_body(self, now: float) -> None:
-        """A head has ended."""
+        """Note that a head has ended."""
         self.is_in_head, self.is_lingering = False, False
         self.head_bytes = self.excess = 0
         self.asked_since = now
 
     def take_body(self, length: int, now: float) -> None:
-        """Part of a body came; what was answered already has no more time for the rest."""
+        """Count a part of a body; a request that was answered already gets no more time for the rest."""
         if not self.is_lingering:
             self.excess -= length * (1 + CHUNK_OVERHEAD)
             if self.excess < 0:
@@ -83,19 +83,19 @@ class ConnectionWatch:
             self.asked_since = now
 
     def end_request(self, now: float, is_answered: bool) -> None:
-        """All of a request has come."""
+        """Note that a whole request has come."""
         self.is_in_head, self.is_lingering = True, False
         self.head_bytes = 0
         self.asked_since = now if is_answered else None
 
     def end_answer(self, now: float) -> None:
-        """It is answered, maybe before all of it has come."""
+        """Note that the request is answered, maybe before all of it has come."""
         self.asked_since = now
         if not self.is_in_head:
             self.is_lingering, self.excess = True, 0
 
     def refusal(self) -> RdukitError | None:
-        """Why no more of what comes is taken, after ``count``."""
+        """Return the reason to take no more bytes, after ``count``."""
         limit = self._limits.header_bytes
         if self.is_in_head:
             return headers_too_large(self._limits) if self.head_bytes > limit else None
@@ -110,7 +110,7 @@ class ConnectionWatch:
         return self.is_lingering and self.excess > LINGER_BYTES
 
     def seconds_left(self, now: float) -> float:
-        """Until the connection is to be given up, or looked at again."""
+        """Return the seconds until the connection is to be dropped or checked again."""
         limits = self._limits
         left = min(limits.idle_s, limits.silence_s)
         if self.asked_since is not None:
@@ -127,7 +127,7 @@ class ConnectionWatch:
 
 
 class HostRule:
-    """Which names a server answers to. Without it a page in a browser could have its own name mean this server."""
+    """The host names that a server answers to, against DNS rebinding by pages in a browser."""
 
     def __init__(self, bound: str, names: Iterable[str] = ()) -> None:
         """
@@ -142,11 +142,11 @@ class HostRule:
 
     @property
     def is_open(self) -> bool:
-        """All names are answered to."""
+        """Whether all names are allowed."""
         return "*" in self._names
 
     def allows(self, host: bytes) -> bool:
-        """Whether ``host``, as in the header, with or without a port, is one of them."""
+        """Return whether ``host``, as in the header, with or without a port, is allowed."""
         if host in self._known or self.is_open:
             return True
         try:
@@ -162,7 +162,7 @@ class HostRule:
         return is_legal
 
     def allows_origin(self, origin: bytes) -> bool:
-        """Whether a page of ``origin`` may call."""
+        """Return whether a page of ``origin`` may call."""
         scheme, found, host = origin.partition(b"://")
         return self.is_open or (bool(found) and scheme in (b"http", b"https") and self.allows(host))
 
@@ -170,7 +170,7 @@ class HostRule:
 def check_head(
     limits: HttpLimits, url_bytes: int, version: str, headers: Sequence[tuple[bytes, bytes]], hosts: HostRule | None
 ) -> RdukitError | None:
-    """Why a request is refused by its head alone; names of ``headers`` are in lower case.
+    """Return the reason to refuse a request by its head alone; names of ``headers`` are in lower case.
 
     Args:
         hosts: None: every name is answered to, since callers are known by their tokens.
@@ -204,14 +204,14 @@ def check_head(
 
 
 def headers_too_large(limits: HttpLimits) -> HeadersTooLarge:
-    """The refusal of a head."""
+    """Return the refusal of a too long head."""
     limit = limits.header_bytes
     message = f"the request line and headers have more than {limit} bytes ({limits.header_setting})"
     return HeadersTooLarge(message, field="headers", limit=limit)
 
 
 def choose_connections(most: int, files: int) -> int:
-    """How many connections are taken at once where a process may have so many open files."""
+    """Return the maximum of connections for a process that may have ``files`` open files."""
     return max(8, min(most, files - SPARE_FILES if files > 2 * SPARE_FILES else files // 2))
 
 

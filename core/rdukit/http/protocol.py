@@ -37,7 +37,7 @@ def make_protocol_factory(
     trusted: Iterable[str] = (),
     tls: ssl.SSLContext | None = None,
 ) -> type[asyncio.Protocol]:
-    """What uvicorn makes for each connection of one server.
+    """Return the factory of protocols that uvicorn calls for each connection of one server.
 
     Args:
         protocol: made for a connection that is let in.
@@ -57,7 +57,7 @@ def make_protocol_factory(
 
 
 class _Refused(Exception):
-    """In the parser's callbacks: the request is not taken."""
+    """Raised in the parser's callbacks: the request is refused."""
 
 
 class GuardedHttp(UvicornHttp):
@@ -96,7 +96,7 @@ class GuardedHttp(UvicornHttp):
         return self._watch.idle_since
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody connected. Beyond the most connections whoever has kept one waiting longest loses it."""
+        """Set up a new connection; beyond the maximum the one that has idled longest is dropped."""
         # As uvicorn does, which makes a socket object to ask the system for both ends: most of a connection's cost.
         self.connections.add(self)
         self.transport, self.flow = transport, self.flow_control(transport)
@@ -108,7 +108,7 @@ class GuardedHttp(UvicornHttp):
             chosen.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
+        """Clean up after the connection."""
         super().connection_lost(exc)
         self._book.leave(self)
         if self._timer is not None:
@@ -116,7 +116,7 @@ class GuardedHttp(UvicornHttp):
             self._timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Feed received bytes to the parser, and enforce the limits."""
         watch = self._watch
         watch.count(len(data))
         super().data_received(data)
@@ -133,12 +133,12 @@ class GuardedHttp(UvicornHttp):
                 each.give_up()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header came; those behind a body are dropped."""
+        """Take a header; drop those after a body."""
         if self._watch.is_in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """A request's head has ended; its body begins."""
+        """Check a request's head and begin its body."""
         self._book.release(self)
         version = self.parser.get_http_version()
         self._refusal = check_head(self._limits, len(self.url), version, self.headers, self._hosts)
@@ -148,26 +148,26 @@ class GuardedHttp(UvicornHttp):
         self.begin_request()
 
     def begin_request(self) -> None:
-        """A request whose head is taken."""
+        """Begin a request whose head is accepted."""
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body came."""
+        """Take a part of the body."""
         self._watch.take_body(len(body), self.loop.time())
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """It has all come. The next one may, once it is answered."""
+        """End the request; the next one may come once it is answered."""
         super().on_message_complete()
         self._watch.end_request(self.loop.time(), self.cycle.response_complete)
 
     def pause_writing(self) -> None:
-        """The caller does not read as fast as is written."""
+        """Note that the caller reads slower than the server writes."""
         super().pause_writing()
         self._watch.unread_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Note that the caller has caught up."""
         super().resume_writing()
         self._watch.unread_since = None
 
@@ -196,7 +196,7 @@ class GuardedHttp(UvicornHttp):
             self._refuse(RequestTimeout(f"the rest of the request did not come within {seconds:g} s", field="request"))
 
     def send_400_response(self, msg: str) -> None:
-        """The bytes are no HTTP request, or one that is not taken."""
+        """Refuse bytes that are no HTTP request, or one that is not accepted."""
         refusal, self._refusal = self._refusal, None
         if refusal is None:
             words = f"{msg.rstrip('.')}: the bytes are not an HTTP/1.1 request"
@@ -204,11 +204,11 @@ class GuardedHttp(UvicornHttp):
         self._refuse(refusal, 400 if isinstance(refusal, MalformedRequest) else 0)
 
     def error_body(self, error: RdukitError) -> object:
-        """What is answered to a request that is refused, as JSON has it."""
+        """Return the JSON body for a refused request."""
         return error.body()
 
     def note_refusal(self, error: RdukitError) -> None:
-        """What came is refused here, and no application sees it: for servers that keep a log of that."""
+        """Log a refusal that no application sees; servers override it."""
 
     def _refuse(self, error: RdukitError, status: int = 0) -> None:
         status = status or error.http_status

@@ -23,7 +23,7 @@ class TlsFiles:
 
 
 def find_server_files(certificate: str, key: str, ca: str, settings: str) -> TlsFiles | None:
-    """The files of a server; None where TLS is not set.
+    """Return a server's TLS files; None if TLS is not configured.
 
     Args:
         settings: name of the part in its settings, ``box`` of ``box.tls_certificate``.
@@ -42,7 +42,7 @@ def find_server_files(certificate: str, key: str, ca: str, settings: str) -> Tls
 
 
 def make_server_context(files: TlsFiles) -> ssl.SSLContext:
-    """For a server: TLS 1.2 at least.
+    """Create a server's context, with TLS 1.2 at least.
 
     Raises:
         InvalidArgument: a file cannot be read, or they do not fit together.
@@ -58,7 +58,7 @@ def make_server_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def client_context(ca: str | None = None) -> ssl.SSLContext:
-    """For a caller, by the settings.
+    """Create a caller's context by the settings.
 
     Args:
         ca: file with the authority to trust; None: as the setting says.
@@ -81,12 +81,12 @@ def client_context(ca: str | None = None) -> ssl.SSLContext:
 
 
 def verify_of(url: str) -> ssl.SSLContext | bool:
-    """What a caller of ``url`` checks a server by. Reading the system's authorities costs, and plain URLs need none."""
+    """Return httpx's ``verify`` for ``url``. Reading the system's authorities costs, and plain URLs need none."""
     return client_context() if url.startswith("https://") else True
 
 
 def client_files() -> tuple[bytes | None, bytes | None, bytes | None]:
-    """Contents of the authority, key and certificate of a caller, by the settings; None: not set.
+    """Read the authority, key and certificate of a caller by the settings; None: not set.
 
     Raises:
         InvalidArgument: a file cannot be read, or they do not fit together.

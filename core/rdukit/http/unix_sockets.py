@@ -46,7 +46,7 @@ class SocketPath(Closable):
             raise InvalidArgument(f"the name of the socket {path} is too long; legal: up to {MAX_PATH_BYTES} bytes")
 
     def close(self) -> None:
-        """Let go of the folder; what is bound or connected stays."""
+        """Close the folder; bound and connected sockets stay."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
@@ -54,7 +54,7 @@ class SocketPath(Closable):
 
 @dataclass(frozen=True, slots=True)
 class WireAddress:
-    """Where the REST wire of a box is."""
+    """The address of a box's REST server."""
 
     #: For requests: ``http://HOST:PORT``, or ``http://localhost`` over a UNIX socket.
     base_url: str
@@ -63,12 +63,12 @@ class WireAddress:
 
 
 def rest_address(path: Path) -> str:
-    """The address of a REST wire at a UNIX socket (pure)."""
+    """Return the address of a REST server at a UNIX socket (pure)."""
     return SCHEME + quote(os.path.abspath(path), safe="")
 
 
 def parse_rest_address(url: str) -> WireAddress:
-    """What an address of a REST wire means (pure).
+    """Parse the address of a REST server (pure).
 
     Raises:
         InvalidArgument: it is none.
@@ -126,7 +126,7 @@ def listen_at(path: Path, mode: int = 0o600, backlog: int = 512, *, is_ours: boo
 
 
 def is_listening(path: str) -> bool:
-    """Whether a connection to the socket at ``path`` is taken."""
+    """Return whether a server accepts connections to the socket at ``path``."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

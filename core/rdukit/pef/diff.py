@@ -1,4 +1,4 @@
-"""What differs between two PEFs: options, inputs, sections, kernels, cost. Pure.
+"""Differences between two PEFs: options, inputs, sections, kernels, cost. Pure.
 
 Sections are matched by what they do, not by number: first those of one graph and type with the same operators, then
 those that share the most operators (a fusion that grew or was cut), then by name. Native libraries are compared by
@@ -53,7 +53,7 @@ class Change:
 
 
 def diff_pefs(before: LoadedPef, after: LoadedPef) -> tuple[Change, ...]:
-    """Every difference, by area in the order of ``Change.area``; empty exactly when the PEFs do the same alike."""
+    """Return every difference, by area in the order of ``Change.area``; empty exactly when the PEFs are equivalent."""
     a, b = before.pef, after.pef
     changes = [
         Change("options", name, "value", getattr(a, name), getattr(b, name))
@@ -75,7 +75,7 @@ def diff_pefs(before: LoadedPef, after: LoadedPef) -> tuple[Change, ...]:
 
 
 def describe_diff(before: LoadedPef, after: LoadedPef) -> dict[str, Any]:
-    """``diff_pefs`` as plain containers, ready for JSON."""
+    """Return the differences as plain containers, ready for JSON."""
     changes = diff_pefs(before, after)
     return {
         "before": str(before.path),
@@ -86,7 +86,7 @@ def describe_diff(before: LoadedPef, after: LoadedPef) -> dict[str, Any]:
 
 
 def diff_tables(changes: Sequence[Change]) -> list[Table]:
-    """One table an area: subject, field, before, after. Cycles and seconds are the cost model's projection."""
+    """Return one table an area: subject, field, before, after. Cycles and seconds are the cost model's projection."""
     tables = []
     for area in dict.fromkeys(change.area for change in changes):
         rows = tuple(
@@ -115,7 +115,7 @@ def _diff_mappings(area: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
 def _diff_records(
     area: str, old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
 ) -> list[Change]:
-    """Things with fields: those on one side only as a whole, the others field by field."""
+    """Compare records: those on one side only as a whole, the others field by field."""
     changes: list[Change] = []
     for name in dict.fromkeys([*old, *new]):
         if name not in new or name not in old:
@@ -152,7 +152,7 @@ def _diff_sections(a: Pef, b: Pef) -> list[Change]:
 def _pair_sections(
     before: Sequence[Section], after: Sequence[Section]
 ) -> list[tuple[Section | None, Section | None]]:  # fmt: skip
-    """Sections that belong together, in the order of ``before``, then what only ``after`` has."""
+    """Pair the sections that correspond, in the order of ``before``, then those that only ``after`` has."""
     partner: dict[int, Section] = {}
     waiting: dict[tuple[object, ...], list[Section]] = {}
     for section in after:
@@ -215,7 +215,7 @@ def _records(things: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"a": {"b": 1}}`` → ``{"a.b": 1}``; an empty mapping stays as it is."""
+    """Flatten ``{"a": {"b": 1}}`` to ``{"a.b": 1}``; an empty mapping stays as it is."""
     found: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, Mapping) and item:
@@ -226,7 +226,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, so that a PEF in memory equals the same PEF read from a file."""
+    """Convert tuples to lists, so that a PEF in memory equals the same PEF read from a file."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
@@ -253,7 +253,7 @@ def _text(value: Any, change: Change) -> str:
 
 
 def _summary(area: str, record: Mapping[str, Any]) -> str:
-    """A thing that one side lacks, in a few words."""
+    """Describe a record that one side lacks, in a few words."""
     match area:
         case "sections":
             return " ".join(record["operators"]) or str(record["why"])

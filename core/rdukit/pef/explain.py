@@ -1,4 +1,4 @@
-"""Why a section is as it is: who decided, what it takes of what there is, and what its time is bound by. Pure.
+"""Explanations of sections: who decided, what they occupy, and what bounds their time. Pure.
 
 All of it was recorded by the compile; nothing is decided again. Times are the cost model's, never measured.
 """
@@ -20,7 +20,7 @@ BOUNDS: Final = {
 
 
 def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[Section]:
-    """Sections by id or name, or those that hold an operator whose name has ``operator`` in it; all without either.
+    """Find sections by id or name, or by a part of an operator's name; all without either.
 
     Raises:
         NotFound: there is none; the message has names that are near.
@@ -43,7 +43,7 @@ def find_sections(pef: Pef, section: str | None, operator: str | None) -> list[S
 
 
 def find_bound(section: Section) -> str:
-    """What the section's projected time is bound by: compute, device memory, a link, or its launch."""
+    """Return what bounds the section's projected time: compute, device memory, a link, or its launch."""
     terms = {name: getattr(section.cost, name) for name in BOUNDS}
     longest = max(terms, key=lambda name: terms[name])
     if terms[longest] < section.cost.launch_s:
@@ -52,7 +52,7 @@ def find_bound(section: Section) -> str:
 
 
 def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
-    """Everything that is known about a section's placement, ready for JSON. Bytes, seconds, units."""
+    """Return all facts about a section's placement, ready for JSON. Bytes, seconds, units."""
     chip = find_chip(pef.arch)
     used, cost = section.resources, section.cost
     pmus = used.tiles * chip.pmus_per_tile
@@ -85,7 +85,7 @@ def explain_section(pef: Pef, section: Section) -> dict[str, Any]:
 
 
 def section_tables(pef: Pef, section: Section) -> list[Table]:
-    """The explanation of one section for people."""
+    """Return the explanation of one section as tables."""
     found = explain_section(pef, section)
     decided = found["decided_by"]
     origin = f"rule {decided['rule']}" if decided["rule"] else f"mode {decided['mode']}, no rule"
@@ -123,7 +123,7 @@ def section_tables(pef: Pef, section: Section) -> list[Table]:
 
 
 def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
-    """One line a section: who decided, what bounds it."""
+    """Return a table with one row a section: who decided, what bounds it."""
     rows = tuple(
         (
             str(s.id), s.type.value, s.name, s.rule or "-", s.heuristic, find_bound(s), format_seconds(s.cost.seconds),
@@ -136,7 +136,7 @@ def bounds_table(pef: Pef, sections: Sequence[Section]) -> Table:
 
 
 def _decision_rows(decisions: dict[str, Any]) -> list[tuple[str, str]]:
-    """One line a decision; a mapping by operator gives a line an operator."""
+    """Return one row a decision; a mapping by operator gives one row an operator."""
     rows: list[tuple[str, str]] = []
     for key, value in decisions.items():
         name = key.replace("_", " ")

@@ -1,4 +1,4 @@
-"""The container: a zip whose entries are stored, not deflated.
+"""The PEF file: its container, reading and writing. The container is a zip whose entries are stored, not deflated.
 
 ==================  ==================================================================================================
 entry               content
@@ -11,6 +11,8 @@ entry               content
 A reader takes its own major version and any minor version up to its own. No weights, no pickle. Kernels of 1.3 may hold
 ``rdukit.lstm_layer`` and its gradient, those of 1.4 ``rdukit.grouped_product`` and its. A graph of 1.4 may be the
 evaluation graph of another.
+
+A PEF is written atomically, as the last step of a compile; a reader checks everything before it uses anything.
 """
 
 import io
@@ -45,7 +47,7 @@ LIST_RUNNER: Final = "rdukit_run_list"
 
 
 def section_symbol(digest: str) -> str:
-    """The function that the native library of a kernel exports for it."""
+    """Return the name of the function that a kernel's native library exports."""
     return f"rdukit_section_{digest[:32]}"
 
 
@@ -133,7 +135,7 @@ def read_pef(path: Path | str) -> LoadedPef:
 
 
 def read_tiles(path: Path) -> int:
-    """How many tiles the PEF at ``path`` was compiled for, from its index alone; the rest is not checked.
+    """Read how many tiles the PEF at ``path`` was compiled for, from its index alone; the rest is not checked.
 
     Raises:
         PefNotFound: there is no file.

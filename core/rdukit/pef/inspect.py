@@ -21,7 +21,7 @@ _EMPTY: Final = frozenset({"", "None", "null", "False", "false", "{}", "[]"})
 
 
 def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
-    """Everything ``pef_tables`` shows, unrounded, ready for JSON."""
+    """Return everything ``pef_tables`` shows, unrounded, ready for JSON."""
     pef = loaded.pef
     return {
         "path": str(loaded.path),
@@ -57,7 +57,7 @@ def describe_pef(loaded: LoadedPef) -> dict[str, Any]:
 
 
 def pef_tables(loaded: LoadedPef) -> list[Table]:
-    """The whole explanation but the single symbols: header, sections, cuts, memory, kernels, scalars, metadata."""
+    """Return all tables but that of single symbols: header, sections, cuts, memory, kernels, scalars, metadata."""
     tables = [
         header_table(loaded),
         sections_table(loaded),
@@ -74,7 +74,7 @@ def pef_tables(loaded: LoadedPef) -> list[Table]:
 
 
 def metadata_table(pef: Pef) -> Table:
-    """What the program said about itself, without what it left empty."""
+    """Return the program's metadata without empty values."""
     texts = {name: _short_json(value) for name, value in sorted(pef.metadata.items())}
     rows = tuple((name, text) for name, text in texts.items() if text not in _EMPTY)
     left_out = len(texts) - len(rows)
@@ -83,7 +83,7 @@ def metadata_table(pef: Pef) -> Table:
 
 
 def header_table(loaded: LoadedPef) -> Table:
-    """What was compiled, for what, by what."""
+    """Return the table of the PEF's name, target and versions."""
     pef = loaded.pef
     rows = (
         ("name", pef.name),
@@ -104,7 +104,7 @@ def header_table(loaded: LoadedPef) -> Table:
 
 
 def sections_table(loaded: LoadedPef) -> Table:
-    """One row a section: decisions, resources, projected cost."""
+    """Return one row a section: decisions, resources, projected cost."""
     columns = ("id", "type", "section", "operators", "rule", "heuristic", "kernel", "tiles", "PCU", "PMU", "SRAM",
                "flop", "bytes moved", "projected cycles", "projected time")  # fmt: skip
     rows = tuple(
@@ -121,13 +121,13 @@ def sections_table(loaded: LoadedPef) -> Table:
 
 
 def cuts_table(pef: Pef) -> Table:
-    """Which operators a section took, and why it was cut there."""
+    """Return the operators of each section, and why it was cut there."""
     rows = tuple((str(s.id), s.name, " ".join(s.operators) or "-", s.why) for s in pef.sections)
     return Table("Fusions and cuts", ("id", "section", "operators", "why"), rows, frozenset({"id"}))
 
 
 def memory_table(pef: Pef) -> Table:
-    """Symbols and bytes by kind. Symbols that share a region are counted once in the total."""
+    """Count symbols and bytes by kind. Symbols that share a region are counted once in the total."""
     rows = []
     for kind in SymbolKind:
         symbols = [s for s in pef.symbols.values() if s.kind is kind]
@@ -141,7 +141,7 @@ def memory_table(pef: Pef) -> Table:
 
 
 def symbols_table(pef: Pef) -> Table:
-    """Every symbol with its region."""
+    """Return every symbol with its region."""
     rows = tuple(
         (s.name, s.kind.value, s.dtype, "×".join(map(str, s.shape)) or "scalar", s.host_dtype, s.region,
          format_bytes(s.bytes))
@@ -152,7 +152,7 @@ def symbols_table(pef: Pef) -> Table:
 
 
 def kernels_table(loaded: LoadedPef) -> Table:
-    """Each unique kernel, its form, and the sections that share it."""
+    """Return each unique kernel, its form, and the sections that share it."""
     rows = tuple(
         (
             digest[:12],
@@ -169,34 +169,34 @@ def kernels_table(loaded: LoadedPef) -> Table:
 
 
 def kernel_form(loaded: LoadedPef, digest: str) -> str:
-    """``native`` when the PEF carries a library for the kernel, else ``portable``: run operator by operator."""
+    """Return ``native`` if the PEF has a library for the kernel, else ``portable``: run operator by operator."""
     return "native" if digest in loaded.natives else "portable"
 
 
 def projected_seconds(pef: Pef) -> float:
-    """Cost model's time of one step: every graph's schedule once."""
+    """Return the cost model's time of one step: every graph's schedule once."""
     return sum(s.cost.seconds for s in scheduled_sections(pef))
 
 
 def projected_cycles(pef: Pef) -> int:
-    """Cost model's cycles of one step."""
+    """Return the cost model's cycles of one step."""
     return sum(s.cost.cycles for s in scheduled_sections(pef))
 
 
 def total_flops(pef: Pef) -> int:
-    """Floating-point operations of one step."""
+    """Count the floating-point operations of one step."""
     return sum(s.cost.flops for s in scheduled_sections(pef))
 
 
 def scheduled_sections(pef: Pef, types: Iterable[SectionType] = tuple(SectionType)) -> list[Section]:
-    """Sections in the order in which a step runs them; a step runs no evaluation graph."""
+    """Return the sections in the order in which a step runs them; a step runs no evaluation graph."""
     wanted = set(types)
     ordered = [pef.sections[i] for graph in pef.main_graphs() for i in graph.schedule]
     return [s for s in ordered if s.type in wanted]
 
 
 def moved_bytes(section: Section) -> int:
-    """Bytes between device memory and chip in one run of the section."""
+    """Return the bytes moved between device memory and chip in one run of the section."""
     return section.cost.bytes_in + section.cost.bytes_out + section.cost.bytes_weights
 
 
@@ -234,7 +234,7 @@ _BAR: Final = 24
 
 
 def describe_memory(pef: Pef) -> dict[str, Any]:
-    """The plan of each graph's whole schedule, in bytes, ready for JSON."""
+    """Return the plan of each graph's whole schedule, in bytes, ready for JSON."""
     return {
         "lease_bytes": lease_bytes(pef),
         "graphs": {name: _describe(plan_memory(pef, graph)) for name, graph in pef.graphs.items()},
@@ -242,12 +242,12 @@ def describe_memory(pef: Pef) -> dict[str, Any]:
 
 
 def memory_plan_tables(pef: Pef) -> list[Table]:
-    """A table a graph: what exists while each section runs and after it, beyond what is persistent."""
+    """Return one table a graph: non-persistent memory while each section runs and after it."""
     return [_table(pef, plan_memory(pef, graph)) for graph in pef.graphs.values()]
 
 
 def memory_line(pef: Pef, host_bytes: int | None = None) -> str:
-    """One line before a run: persistent, peak and where it is, and what the program's own copies take.
+    """Return one line before a run: persistent memory, the peak and its section, and the program's own copies.
 
     Args:
         host_bytes: of the parameters, buffers and states that the program holds on the host; None where that is not

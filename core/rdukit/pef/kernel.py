@@ -49,12 +49,12 @@ class TensorSpec:
 
 
 def packed_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor, in elements."""
+    """Return the strides of a contiguous tensor, in elements."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def packed_spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """The spec of a contiguous tensor."""
+    """Return the spec of a contiguous tensor."""
     return TensorSpec(name, dtype, shape, packed_stride(shape))
 
 
@@ -77,7 +77,7 @@ class KernelGraph:
     outputs: tuple[str | None, ...]
 
     def to_json(self) -> bytes:
-        """Canonical: equal graphs give equal bytes."""
+        """Return canonical JSON: equal graphs give equal bytes."""
         value = {
             "inputs": [[t.name, t.dtype, list(t.shape), list(t.stride)] for t in self.inputs],
             "nodes": [
@@ -89,7 +89,7 @@ class KernelGraph:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: the name of the kernel in a PEF and in the kernel cache."""
+        """Return the SHA-256 of the canonical JSON: the kernel's name in a PEF and in the kernel cache."""
         return sha256_of(self.to_json())
 
 
@@ -143,7 +143,7 @@ def check_kernel(graph: KernelGraph) -> None:
 
 
 def references(arguments: Sequence[Argument]) -> list[str]:
-    """Names of all values among ``arguments``, in order, nested lists included."""
+    """Return the names of all values among ``arguments``, in order, nested lists included."""
     found: list[str] = []
     for argument in arguments:
         if isinstance(argument, Ref):
@@ -154,7 +154,7 @@ def references(arguments: Sequence[Argument]) -> list[str]:
 
 
 def rename_references(argument: Argument, names: Mapping[str, str]) -> Argument:
-    """``argument`` with the values called as ``names`` says, in nested lists too; what it lacks keeps its name."""
+    """Rename the values in ``argument`` by ``names``, in nested lists too; names that it lacks stay."""
     match argument:
         case Ref(name):
             return Ref(names.get(name, name))

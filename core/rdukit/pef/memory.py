@@ -1,11 +1,15 @@
-"""Which symbols have memory when: persistent ones always, the others from the section that makes them. Pure.
+"""The life of symbols in memory, and the memory plan of a PEF's runs. Pure.
 
 Symbols of some kinds are persistent: they have a place of their own from load to unload, and updates go there in place.
 The others, called passing, exist from the section that makes them until nothing in the graph reads them any more
 (``freed_after``); outputs, and gradients that a program can ask for, stay until a run makes them again
 (``replaced_by``), and go when that run begins, so that two sets never exist at once.
 
-The plan (``memory_plan``) and the engine both follow these rules. Source: ours.
+``plan_memory`` and the engine both follow these rules. On the emulated chip what lives inside a section is in PMU
+memory and takes no device memory; the host holds it too, as the section's ``scratch_bytes``. So the host's peak
+includes scratch, and a lease asks for the peak without.
+
+Source: ours. That an application's device memory is its own, and asked for before it runs: runtime reference 3.1, 3.3.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +26,7 @@ ALIGNMENT: Final = 64
 
 
 def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
-    """Offset of each persistent region in one block of device memory, and the block's size in bytes."""
+    """Return the offset of each persistent region in one block of device memory, and the block's size in bytes."""
     sizes: dict[str, int] = {}
     shared = shared_outputs(pef)
     for symbol in pef.symbols.values():
@@ -37,7 +41,7 @@ def persistent_layout(pef: Pef) -> tuple[dict[str, int], int]:
 
 
 def shared_outputs(pef: Pef) -> frozenset[str]:
-    """Outputs that share their region, with an input or with another graph's output: they outlive the run."""
+    """Return outputs that share their region with an input or with another graph's output: they outlive the run."""
     count: dict[str, int] = {}
     for symbol in pef.symbols.values():
         count[symbol.region] = count.get(symbol.region, 0) + 1
@@ -49,13 +53,13 @@ def shared_outputs(pef: Pef) -> frozenset[str]:
 
 
 def made_inputs(pef: Pef) -> frozenset[str]:
-    """Inputs of a graph that another graph makes: what is made passes, beside the input's own persistent place."""
+    """Return inputs that another graph makes; the made value passes, next to the input's persistent place."""
     names = (name for section in pef.sections for name in section.outputs)
     return frozenset(name for name in names if pef.symbols[name].kind is SymbolKind.INPUT)
 
 
 def freed_after(pef: Pef, graph: Graph) -> dict[int, tuple[str, ...]]:
-    """Section id → symbols that nothing needs after it: activations, and gradients that no program can ask for."""
+    """Map section ids to symbols that nothing needs afterwards: activations, and gradients of no use to programs."""
     last: dict[str, int] = {}
     for number in graph.schedule:
         for name in (*pef.sections[number].inputs, *pef.sections[number].outputs):
@@ -70,7 +74,7 @@ def freed_after(pef: Pef, graph: Graph) -> dict[int, tuple[str, ...]]:
 
 
 def visible_gradients(pef: Pef) -> frozenset[str]:
-    """Gradient symbols that a program can read after a run: those of inputs, parameters and outputs."""
+    """Return the gradient symbols that a program can read after a run: those of inputs, parameters and outputs."""
     return frozenset(
         part
         for graph in pef.graphs.values()
@@ -81,7 +85,7 @@ def visible_gradients(pef: Pef) -> frozenset[str]:
 
 
 def replaced_by(pef: Pef, graph: Graph, sections: Sequence[int]) -> tuple[str, ...]:
-    """Passing symbols that running ``sections`` makes anew, without reading what an earlier run left in them."""
+    """Return passing symbols that running ``sections`` makes anew, without reading what an earlier run left in them."""
     made_here = {
         name
         for number in graph.schedule
@@ -122,7 +126,7 @@ class MemoryMoment:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What running sections of a graph takes, in bytes. ``start_bytes`` and ``end_bytes`` leave persistent ones out."""
+    """The memory of running sections, in bytes. ``start_bytes`` and ``end_bytes`` leave persistent symbols out."""
 
     graph: str
     persistent_bytes: int
@@ -147,7 +151,7 @@ class MemoryPlan:
 
 
 def plan_memory(pef: Pef, graph: Graph, sections: Iterable[int] | None = None) -> MemoryPlan:
-    """What running ``sections`` of ``graph`` takes, in the order given; without them, the whole schedule.
+    """Plan the memory of running ``sections`` of ``graph`` in the given order; without them, the whole schedule.
 
     Before that whole runs of the other graphs, and this graph's earlier sections, have left what they leave.
     """
@@ -162,7 +166,8 @@ def plan_memory(pef: Pef, graph: Graph, sections: Iterable[int] | None = None) -
 
 
 def lease_bytes(pef: Pef) -> int:
-    """Bytes of device memory that a lease for this PEF asks for: the plan's peak over its graphs, and a margin.
+    """Return the bytes of device memory that a lease for this PEF asks for: the plan's peak over its graphs, and a
+    margin.
 
     Source: ours.
     """
@@ -199,7 +204,7 @@ class MemoryWalk:
         return MemoryPlan(graph.name, self._persistent_bytes, start, self.held_bytes, moments)
 
     def _copy_aside(self, made: Iterable[str]) -> None:
-        """What goes to a region that it shares, and lies in persistent memory already, is copied aside first."""
+        """Copy aside values that go to a shared region and lie in persistent memory already."""
         for name in made:
             if name in self._stored and self._owner.get(name) == "":
                 self._count += 1
@@ -207,7 +212,7 @@ class MemoryWalk:
                 self._add(self._owner[name], self._pef.symbols[name].bytes)
 
     def _drop(self, names: Iterable[str]) -> None:
-        """What is freed; a symbol that does not exist is left out."""
+        """Free symbols; one that does not exist is left out."""
         for name in names:
             owner = self._owner.pop(name, None)
             if owner:
@@ -217,7 +222,7 @@ class MemoryWalk:
                     del self._users[owner]
 
     def _run_section(self, section: Section, freed: Sequence[str]) -> MemoryMoment:
-        """A section's outputs come, then what nothing needs after it goes."""
+        """Add a section's outputs, then free what nothing needs after it."""
         copied = 0
         made: dict[str, str] = {}
         for name in section.outputs:
@@ -240,7 +245,7 @@ class MemoryWalk:
         return MemoryMoment(section.id, section.name, section.type, during, section.scratch_bytes, self.held_bytes)
 
     def _add(self, owner: str, size: int) -> None:
-        """One more symbol is in the memory of ``owner``."""
+        """Count one more symbol in the memory of ``owner``."""
         if not owner:
             return
         if owner not in self._users:

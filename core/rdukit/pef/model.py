@@ -1,4 +1,7 @@
-"""What a PEF holds, as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form."""
+"""The contents of a PEF as values. ``pef_to_dict`` and ``pef_from_dict`` are its JSON form.
+
+A PEF comes from anywhere, so each value is checked to have the type that its dataclass declares.
+"""
 
 import math
 import types
@@ -26,7 +29,7 @@ NO_EVALUATION = "no_evaluation_graph"
 
 
 class SymbolKind(StrEnum):
-    """What a symbol is for, and who fills it."""
+    """Purposes of symbols, and who fills them."""
 
     INPUT = "input"  # the program, before a run
     PARAMETER = "parameter"  # the program, once; the opt section updates it
@@ -69,7 +72,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class SectionResources:
-    """What a section occupies while it runs."""
+    """Tiles, units and memory that a section occupies while it runs."""
 
     tiles: int
     pcus: int
@@ -146,7 +149,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Pef:
-    """Everything but the kernels' bytes."""
+    """A PEF without its kernels' bytes."""
 
     name: str
     mode: str
@@ -168,11 +171,11 @@ class Pef:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def evaluation_of(self, name: str) -> Graph | None:
-        """The evaluation graph of the graph ``name``; None if there is none."""
+        """Return the evaluation graph of the graph ``name``; None if there is none."""
         return next((graph for graph in self.graphs.values() if graph.evaluates == name), None)
 
     def main_graphs(self) -> tuple[Graph, ...]:
-        """All graphs that are not the evaluation graph of another."""
+        """Return all graphs that are not the evaluation graph of another."""
         return tuple(graph for graph in self.graphs.values() if not graph.evaluates)
 
     @property
@@ -185,7 +188,7 @@ class Pef:
 
 
 def pef_to_dict(pef: Pef) -> dict[str, Any]:
-    """Plain containers, ready for JSON; they share their content with ``pef``, which ``asdict`` would copy."""
+    """Return plain containers, ready for JSON; they share their content with ``pef``, which ``asdict`` would copy."""
     return {
         **_fields_of(pef),
         "graphs": {name: _fields_of(graph) for name, graph in pef.graphs.items()},
@@ -371,10 +374,12 @@ def _shown(declared: Any) -> str:
 
 
 def flatten_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Path of each tensor of a model → its symbol without the model's name: ``h.0.weight`` → ``h__0__weight``.
+    """Map the path of each tensor to its symbol without the model's name: ``h.0.weight`` → ``h__0__weight``.
 
     Where several paths would get one name, such as parameter ``a__weight`` and module ``a``'s ``weight``, the one with
     the most modules keeps it and the others get ``…_1``, ``…_2``, whatever the order of ``paths``.
+
+    Source: SDK reference 20. The numbers of clashing names are ours; the vendor's programs have none.
     """
     given = list(dict.fromkeys(paths))
     flat = {path: path.replace(".", "__") for path in given}

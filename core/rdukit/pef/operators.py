@@ -1,4 +1,4 @@
-"""Which operators a PEF may name, and with which arguments: a PEF comes from anywhere, and is data.
+"""The operators that a PEF may name, and their arguments: a PEF comes from anywhere, and is data.
 
 ``operators.txt`` has a line for each operator that the compiler emits, and no other can be reached::
 
@@ -73,25 +73,25 @@ class OperatorParameter(NamedTuple):
 
 
 class OperatorSignature(NamedTuple):
-    """What an operator takes: in order, then by name alone."""
+    """An operator's parameters: in order, then by name alone."""
 
     positional: tuple[OperatorParameter, ...]
     named: tuple[OperatorParameter, ...]
 
 
 def operator_lines() -> dict[str, str]:
-    """The list: operator → its line behind the name."""
+    """Return the list of operators, each with its line after the name."""
     return dict(_lines())
 
 
 def find_signature(op: str) -> OperatorSignature | None:
-    """What ``op`` takes; None if it is not in the list."""
+    """Return the signature of ``op``; None if it is not in the list."""
     line = _lines().get(op)
     return None if line is None else _signature(line)
 
 
 def is_foreign(op: str) -> bool:
-    """Whether ``op`` is of a library that is not torch's nor ours: a program's own, which it registers itself."""
+    """Return whether ``op`` belongs to a program's own library, neither torch's nor rdukit's."""
     namespace, *rest = op.split(".")
     return (
         len(rest) == 2 and namespace not in TORCH_NAMESPACES
@@ -100,7 +100,7 @@ def is_foreign(op: str) -> bool:
 
 
 def foreign_operators(graph: KernelGraph) -> set[str]:
-    """The operators of ``graph`` that programs register themselves."""
+    """Return the operators of ``graph`` that programs register themselves."""
     return {node.op for node in graph.nodes if node.op != GETITEM and is_foreign(node.op)}
 
 

@@ -70,7 +70,7 @@ class Edge:
 
 
 def draw_pef(pef: Pef) -> str:
-    """The picture of all graphs, one under the other, as a complete SVG document."""
+    """Draw all graphs, one under the other, as a complete SVG document."""
     parts: list[str] = []
     y = MARGIN + 16
     width = 0
@@ -97,7 +97,7 @@ def draw_pef(pef: Pef) -> str:
 
 
 def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
-    """What scheduled sections hand to later ones: one edge a pair, activations, outputs and gradients only."""
+    """Find what scheduled sections hand to later ones: one edge a pair, activations, outputs and gradients only."""
     made_by: dict[str, int] = {}
     edges: list[Edge] = []
     for number in graph.schedule:
@@ -113,7 +113,7 @@ def find_edges(pef: Pef, graph: Graph) -> list[Edge]:
 
 
 def _place(pef: Pef, graph: Graph, top: int) -> tuple[list[SectionBox], int, int]:
-    """Boxes, and the lowest and rightmost pixel. Forward runs down; each other type starts at the top of its column."""
+    """Place boxes. Returns them, and the lowest and rightmost pixel; each type starts at the top of its column."""
     sections = [pef.sections[number] for number in graph.schedule]
     present = [kind for kind, _ in _COLUMNS if any(s.type is kind for s in sections)]
     next_y = dict.fromkeys(present, top + 8)
@@ -159,7 +159,7 @@ def _line(source: SectionBox, target: SectionBox, edge: Edge) -> str:
 
 
 def _path(source: SectionBox, target: SectionBox) -> str:
-    """Straight down to the next box, round the right side to a later one, from side to side into another column."""
+    """Route a line: straight down to the next box, round the right side to a later one, or into another column."""
     if source.x == target.x:
         if target.y - (source.y + source.height) <= ROW_GAP:
             x = source.x + BOX_WIDTH // 2
@@ -175,7 +175,7 @@ def _path(source: SectionBox, target: SectionBox) -> str:
 
 
 def _labels(boxes: dict[int, SectionBox], edges: Sequence[Edge]) -> list[str]:
-    """Bytes beside each line's start; several lines that start at one place share a label below one another."""
+    """Label each line's start with its bytes; labels of lines that start at one place are stacked."""
     used: dict[tuple[int, int], int] = {}
     found = []
     for edge in edges:

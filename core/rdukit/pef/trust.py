@@ -1,4 +1,4 @@
-"""Whether a PEF is one that this installation made: a native library is code, and is trusted like a program.
+"""Signatures of the PEFs that this installation made: a native library is code, and is trusted like a program.
 
 An installation has a secret key in its home folder; what it compiles is signed with it. A PEF that came from
 elsewhere runs from its portable kernels instead.
@@ -27,7 +27,7 @@ _SIGNATURE: Final = "signature"
 
 
 def key_path(home: Path | None = None) -> Path:
-    """Where the key of an installation, by default this one's, lies; readable by its owner only."""
+    """Return the path of an installation's key, by default this one's; only its owner can read it."""
     return (home or home_folder()) / "kernels" / "trust.key"
 
 
@@ -37,7 +37,7 @@ def sign(index: Mapping[str, Any]) -> str:
 
 
 def is_trusted(index: Mapping[str, Any]) -> bool:
-    """Whether the index has a signature that this installation made for exactly this index."""
+    """Return whether the index has a signature that this installation made for exactly this index."""
     mend_home()
     try:
         key = key_path().read_bytes()
@@ -50,7 +50,7 @@ def is_trusted(index: Mapping[str, Any]) -> bool:
 
 
 def derive_key(owner: str) -> bytes:
-    """The key of what runs for ``owner``, always the same one.
+    """Derive the key of what runs for ``owner``, always the same one.
 
     The installation's key cannot be told from it, nor another owner's.
 

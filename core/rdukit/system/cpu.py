@@ -21,7 +21,7 @@ NATIVE_BUILD: Final = 7
 
 @cache
 def cpu_signature() -> str:
-    """Architecture and a digest of the instruction-set flags, such as ``x86_64-1a2b3c4d5e6f``."""
+    """Return the architecture and a digest of the instruction-set flags, such as ``x86_64-1a2b3c4d5e6f``."""
     flags = cpu_flags()
     if flags is None:
         return f"{platform.machine()}-unknown"
@@ -29,18 +29,18 @@ def cpu_signature() -> str:
 
 
 def native_signature() -> str:
-    """What a native kernel must have been built for to be used here: processor, way of building, sanitizers."""
+    """Return what a native kernel must have been built for to run here: processor, way of building, sanitizers."""
     return f"{cpu_signature()}-build{NATIVE_BUILD}{sanitized_suffix()}"
 
 
 def sanitized_suffix() -> str:
-    """What the names of sanitized kernels have and others have not: the two never mix."""
+    """Return the suffix of sanitized kernels' names, or nothing: the two kinds never mix."""
     return "-sanitized" if resolve(SANITIZE) else ""
 
 
 @cache
 def cpu_flags() -> tuple[str, ...] | None:
-    """The instruction sets that the processor names; None where the system does not say."""
+    """Return the processor's instruction-set flags; None where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -49,18 +49,19 @@ def cpu_flags() -> tuple[str, ...] | None:
 
 
 def has_bf16_instructions() -> bool:
-    """Whether the processor multiplies bf16 numbers itself; unknown counts as yes."""
+    """Return whether the processor multiplies bf16 numbers itself; unknown counts as yes."""
     flags = cpu_flags()
     return not flags or any(flag in {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16"} for flag in flags)
 
 
 def has_avx512_bf16() -> bool:
-    """Whether the processor has the bf16 instructions that our own bf16 products are written in."""
+    """Return whether the processor has the bf16 instructions that our own bf16 products are written in."""
     return "avx512_bf16" in (cpu_flags() or ())
 
 
 def splittable_threads() -> int:
-    """Threads that loops of native kernels are split for: the machine's cores, not this process's, and at most 8.
+    """Return how many threads loops of native kernels are split for: the machine's cores, not this process's, at most
+    8.
 
     A run uses as many of them as its lease allows, so a library serves leases of every size.
     """
@@ -68,12 +69,12 @@ def splittable_threads() -> int:
 
 
 def bound_cores() -> int:
-    """Cores that this process may be put on, however little of their time it gets."""
+    """Return the number of cores that this process may be put on, however little of their time it gets."""
     return len(os.sched_getaffinity(0))
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those it is bound to, or as many as its control groups give it the time of."""
+    """Return how many cores this process may use: those it is bound to, or fewer by its control groups' quota."""
     quota = read_cpu_quota()
     return bound_cores() if quota is None else max(1, min(bound_cores(), math.ceil(quota)))
 
@@ -102,7 +103,7 @@ def read_cpu_quota(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> floa
 
 
 def _folders(cgroup: Path, line: str) -> Iterator[Path]:
-    """The groups of a line ``hierarchy:controllers:path`` that may limit the processors' time, the root's first.
+    """Yield the groups of a line ``hierarchy:controllers:path`` that may limit the processors' time, the root's first.
 
     In a container the root that is mounted may be the container's own group, and the path one of the host.
     """
@@ -118,7 +119,7 @@ def _folders(cgroup: Path, line: str) -> Iterator[Path]:
 
 
 def _quota_of(folder: Path) -> float | None:
-    """The limit of one group, if it has one: ``cpu.max`` in version 2, two files in version 1."""
+    """Read the limit of one group, if it has one: ``cpu.max`` in version 2, two files in version 1."""
     try:
         if (both := folder / "cpu.max").is_file():
             quota, period = both.read_text().split()

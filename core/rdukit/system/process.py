@@ -1,4 +1,4 @@
-"""This process: end with its parent, pause garbage collection, load libraries from memory, write the log. Linux."""
+"""Control of the current process: end with its parent, pause garbage collection, load libraries, log. Linux."""
 
 import contextlib
 import ctypes

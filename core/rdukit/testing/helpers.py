@@ -1,4 +1,4 @@
-"""A clock that moves only when told."""
+"""Helpers of tests: a clock that stands still, waiting for other processes, raw HTTP connections."""
 
 import contextlib
 import re
@@ -60,14 +60,14 @@ class RawCaller:
         self.open: list[socket.socket] = []
 
     def connect(self, data: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
-        """A new connection on which ``data`` was sent."""
+        """Open a connection and send ``data``."""
         connection = socket.create_connection(self.address, 60.0, (source, 0))
         self.open.append(connection)
         connection.sendall(data)
         return connection
 
     def send(self, data: bytes, source: str = "127.0.0.1") -> tuple[int, bytes]:
-        """Status and body of the answer to raw bytes; 0: the connection was closed without one."""
+        """Send raw bytes. Returns status and body of the answer; 0: the connection was closed without one."""
         connection = self.connect(source=source)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(data)
@@ -80,7 +80,7 @@ class RawCaller:
 
 
 def answer_of(connection: socket.socket) -> tuple[int, bytes]:
-    """Status and body of what comes on a connection, to the end of one answer or of the connection; 0: nothing came."""
+    """Read status and body of one answer, to its end or that of the connection; 0: nothing came."""
     got = b""
     with contextlib.suppress(ConnectionResetError):
         while block := connection.recv(65536):

@@ -70,7 +70,7 @@ def _repeat(data: bytes, draw: random.Random) -> bytes:
 
 
 def _change_operator(kernel: dict[str, Any], draw: random.Random) -> None:
-    """Another operator for the same arguments, mostly one that takes them."""
+    """Put another operator in one's place, mostly one that takes the same arguments."""
     if isinstance(kernel.get("nodes"), list) and kernel["nodes"]:
         node = draw.choice(kernel["nodes"])
         if isinstance(node, list) and len(node) > 1:
@@ -81,12 +81,12 @@ def _change_operator(kernel: dict[str, Any], draw: random.Random) -> None:
 
 
 def _kinds(line: str) -> list[str]:
-    """What an operator takes, without the parameters' names."""
+    """Return the kinds of an operator's parameters."""
     return [word.partition(":")[2] for word in line.split()]
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) inside ``value``."""
+    """Find every (container, key) inside ``value``."""
     found: list[tuple[Any, Any]] = []
     pending = [value]
     while pending:
@@ -119,7 +119,7 @@ def _change_anything(value: Any, draw: random.Random) -> None:
 
 
 def _change_number(value: Any, draw: random.Random) -> None:
-    """Another whole number in the place of one: sizes, axes, offsets, positions."""
+    """Replace a whole number by another: sizes, axes, offsets, positions."""
     places = [(c, k) for c, k in _places(value) if type(c[k]) is int]
     if places:
         container, key = draw.choice(places)

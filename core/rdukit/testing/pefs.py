@@ -13,7 +13,7 @@ from rdukit.pef.model import Cost, Graph, Pef, Section, SectionResources, Sectio
 
 
 def example_kernels() -> dict[str, KernelGraph]:
-    """The kernels of ``example_pef`` by digest: forward first."""
+    """Return the kernels of ``example_pef`` by digest: forward first."""
     forward = KernelGraph(
         inputs=(
             TensorSpec("x", "float32", (4, 3), (3, 1)),
@@ -37,7 +37,7 @@ def example_kernels() -> dict[str, KernelGraph]:
 
 
 def example_pef() -> Pef:
-    """A valid ``Pef`` whose kernels are ``example_kernels``."""
+    """Return a valid ``Pef`` whose kernels are ``example_kernels``."""
     forward, step = example_kernels()
     symbols = (
         Symbol("x", SymbolKind.INPUT, "float32", (4, 3), "float32", "region.x"),
