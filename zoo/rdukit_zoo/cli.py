@@ -52,7 +52,7 @@ def show_model(name: str, as_json: bool) -> None:
 
 
 def _command_of(entry: ModelEntry) -> str:
-    """How to run it: as a program where the model's file is one, else as a box."""
+    """Return the command that runs the model: as a program if the model's file is one, otherwise as a box."""
     module = import_module(f"rdukit_zoo.{entry.name}")
     return f"python -m rdukit_zoo.{entry.name}" if hasattr(module, "main") else f"rdukit box run {entry.name}"
 

@@ -1,4 +1,4 @@
-"""What the zoo's digit programs do after tracing: train with checkpoints, resume, and test on held-out digits."""
+"""The zoo's digit programs after tracing: train with checkpoints, resume, and test on held-out digits."""
 
 import argparse
 import time
@@ -19,7 +19,7 @@ from sambaflow.samba.utils.dataset.mnist import MEAN, STD
 
 
 def add_program_options(parser: argparse.ArgumentParser, lr: float, momentum: float) -> None:
-    """Options of every digit program; batch size gets the default 32."""
+    """Add the options of every digit program; batch size gets the default 32."""
     parser.add_argument("-b", "--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=lr)
     parser.add_argument("--momentum", type=float, default=momentum)
@@ -28,7 +28,7 @@ def add_program_options(parser: argparse.ArgumentParser, lr: float, momentum: fl
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the run command."""
+    """Add the options of the run command."""
     parser.add_argument("--num-epochs", "-e", type=int, default=5)
     parser.add_argument(
         "--data-folder", default=None, help="folder with MNIST's idx files; the bundled digits if absent"
@@ -104,7 +104,7 @@ def _resume(args: Any, net: nn.Module, optim: Any) -> int:
 
 
 def _tensors(images: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images [N, 28, 28] uint8 → [N, 784] float32, normalised; labels [N] int64."""
+    """Convert images [N, 28, 28] uint8 to [N, 784] float32, normalised; labels are [N] int64."""
     flat = torch.from_numpy(images.copy()).float().reshape(len(images), -1)
     return (flat / 255.0 - MEAN) / STD, torch.from_numpy(labels.copy())
 

@@ -25,7 +25,7 @@ from sambaflow.samba.utils.argparser import parse_app_args
 def make_inputs(
     batch_size: int, num_features: int = 784, hidden_size: int = 128, num_classes: int = 10
 ) -> tuple[samba.SambaTensor, ...]:
-    """Dummy inputs: ``image`` [batch, features] and ``label`` [batch]."""
+    """Return dummy inputs: ``image`` [batch, features] and ``label`` [batch]."""
     image = samba.randn(batch_size, num_features, name="image", batch_dim=0)
     label = samba.randint(num_classes, (batch_size,), name="label", batch_dim=0)
     return image, label
@@ -76,7 +76,7 @@ class ResFFNLogReg(nn.Module):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options that shape the model: the same for compile and run."""
+    """Add the options that shape the model: the same for compile and run."""
     parser.add_argument("--num-features", type=int, default=784)
     parser.add_argument("--hidden-size", type=int, default=128)
     parser.add_argument("--num-classes", type=int, default=10)

@@ -79,7 +79,7 @@ class RootMeanSquareNorm(nn.Module):
 
 
 def turn(x_BHTD: torch.Tensor, cosine_TD: torch.Tensor, sine_TD: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding over the halves of D."""
+    """Apply the rotary embedding over the halves of D."""
     first, second = x_BHTD.chunk(2, -1)
     return x_BHTD * cosine_TD + torch.cat([-second, first], -1) * sine_TD
 
@@ -129,7 +129,7 @@ class Attention(nn.Module):
         return mixed
 
     def _shared(self, x_BGSD: torch.Tensor) -> torch.Tensor:
-        """Each head of keys or values as often as query heads read it: [B, H, S, D]."""
+        """Repeat each head of keys or values as often as query heads read it: [B, H, S, D]."""
         if self.groups == self.heads:
             return x_BGSD
         batch, groups, count, width = x_BGSD.shape
@@ -196,7 +196,7 @@ class Llama(nn.Module):
         return self.logits_of(self.read(tokens, position)[:, -1])
 
     def read(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
-        """What the last layer says of each token: [B, T, C]."""
+        """Return the last layer's states of each token: [B, T, C]."""
         x_BTC: torch.Tensor = self.embedding(tokens)
         if position is None:
             count = tokens.shape[1]
@@ -210,7 +210,7 @@ class Llama(nn.Module):
         return x_BTC
 
     def logits_of(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., C] → [..., V]."""
+        """Project states [..., C] to logits [..., V]."""
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 
@@ -234,7 +234,7 @@ class LlamaServing(Llama):
 
 
 def make_inputs(batch_size: int, **sizes: int) -> tuple[samba.SambaTensor, ...]:
-    """Dummy inputs: ``tokens`` [batch, context] and ``labels`` [batch, context]."""
+    """Return dummy inputs: ``tokens`` [batch, context] and ``labels`` [batch, context]."""
     shape = (batch_size, sizes["context_length"])
     return tuple(samba.randint(sizes["vocabulary"], shape, name=name, batch_dim=0) for name in ("tokens", "labels"))
 
@@ -243,12 +243,12 @@ def sizes_of(
     width: int, layers: int, heads: int, key_value_heads: int, feed_forward: int, vocabulary: int, context_length: int,
     prompt_length: int,
 ) -> LlamaSizes:  # fmt: skip
-    """The registry's sizes as a value."""
+    """Return the registry's sizes as a value."""
     return LlamaSizes(width, layers, heads, feed_forward, vocabulary, context_length, prompt_length, key_value_heads)
 
 
 def build_serving(**sizes: int) -> nn.Module:
-    """The model with caches, for ``prefill`` and ``decode``."""
+    """Build the model with caches, for ``prefill`` and ``decode``."""
     return LlamaServing(sizes_of(**sizes))
 
 

@@ -13,7 +13,7 @@ from rdukit_zoo.registry import model
 def make_inputs(
     batch_size: int, num_features: int = 64, hidden_size: int = 256, num_classes: int = 10
 ) -> tuple[samba.SambaTensor, ...]:
-    """Dummy inputs: ``rows`` [batch, features] and ``label`` [batch]."""
+    """Return dummy inputs: ``rows`` [batch, features] and ``label`` [batch]."""
     rows = samba.randn(batch_size, num_features, name="rows", batch_dim=0)
     return rows, samba.randint(num_classes, (batch_size,), name="label", batch_dim=0)
 

@@ -1,6 +1,12 @@
-"""GPT-2 in plain torch, with the head tied to the word embedding. B batch, L length, D width.
+"""Plain torch modules without a program, for comparisons and tests; none needs a package beyond torch.
 
-Source: Radford and others, Language Models are Unsupervised Multitask Learners (2019); no dropout.
+``Gpt2``: head tied to the word embedding, no dropout. Source: Radford and others, Language Models are Unsupervised
+Multitask Learners (2019). ``Perceptron``, ``LstmForecaster``, ``ConvForecaster``, ``LeNet``: small training models as
+people write them, each forward gives the loss []. ``Unet``: segmentation with batch norms. ``Vit``: a vision
+transformer, pre-norm, with a class token.
+
+Axes: B batch, L length or window, D width, C channels, Y and X rows and columns, N image side, P patches and class
+token, K classes.
 """
 
 from dataclasses import dataclass
@@ -133,7 +139,7 @@ class UnetSizes:
 
 
 def make_block(inputs: int, outputs: int) -> nn.Sequential:
-    """Two 3x3 convolutions, each with a batch norm and a ReLU."""
+    """Build two 3x3 convolutions, each with a batch norm and a ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.BatchNorm2d(outputs),

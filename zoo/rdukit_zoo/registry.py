@@ -22,7 +22,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TextServing:
-    """How a language model reads a prompt and generates.
+    """The prompt reading and generation of a language model.
 
     ``build(**sizes)`` makes a module with the parameter names of the trained one, and a static cache in its buffers.
     Its forward takes (tokens [1, prompt], index [1]) and (token [1, 1], position [1]); both return logits [1,
@@ -64,7 +64,7 @@ class ModelEntry:
             raise InvalidArgument(f"model {self.name!r} is for {self.task!r}; legal: {', '.join(TASKS)}")
 
     def check_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """All sizes, those that are not given by default.
+        """Return all sizes; missing ones have their defaults.
 
         Raises:
             InvalidArgument: one that the model does not have.
@@ -94,12 +94,12 @@ def model(
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of all models, sorted; imports no model."""
+    """Return the names of all models, sorted; imports no model."""
     return tuple(sorted(MODULES))
 
 
 def get_model(name: str) -> ModelEntry:
-    """The entry called ``name``; imports only that model's file.
+    """Return the entry called ``name``; imports only that model's file.
 
     Raises:
         InvalidArgument: no such model; the message lists the names.

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True, slots=True)
 class ContestantCalls:
-    """What a side has built.
+    """Calls and facts of a contestant.
 
     ``calls``: what can be timed, by name; what a call returns is read only if it is asked for. ``facts``: small numbers
     that the parent checks, as JSON takes them. The clocks are those of the process: wall time and CPU time of all its
@@ -47,7 +47,7 @@ def time_calls(
     call: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> dict[str, float]:  # fmt: skip
-    """Seconds a call, by the wall's clock and by the processor's.
+    """Return the seconds a call, by the wall clock and by the processor's.
 
     A sample of several calls begins with one that does not count: another side had the caches before.
     """
@@ -71,7 +71,7 @@ def _answer(answers: TextIO, body: Mapping[str, Any]) -> None:
 
 
 def _run(function: str, arguments: str) -> int:
-    """The process: compilers and peers that print do not mix with the answers."""
+    """Run the process; what compilers and peers print does not mix with the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

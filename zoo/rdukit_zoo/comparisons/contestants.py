@@ -27,7 +27,7 @@ class Contestants:
     """The processes, by name; a context manager that ends all of them."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: scratch, where values pass from process to process."""
+        """Take a scratch folder, where values pass from process to process."""
         self._folder = folder
         self._processes: dict[str, subprocess.Popen[str]] = {}
         #: Facts of each side that has started.
@@ -61,7 +61,7 @@ class Contestants:
         return name in self._processes
 
     def has(self, name: str) -> bool:
-        """Whether the side is there."""
+        """Return whether the contestant is there."""
         return name in self._processes
 
     def measure(
@@ -93,7 +93,7 @@ class Contestants:
         }
 
     def time(self, place: Place, repeats: int) -> dict[str, float]:
-        """Seconds a call of one sample: ``wall_s`` and ``cpu_s``.
+        """Return the seconds a call of one sample: ``wall_s`` and ``cpu_s``.
 
         Raises:
             RuntimeFault: the side is not there, or fails now.
@@ -101,7 +101,7 @@ class Contestants:
         return self._ask(place, do="time", repeats=repeats)
 
     def value(self, place: Place) -> Any:
-        """What a call returns: a tensor.
+        """Return the result of a call: a tensor.
 
         Raises:
             RuntimeFault: the side is not there, or fails now.
@@ -167,7 +167,7 @@ def run_sample(module: str, *arguments: str, environ: Mapping[str, str]) -> dict
 
 
 def warm_environment(folder: Path, **more: str) -> dict[str, str]:
-    """This environment with caches of Inductor and of Python's bytecode in ``folder``."""
+    """Return this environment with caches of Inductor and of Python's bytecode in ``folder``."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
         **kept,

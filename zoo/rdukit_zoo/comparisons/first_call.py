@@ -1,4 +1,4 @@
-"""How soon is the first result of a fresh process on a cached PEF, against torch.compile with a warm cache?
+"""Comparison: the first result of a fresh process on a cached PEF, against torch.compile with a warm cache.
 
 Counted from the end of ``import torch``; each sample is a new process. Ours runs with an empty PATH: it needs no C++
 compiler. torch.compile needs its own on the PATH, warm or not. Python's bytecode is cached for both, as in an installed
@@ -22,7 +22,7 @@ _PEER: Final = "torch.compile, warm cache"
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Two rows a model: the runtime's first forward, and a whole program's first step."""
+    """Yield two rows a model: the runtime's first forward, and a whole program's first step."""
     for name in CASES:
         if options.wants(name):
             yield from measure(name, options)

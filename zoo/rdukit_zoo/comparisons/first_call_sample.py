@@ -27,7 +27,7 @@ def runtime(pef: str) -> dict[str, float]:
 
 
 def program(name: str, pef: str) -> dict[str, float]:
-    """A SambaFlow program from its import of the SDK to the first loss."""
+    """Run a SambaFlow program from its import of the SDK to the first loss."""
     from rdukit_zoo.comparisons.training_cases import get_case, make_case
 
     case = get_case(name)
@@ -40,7 +40,7 @@ def program(name: str, pef: str) -> dict[str, float]:
 
 
 def peer(name: str) -> dict[str, float]:
-    """The same step by torch.compile and the fused optimizer."""
+    """Run the same step by torch.compile and the fused optimizer."""
     from rdukit_zoo.comparisons.training_cases import get_case, make_case
 
     module, batch = make_case(get_case(name))

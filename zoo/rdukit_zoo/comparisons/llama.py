@@ -1,4 +1,4 @@
-"""How fast does a Llama of 110 million parameters read a prompt and generate, against torch and llama.cpp?
+"""Comparison: a Llama of 110 million parameters reads a prompt and generates, against torch and llama.cpp.
 
 Batch 1, a static cache of 512. Ours is a SambaFlow program with two graphs over one copy of weights and caches; the
 peers are the module itself in torch and llama.cpp with the same weights. ``prefill``: 128 tokens; ``decode``: one token
@@ -60,7 +60,7 @@ VARIANTS: Final = (
 
 @comparison("llama")
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Rows of prefill, then of decode."""
+    """Yield the rows of prefill, then of decode."""
     with tempfile.TemporaryDirectory(dir=options.folder or None) as folder, Contestants(Path(folder)) as contestants:
         _start(contestants, folder, options)
         for call, case in (("prefill", f"prefill {LlamaSizes().prompt}"), ("decode", f"decode at {POSITION}")):
@@ -135,7 +135,7 @@ def _compare_call(call: str, case: str, contestants: Contestants, options: Bench
 def _describe_reading(
     variant: LlamaVariant, timings: Mapping[str, SampleTiming], weights: int, bytes_per_s: float
 ) -> str:
-    """The share of what one thread reads from memory."""
+    """Describe the share of the memory bandwidth of one thread."""
     shares = [
         f"{label} {weights * size / timings[name].median_s / bytes_per_s:.0%}"
         for label, name, size in zip(
@@ -149,7 +149,7 @@ def _describe_reading(
 def _row(
     case: str, timings: Mapping[str, SampleTiming], ours: str, peer: str, bar: float | None, note: str
 ) -> ComparisonRow:
-    """One row in milliseconds; without the figures that are not there."""
+    """Return one row in milliseconds; missing figures are left out."""
     return pair_row("llama", case, timings, (ours, f"rdukit {ours}"), peer, bar, note, also=(READ,))
 
 

@@ -24,7 +24,7 @@ READ_BYTES: Final = 256 << 20
 
 
 def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, torch.Tensor]:
-    """The model, its sizes and a text [1, POSITION + 1]: the same in every process. Sets the process up for inference.
+    """Build the model, its sizes and a text [1, POSITION + 1], the same in every process, and set up inference.
 
     ``layers``: fewer than usual, to be quick.
     """
@@ -36,7 +36,9 @@ def make_llama(layers: int | None, threads: int) -> tuple[Llama, LlamaSizes, tor
 
 
 def eager(layers: int | None, threads: int) -> ContestantCalls:
-    """The module in torch; also ``read``, which reads ``READ_BYTES`` from memory. The fact ``weights`` counts them."""
+    """Build the module in torch; also ``read``, which reads ``READ_BYTES`` from memory. The fact ``weights`` counts
+    them.
+    """
     model, sizes, text = make_llama(layers, threads)
     source, vector = torch.ones(READ_BYTES // 4).view(-1, 1024), torch.ones(1024)
 
@@ -56,7 +58,7 @@ def eager(layers: int | None, threads: int) -> ContestantCalls:
 
 
 def compiled(precision: str, layers: int | None, threads: int) -> ContestantCalls:
-    """The module under ``torch.compile``, in f32, or with weights and caches in bf16; logits in f32; only prefill."""
+    """Build the module under ``torch.compile``, in f32 or with bf16 weights and caches; f32 logits; only prefill."""
     model, sizes, text = make_llama(layers, threads)
     if precision == "bf16":
         model = model.bfloat16()
@@ -65,7 +67,7 @@ def compiled(precision: str, layers: int | None, threads: int) -> ContestantCall
 
 
 def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, threads: int) -> ContestantCalls:
-    """A SambaFlow program; ``config`` as ``compile_multigraph`` takes it."""
+    """Build a SambaFlow program; ``config`` as ``compile_multigraph`` takes it."""
     model, sizes, text = make_llama(layers, threads)
     program = LlamaProgram(
         model, sizes,
@@ -83,7 +85,7 @@ def ours(name: str, config: Mapping[str, Any], folder: str, layers: int | None, 
 
 
 def llama_cpp(weights: str, folder: str, layers: int | None, threads: int) -> ContestantCalls:
-    """llama.cpp, with weights in its format ``weights``."""
+    """Load llama.cpp, with weights in its format ``weights``."""
     model, sizes, text = make_llama(layers, threads)
     path = Path(folder) / f"{weights}.gguf"
     write_gguf(model, sizes, path, weights)
@@ -116,12 +118,12 @@ class LlamaProgram:
         self.session.init_multigraph_runtime(self.pef_path)
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [1, vocabulary] after a prompt [1, sizes.prompt], which is in the caches from then on."""
+        """Return logits [1, vocabulary] after a prompt [1, sizes.prompt], which is in the caches from then on."""
         given = [samba.from_torch_tensor(tokens, name="tokens")]
         return self.session.run(given, [self._after_prompt], graph_name="prefill")[0].data
 
     def decode(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Logits [1, vocabulary] after one token [1, 1] at ``position`` [1]."""
+        """Return logits [1, vocabulary] after one token [1, 1] at ``position`` [1]."""
         given = [samba.from_torch_tensor(token, name="token"), samba.from_torch_tensor(position, name="position")]
         return self.session.run(given, [self._after_token], graph_name="decode")[0].data
 

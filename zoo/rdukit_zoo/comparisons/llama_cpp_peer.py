@@ -17,7 +17,7 @@ FORMATS: Final = {"f32": "F32", "bf16": "BF16", "q8_0": "Q8_0"}
 
 
 def find_missing_package() -> str | None:
-    """The first package that this peer needs and that is not installed; None if all are."""
+    """Return the first missing package that this peer needs; None if all are installed."""
     return next((name for name in ("llama_cpp", "gguf") if find_spec(name) is None), None)
 
 
@@ -57,7 +57,7 @@ def write_gguf(model: Llama, sizes: LlamaSizes, path: Path, weights: str) -> Non
 
 
 def _named_weights(model: Llama, heads: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names of GGUF with weights. The head is the embedding, which GGUF says by leaving it out."""
+    """Map GGUF's names to weights. The head is the embedding, which GGUF says by leaving it out."""
     yield "token_embd.weight", model.embedding.weight
     for number, layer in enumerate(model.layers):
         attention: Any = layer.attention
@@ -83,7 +83,7 @@ def _named_weights(model: Llama, heads: int) -> Iterator[tuple[str, torch.Tensor
 
 
 def interleave_halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of a query or key weight in the order that llama.cpp wants for this architecture.
+    """Order the rows of a query or key weight as llama.cpp wants for this architecture.
 
     It turns neighbouring pairs of a head, where our rotary embedding turns element ``i`` with ``i + half``.
     """
@@ -123,12 +123,12 @@ class LlamaCpp:
         self._memory = llama_cpp.llama_get_memory(self._context)
 
     def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [1, vocabulary] after a prompt [1, T]; what was in the cache is forgotten."""
+        """Return logits [1, vocabulary] after a prompt [1, T]; the cache is cleared first."""
         self._library.llama_memory_clear(self._memory, False)
         return self._run(tokens, 0)
 
     def decode(self, token: torch.Tensor, position: int) -> torch.Tensor:
-        """Logits [1, vocabulary] after one token [1, 1] at ``position``; what was in the cache from there on goes."""
+        """Return logits [1, vocabulary] after one token [1, 1] at ``position``; the cache from there on is dropped."""
         self._library.llama_memory_seq_rm(self._memory, 0, position, -1)
         return self._run(token, position)
 
@@ -155,7 +155,7 @@ class LlamaCpp:
 
 
 def _copied(logits: Any, count: int) -> torch.Tensor:
-    """A copy [1, count] of what llama.cpp holds until its next call."""
+    """Copy [1, count] values that llama.cpp holds until its next call."""
     size = count * ctypes.sizeof(ctypes.c_float)
     made = torch.empty(1, count)
     ctypes.memmove(made.data_ptr(), logits, size)

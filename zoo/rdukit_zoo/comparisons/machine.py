@@ -15,7 +15,7 @@ PEERS: Final = ("torch", "onnxruntime", "transformers", "llama-cpp-python")
 
 
 def describe_machine(cpuinfo: str | None = None) -> dict[str, Any]:
-    """Processor name and flags that matter, usable cores, versions of torch, Python and the peers that are installed.
+    """Return the processor's name and flags that matter, usable cores, versions of torch, Python and installed peers.
 
     ``cpuinfo`` is the text of Linux's /proc/cpuinfo; elsewhere the name comes from ``platform`` and there are no flags.
     """
@@ -32,19 +32,19 @@ def describe_machine(cpuinfo: str | None = None) -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measured_limits(threads: int) -> dict[str, Any]:
-    """Memory bandwidth and GEMM speed of this machine, as kept or else measured now: about three seconds."""
+    """Return memory bandwidth and GEMM speed of this machine, cached or measured now in about three seconds."""
     from rdukit_runtime.engine.machine_limits import load_limits
 
     return asdict(load_limits(threads))
 
 
 def parse_cpuinfo(text: str) -> Mapping[str, str]:
-    """Fields of the first processor."""
+    """Parse the fields of the first processor."""
     first = text.split("\n\n", 1)[0]
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 

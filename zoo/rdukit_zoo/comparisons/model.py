@@ -1,4 +1,4 @@
-"""What a comparison is: a question, its rows, its options, and the registry. No torch here.
+"""Comparisons as values: questions, rows, options, and the registry. No torch here.
 
 A question is a module of this package with one function marked ``@comparison("name")`` and a line in ``QUESTIONS``::
 
@@ -62,18 +62,18 @@ class ComparisonRow:
         return None if self.bar is None or self.ratio is None else self.ratio >= self.bar
 
     def body(self) -> dict[str, Any]:
-        """The row as JSON has it, with ``met``."""
+        """Return the row as JSON values, with ``met``."""
         return {**asdict(self), "met": self.is_met}
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> "ComparisonRow":
-        """The row again, from ``body()``."""
+        """Rebuild the row from ``body()``."""
         return cls(**{f.name: body[f.name] for f in fields(cls) if f.name in body})
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """How to measure. ``quick`` is for trying whether it works: 3 rounds, and no case that takes minutes.
+    """Options of measuring. ``quick`` is for trying whether it works: 3 rounds, and no case that takes minutes.
 
     ``rounds``: samples of each variant, taken in turn. ``sample_s``: a sample repeats a call until it has lasted about
     so long. ``only``: run just the cases whose name contains this. ``folder``: scratch, kept warm between comparisons.
@@ -87,7 +87,7 @@ class BenchOptions:
     folder: str = ""
 
     def wants(self, case: str) -> bool:
-        """Whether ``only`` leaves this case in."""
+        """Return whether ``only`` selects this case."""
         return self.only is None or self.only in case
 
 
@@ -108,7 +108,7 @@ def comparison(name: str) -> Callable[[Comparison], Comparison]:
 
 
 def check_name(name: str) -> str:
-    """The name, if there is such a comparison.
+    """Return the name, if there is such a comparison.
 
     Raises:
         InvalidArgument: there is none; the message lists the names.
@@ -121,7 +121,7 @@ def check_name(name: str) -> str:
 
 
 def get_comparison(name: str) -> Comparison:
-    """The function behind ``name``; imports only that module.
+    """Return the function behind ``name``; imports only that module.
 
     Raises:
         InvalidArgument: no such comparison.

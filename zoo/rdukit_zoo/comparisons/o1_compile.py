@@ -1,4 +1,4 @@
-"""How long does O1 take to compile GPT-2, against AOTInductor on the whole graph?
+"""Comparison: the time of O1 to compile GPT-2, against AOTInductor on the whole graph.
 
 Every sample is a fresh process with caches of its own: ours an empty home folder, torch's an empty folder of Inductor.
 ``again`` compiles once more in the home of the cold compile, and is set against AOTInductor's cold compile; beside it,
@@ -28,7 +28,7 @@ _OURS: Final = "rdukit o1"
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Rows of inference, and one of training, which only informs."""
+    """Yield the rows of inference, and one of training, which only informs."""
     kinds = ["inference"] if options.quick else ["inference", "training"]
     for kind in kinds:
         if options.wants(kind):
@@ -68,7 +68,7 @@ def measure(kind: str, options: BenchOptions) -> Iterator[ComparisonRow]:
 
 
 def _take(samples: _Samples, name: str, layers: int, kind: str, folder: Path) -> None:
-    """One sample; a peer that fails is left out from then on."""
+    """Take one sample; a peer that fails is left out from then on."""
     caches = folder / ("cold" if name == "again" else name)
     caches.mkdir(parents=True, exist_ok=True)
     environ = warm_environment(
@@ -87,7 +87,7 @@ def _take(samples: _Samples, name: str, layers: int, kind: str, folder: Path) ->
 
 
 def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int) -> Iterator[ComparisonRow]:
-    """The rows of one kind's samples."""
+    """Yield the rows of one kind's samples."""
     is_inference = kind == "inference"
     peers = {"peer": "AOTInductor" if is_inference else "torch.compile, forward and backward"}
     peers |= {WEIGHTS: "AOTInductor, weights in the library"} if is_inference else {}
@@ -115,7 +115,7 @@ def make_rows(kind: str, samples: "dict[str, _Samples]", layers: int, deep: int)
 
 
 def describe_cpu(ours: SampleTiming, theirs: SampleTiming) -> str:
-    """Both contestants' CPU time: on a machine that others use it is steadier than the clock."""
+    """Describe both contestants' CPU time: on a machine that others use it is steadier than the clock."""
     seconds: Sequence[float] = [SampleTiming(timing.cpu_s).median_s for timing in (ours, theirs)]
     return f"CPU {seconds[0]:.1f} s and {seconds[1]:.1f} s"
 

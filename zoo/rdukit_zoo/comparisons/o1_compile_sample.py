@@ -27,7 +27,7 @@ CompileModel = Callable[[Gpt2, str, str], str | None]
 
 
 def ours(model: Gpt2, kind: str, folder: str) -> str:
-    """What a program's ``compile`` does, O1 in f32. Returns the PEF's path."""
+    """Compile as a program's ``compile`` does, O1 in f32. Returns the PEF's path."""
     from sambaflow import samba
 
     samba.from_torch_model_(model)
@@ -41,7 +41,7 @@ def ours(model: Gpt2, kind: str, folder: str) -> str:
 
 
 def peer(model: Gpt2, kind: str, folder: str, has_weights: bool = False) -> str | None:
-    """Inference: AOTInductor on the whole graph, as a rule without the weights, which a PEF does not hold either."""
+    """Compile the whole graph by AOTInductor, as a rule without the weights, which a PEF does not hold either."""
     tokens = torch.zeros(1, LENGTH, dtype=torch.int64)
     if kind == "training":
         loss = torch.compile(model)(tokens, tokens)
@@ -69,7 +69,7 @@ def measure(compile_model: CompileModel, layers: int, kind: str, folder: str) ->
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of those that it started and that have ended."""
+    """Return the CPU time of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 

@@ -15,12 +15,12 @@ _NUMBERS = frozenset({"OUR FIGURE", "PEER FIGURE", "RATIO", "BAR"})
 
 
 def make_table(rows: Sequence[ComparisonRow]) -> Table:
-    """One line a row; ratio is the peer's figure over ours."""
+    """Return one line a row; ratio is the peer's figure over ours."""
     return Table("", _COLUMNS, tuple(describe_row(row) for row in rows), _NUMBERS)
 
 
 def describe_row(row: ComparisonRow) -> tuple[str, ...]:
-    """A table line's cells."""
+    """Return a table line's cells."""
     met = {True: "yes", False: "no", None: ""}[row.is_met]
     return (
         row.question, row.case, row.ours, row.peer, _figure(row.ours_value), _figure(row.peer_value), row.unit,
@@ -31,7 +31,7 @@ def describe_row(row: ComparisonRow) -> tuple[str, ...]:
 def report_body(
     outcomes: Sequence[ComparisonOutcome], machine: Mapping[str, Any], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything as one JSON object: machine, options, rows, and which comparisons failed with why."""
+    """Return one JSON object: machine, options, rows, and the comparisons that failed with their reasons."""
     return {
         "machine": dict(machine),
         "options": dict(options),
@@ -79,7 +79,7 @@ _STYLE: Final = """
 
 
 def draw_rows(rows: Sequence[ComparisonRow], machine: str) -> str:
-    """A complete SVG document; rows without a ratio are named with their note instead of a bar."""
+    """Draw a complete SVG document; rows without a ratio get their note instead of a bar."""
     top = MARGIN + 52
     scale = min(MAX_RATIO, max([1.5, *(value for row in rows for value in (row.ratio, row.bar) if value)]))
     parts = []

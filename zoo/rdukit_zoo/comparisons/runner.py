@@ -1,4 +1,8 @@
-"""Run comparisons, each in a process group of its own, and hand out rows as they come."""
+"""Run comparisons, each in a process group of its own, and hand out rows as they come.
+
+The child is ``python -m rdukit_zoo.comparisons.runner NAME OPTIONS PARENT`` with the options as JSON: its rows go to
+stdout as JSON lines, everything else to stderr. It does not outlive its parent.
+"""
 
 import json
 import os
@@ -17,7 +21,7 @@ from rdukit_zoo.comparisons.model import BenchOptions, ComparisonRow, get_compar
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOutcome:
-    """What one comparison gave. ``error`` is why it ended early, empty if it did not."""
+    """The rows of one comparison. ``error`` is why it ended early, empty if it did not."""
 
     name: str
     rows: tuple[ComparisonRow, ...]
@@ -64,13 +68,13 @@ def run_one(name: str, options: BenchOptions, on_row: Callable[[ComparisonRow], 
 
 
 def child_environment(environ: Mapping[str, str], threads: int) -> dict[str, str]:
-    """The environment of a comparison: as many OpenMP threads as asked for, and Python's bytecode cached."""
+    """Return the environment of a comparison: the OpenMP threads asked for, and Python's bytecode cached."""
     kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 
 def describe_failure(status: int, log: str) -> str:
-    """One line: the signal or status, and the last line that the child wrote to stderr."""
+    """Describe a failure in one line: the signal or status, and the child's last line on stderr."""
     how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
     last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it printed nothing")
     return f"{how}: {last}"

@@ -1,4 +1,4 @@
-"""How much does the call of a section cost, in a list of 100 tiny native sections?
+"""Comparison: the cost of calling a section, in a list of 100 tiny native sections.
 
 Each adds two tensors of 8 numbers, so that nearly all of a section's time is its call: reading its inputs' handles,
 making the output, handing it on, freeing it. And does another thread of Python run meanwhile? Then it never stands
@@ -26,7 +26,7 @@ _CALL: Final = f"a call in a list of {SECTIONS}"
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """A row of the time, and one of the other thread.
+    """Yield a row of the time, and one of the other thread.
 
     Raises:
         CompileError: no native section can be built here.
@@ -42,7 +42,7 @@ def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
 
 
 def build_tiny() -> Any:
-    """A native kernel: the sum of two tensors [8]."""
+    """Build a native kernel: the sum of two tensors [8]."""
     from rdukit_compiler.backend.kernel_graph import kernel_from_fx
     from rdukit_compiler.backend.native import build_natives
     from rdukit_compiler.backend.torch_private import trace_aten
@@ -57,7 +57,7 @@ def build_tiny() -> Any:
 
 
 def list_of(kernel: Any, count: int) -> Any:
-    """A call that runs ``count`` sections as one list; each one's output is freed by the step that made it."""
+    """Return a call that runs ``count`` sections as one list; each one's output is freed by the step that made it."""
     from rdukit_runtime.engine.native import NativeSteps, fill_handles
 
     handles = (ctypes.c_void_p * 3)()
@@ -67,7 +67,7 @@ def list_of(kernel: Any, count: int) -> Any:
 
 
 def longest_stop(kernel: Any) -> tuple[float, float]:
-    """Seconds that another thread stood still at most while a long list ran, and those that the list took."""
+    """Measure how long another thread stood still at most while a long list ran, and how long the list took."""
     run, ended, longest = list_of(kernel, _MANY), threading.Event(), [0.0]
     run()
 
@@ -90,7 +90,7 @@ def longest_stop(kernel: Any) -> tuple[float, float]:
 
 
 def call_row(timing: SampleTiming) -> ComparisonRow:
-    """The time against its limit."""
+    """Return the row of the time against its limit."""
     ours = timing.median_s * 1e6
     return ComparisonRow(
         QUESTION, _CALL, "rdukit", "limit", ours, LIMIT_US, "us", LIMIT_US / ours, 1.0, len(timing.samples_s),
@@ -99,7 +99,7 @@ def call_row(timing: SampleTiming) -> ComparisonRow:
 
 
 def thread_row(stop_s: float, took_s: float, samples: int) -> ComparisonRow:
-    """How long another thread stood still, against the time that the list took: held for as long it would be 1."""
+    """Return the row of the longest stop against the list's time; a thread held for the whole list would give 1."""
     return ComparisonRow(
         QUESTION, "another thread", "longest stop", f"a list of {_MANY}", stop_s * 1e3, took_s * 1e3, "ms",
         took_s / stop_s, 2.0, samples, "the lock is released while a list runs" if took_s / stop_s >= 2 else "",

@@ -1,4 +1,4 @@
-"""How much faster are two threads than one, for ours? Eager torch's figure beside it says what the machine gives.
+"""Comparison: two threads against one, for ours; eager torch's figure next to it shows what the machine gives.
 
 One process, the number of threads changed between samples. On a machine with one usable core there is no answer.
 """
@@ -24,7 +24,7 @@ _WORDS: Final = {1: "1 thread", MANY: f"{MANY} threads"}
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Two rows a case: ours, and eager torch's for comparison."""
+    """Yield two rows a case: ours, and eager torch's for comparison."""
     for name, bar in BARS.items():
         if not options.wants(name):
             continue
@@ -55,7 +55,7 @@ def measure(name: str, bar: float, options: BenchOptions) -> Iterator[Comparison
 
 
 def on_threads(step: Step, count: int) -> Step:
-    """The step with ``count`` of torch's threads; set only when it differs."""
+    """Return the step with ``count`` of torch's threads; set only when it differs."""
 
     def threaded() -> torch.Tensor:
         if torch.get_num_threads() != count:

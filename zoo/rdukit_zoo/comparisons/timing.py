@@ -32,7 +32,7 @@ class SampleTiming:
         return max(self.samples_s) / min(self.samples_s)
 
     def body(self, unit: str) -> dict[str, float]:
-        """Median and best in ``unit``, the spread, and the median of the processor's time if it is known."""
+        """Return median and best in ``unit``, the spread, and the median of the processor's time if it is known."""
         scale = _PER_SECOND[unit]
         cpu = {"cpu_median": statistics.median(self.cpu_s) * scale} if self.cpu_s else {}
         return {"median": self.median_s * scale, "best": self.best_s * scale, "spread": self.spread, **cpu}
@@ -77,7 +77,9 @@ def rows_against_peers(
     bar_peers: Sequence[str] | None = None,
     note: str = "",
 ) -> list[ComparisonRow]:
-    """One row a peer; the bar stands in the row of the fastest of ``bar_peers`` (by default of all peers), first."""
+    """Return one row a peer; the row of the fastest of ``bar_peers`` (by default of all peers) is first and has the
+    bar.
+    """
     scale, mine = _PER_SECOND[unit], timings[ours]
     peers = sorted((name for name in timings if name != ours), key=lambda name: timings[name].median_s)
     judged = next((name for name in peers if bar_peers is None or name in bar_peers), None)
@@ -104,7 +106,7 @@ def missing_row(
     why: str,
     bar: float | None = None,
 ) -> ComparisonRow:
-    """The row of a pair of which one has no figure; ``timing`` is ours, if there is one."""
+    """Return the row of a pair of which one has no figure; ``timing`` is ours, if there is one."""
     return ComparisonRow(
         question=question, case=case, ours=ours, peer=peer, unit=unit, bar=bar, note=why,
         ours_value=None if timing is None else timing.median_s * _PER_SECOND[unit], peer_value=None, ratio=None,
@@ -117,7 +119,7 @@ def pair_row(
     question: str, case: str, timings: Mapping[str, SampleTiming], ours: tuple[str, str], peer: str, bar: float | None,
     note: str, also: Sequence[str] = (),
 ) -> ComparisonRow:  # fmt: skip
-    """One row in milliseconds of ours and one peer, without the figures that are not there.
+    """Return one row in milliseconds of ours and one peer; missing figures are left out.
 
     Args:
         ours: the name of our timing, and how the row calls it.
@@ -135,12 +137,12 @@ def pair_row(
 
 
 def rounds_of(options: BenchOptions, at_least: int = 7) -> int:
-    """Rounds to measure: what was asked for, but ``at_least`` for a figure that counts, and 3 when ``quick``."""
+    """Return the rounds to measure: as asked for, but ``at_least`` for a figure that counts, and 3 when ``quick``."""
     return 3 if options.quick else max(at_least, options.rounds)
 
 
 def choose_repeats(call_s: float, sample_s: float) -> int:
-    """Calls of ``call_s`` seconds each that last about ``sample_s``, one at least."""
+    """Return how many calls of ``call_s`` seconds last about ``sample_s``, one at least."""
     return max(1, round(sample_s / max(call_s, 1e-7)))
 
 

@@ -1,4 +1,4 @@
-"""The models and batches that the training comparisons share."""
+"""Models, batches and steps that the training comparisons share: AdamW, each as its user's loop does it."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ CASES: Final[Mapping[str, TrainingCase]] = {
 
 
 def get_case(name: str) -> TrainingCase:
-    """The case called ``name``.
+    """Return the case called ``name``.
 
     Raises:
         InvalidArgument: no such case; the message lists the names.
@@ -71,7 +71,7 @@ def get_case(name: str) -> TrainingCase:
 
 
 def make_case(case: TrainingCase, seed: int = 0) -> tuple[nn.Module, Mapping[str, torch.Tensor]]:
-    """The module and one batch, the same for the same seed."""
+    """Build the module and one batch, the same for the same seed."""
     torch.manual_seed(seed)
     return case.build(), case.make_batch()
 
@@ -101,7 +101,7 @@ def compile_ours(case: TrainingCase, module: nn.Module, batch: Mapping[str, torc
 def our_step(
     case: TrainingCase, module: nn.Module, batch: Mapping[str, torch.Tensor], folder: Path, pef: str | None = None
 ) -> Step:
-    """One step of a SambaFlow loop: hand the batch over, ``session.run`` with all sections, read the loss.
+    """Return one step of a SambaFlow loop: hand the batch over, ``session.run`` with all sections, read the loss.
 
     ``module`` is converted in place and belongs to the session then. The PEF is compiled if none is given.
     """
@@ -122,7 +122,7 @@ def our_step(
 def peer_step(
     module: nn.Module, batch: Mapping[str, torch.Tensor], fused: bool, route: str = "", autocast: bool = False
 ) -> Step:
-    """One step of a torch loop, with torch's f32 products on the given route, or its forward under bf16 autocast."""
+    """Return one step of a torch loop, with f32 products on the given route, or its forward under bf16 autocast."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=fused)
     args = tuple(batch.values())
 
@@ -138,7 +138,7 @@ def peer_step(
 
 
 def on_route(step: Step, route: str) -> Step:
-    """The step with torch's matrix products on ``route``; set only when it differs, so that it costs nothing."""
+    """Return the step with torch's matrix products on ``route``; set only when it differs, so that it costs nothing."""
     if not route:
         return step
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ def on_route(step: Step, route: str) -> Step:
 
 
 def loss_difference(module: nn.Module, batch: Mapping[str, torch.Tensor], ours: Step, steps: int = 3) -> float:
-    """Largest relative difference of ``steps`` losses of ours and of eager torch from ``module``'s weights.
+    """Return the largest relative difference of ``steps`` losses of ours and of eager torch from ``module``'s weights.
 
     ``ours`` has made no step yet.
     """
@@ -162,7 +162,7 @@ def loss_difference(module: nn.Module, batch: Mapping[str, torch.Tensor], ours: 
 
 
 def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The largest difference of a loss, as a share of theirs."""
+    """Return the largest difference of a loss, as a share of theirs."""
     return max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""How much memory does training need, against eager torch, and in bf16 against torch's autocast too?
+"""Comparison: the memory of training, against eager torch, and in bf16 against torch's autocast too.
 
 Peak resident memory of a training process beyond what its imports take: parameters on the host (both have them), and
 for ours device memory, for torch gradients and optimizer state; activations and everything temporary for both. Ours
@@ -25,7 +25,7 @@ _SLOW: Final = frozenset({"gpt2", "gpt2-bf16"})
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """One row a case: a peak is the same in every run, so one sample of each is enough."""
+    """Yield one row a case: a peak is the same in every run, so one sample of each is enough."""
     for name in CASES:
         if not options.wants(name) or (options.quick and name in _SLOW and options.only is None):
             continue
@@ -45,7 +45,7 @@ def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
 
 
 def make_row(name: str, ours: dict[str, Any], theirs: dict[str, Any], peer: str = PEERS["eager"]) -> ComparisonRow:
-    """The row of two samples."""
+    """Return the row of two samples."""
     words = "{:.0f} MB of parameters; beyond the built module: ours {:.0f}, {} {:.0f}"
     return ComparisonRow(
         question=QUESTION, case=name, ours="rdukit", peer=peer, unit="MB",

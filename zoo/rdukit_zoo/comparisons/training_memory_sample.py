@@ -56,7 +56,7 @@ class Autocast(nn.Module):
 
 
 def read_status(field: str) -> int:
-    """Bytes of a field of this process's Linux status."""
+    """Return the bytes of a field of this process's Linux status."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[field].split()[0]) * 1024
 

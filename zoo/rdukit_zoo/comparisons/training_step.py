@@ -1,4 +1,4 @@
-"""How long is one training step, against eager torch and torch.compile with their fused AdamW?
+"""Comparison: one training step, against eager torch and torch.compile with their fused AdamW.
 
 Each variant does what a user's loop does: hand over the batch, run forward, backward and update, read the loss. The
 peers run with both of torch's routes for matrix products; the fastest of all is the one that the bar is about. A case
@@ -44,7 +44,7 @@ TOLERANCE: Final = {"f32": 1e-4, "bf16": 2e-2}
 
 @comparison(QUESTION)
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Rows of each case: ours against each peer, the fastest first."""
+    """Yield the rows of each case: ours against each peer, the fastest first."""
     for name in BARS:
         if options.wants(name) and not (options.quick and name in _SLOW and options.only is None):
             with Contestants(Path(options.folder)) as contestants:
@@ -85,7 +85,7 @@ def measure(name: str, options: BenchOptions, contestants: Contestants) -> list[
 
 
 def _check_losses(name: str, contestants: Contestants, mine: str) -> str:
-    """Words about how near our losses are to eager's."""
+    """Describe how near our losses are to eager's."""
     if mine not in contestants.facts:
         raise RuntimeFault(f"{mine}: {contestants.failed[mine]}")
     if "eager" not in contestants.facts:
@@ -113,7 +113,7 @@ _STEPS: Final = 3
 
 
 def ours(case: str, folder: str, threads: int) -> ContestantCalls:
-    """A SambaFlow program; one call, ``step``. The fact ``losses`` is of its first steps."""
+    """Build a SambaFlow program; one call, ``step``. The fact ``losses`` is of its first steps."""
     torch.set_num_threads(threads)
     module, batch = make_case(get_case(case))
     step = our_step(get_case(case), module, batch, Path(folder))
@@ -121,7 +121,7 @@ def ours(case: str, folder: str, threads: int) -> ContestantCalls:
 
 
 def peer(case: str, kind: str, threads: int) -> ContestantCalls:
-    """Torch in the way ``kind`` of ``PEERS``: a call for each route of its matrix products, the fact as of ours."""
+    """Build torch in the way ``kind`` of ``PEERS``: a call for each route of its products, the fact as of ours."""
     torch.set_num_threads(threads)
     module, batch = make_case(get_case(case))
     wrap, is_fused = PEERS[kind]
@@ -132,7 +132,7 @@ def peer(case: str, kind: str, threads: int) -> ContestantCalls:
 
 
 def bf16_peer(case: str, kind: str, threads: int) -> ContestantCalls:
-    """Torch in the way ``kind`` of ``BF16_PEERS``; one call, ``step``, and the fact as of ours."""
+    """Build torch in the way ``kind`` of ``BF16_PEERS``; one call, ``step``, and the fact as of ours."""
     torch.set_num_threads(threads)
     module, batch = make_case(get_case(case))
     step = peer_step(BF16_PEERS[kind](module), batch, fused=True, autocast=True)
@@ -140,5 +140,5 @@ def bf16_peer(case: str, kind: str, threads: int) -> ContestantCalls:
 
 
 def first_losses(step: Step) -> list[float]:
-    """Losses of the first steps."""
+    """Return the losses of the first steps."""
     return [float(step()) for _ in range(_STEPS)]

@@ -1,4 +1,4 @@
-"""How fast are ViT-S/16 (batch 8) and a U-Net (256x256), against torch, compiled and not, and ONNX Runtime?
+"""Comparison: ViT-S/16 (batch 8) and a U-Net (256x256), against torch, compiled and not, and ONNX Runtime.
 
 Inference; ours is a SambaFlow program, compiled for inference: the image goes in, logits come out on the host.
 """
@@ -81,7 +81,7 @@ class ImageProgram:
 
 @comparison("vision")
 def compare(options: BenchOptions) -> Iterator[ComparisonRow]:
-    """Rows of each model: ours in f32 and bf16 against both peers, every side in a process of its own."""
+    """Yield the rows of each model: ours in f32 and bf16 against both peers, each contestant in its own process."""
     for name in CASES:
         if options.wants(name):
             with (
@@ -127,7 +127,7 @@ __all__ = ["CASES", "PRECISIONS", "ImageProgram", "compare"]
 
 
 def find_missing_package() -> str | None:
-    """The first package that this peer needs and that is not installed; None if all are."""
+    """Return the first missing package that ONNX Runtime's contestant needs; None if all are installed."""
     return next((name for name in ("onnxruntime", "onnx", "onnxscript") if find_spec(name) is None), None)
 
 
@@ -154,7 +154,7 @@ class OnnxRuntime:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says about itself."""
+    """Silence the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -166,7 +166,7 @@ def _quiet() -> Iterator[None]:
 
 
 def make_case(case: str, is_quick: bool, threads: int) -> tuple[nn.Module, torch.Tensor]:
-    """The model and an image, the same in every process. Sets the process up for inference."""
+    """Build the model and an image, the same in every process, and set the process up for inference."""
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     torch.manual_seed(0)
@@ -177,13 +177,13 @@ def make_case(case: str, is_quick: bool, threads: int) -> tuple[nn.Module, torch
 
 
 def eager(case: str, is_quick: bool, threads: int) -> ContestantCalls:
-    """The module in torch."""
+    """Build the module in torch."""
     model, image = make_case(case, is_quick, threads)
     return ContestantCalls({"forward": lambda: model(image)})
 
 
 def compiled(case: str, is_quick: bool, threads: int, precision: str, mode: str) -> ContestantCalls:
-    """``torch.compile`` in f32, or with weights and images in bf16; logits come out in f32."""
+    """Build ``torch.compile`` in f32, or with weights and images in bf16; logits come out in f32."""
     model, image = make_case(case, is_quick, threads)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     forward = torch.compile(model.to(dtype), mode=mode)
@@ -191,7 +191,7 @@ def compiled(case: str, is_quick: bool, threads: int, precision: str, mode: str)
 
 
 def ours(case: str, is_quick: bool, threads: int, precision: str, folder: str) -> ContestantCalls:
-    """A SambaFlow program."""
+    """Build a SambaFlow program."""
     model, image = make_case(case, is_quick, threads)
     program = ImageProgram(
         model, tuple(image.shape),
@@ -202,7 +202,7 @@ def ours(case: str, is_quick: bool, threads: int, precision: str, folder: str) -
 
 
 def onnx_runtime(case: str, is_quick: bool, threads: int, folder: str) -> ContestantCalls:
-    """ONNX Runtime."""
+    """Build ONNX Runtime's session."""
     model, image = make_case(case, is_quick, threads)
     peer = OnnxRuntime(model, image, Path(folder) / "model.onnx", threads)
     return ContestantCalls({"forward": lambda: peer.run(image)})

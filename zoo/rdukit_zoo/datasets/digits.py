@@ -36,7 +36,7 @@ class Digits:
 
 
 def load_bundled() -> Digits:
-    """The digits in the package: 8,000 to train, 2,000 to test, in the files' order.
+    """Load the digits in the package: 8,000 to train, 2,000 to test, in the files' order.
 
     Raises:
         InvalidArgument: a file of the installation is damaged.
@@ -53,7 +53,7 @@ def load_bundled() -> Digits:
 
 
 def load_folder(folder: Path) -> Digits:
-    """Digits from idx files named as MNIST names them, in ``folder`` or its ``MNIST/raw``.
+    """Load digits from idx files named as MNIST names them, in ``folder`` or its ``MNIST/raw``.
 
     Raises:
         NotFound: one of the four files is missing; the message names it.
@@ -91,7 +91,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def read_idx(path: Path) -> Bytes:
-    """The array in the idx file at ``path``, uint8, in the file's own shape.
+    """Read the array in the idx file at ``path``, uint8, in the file's own shape.
 
     Raises:
         NotFound: there is no file.
@@ -110,7 +110,7 @@ def read_idx(path: Path) -> Bytes:
 
 
 def parse_idx(data: bytes, name: str = "idx data") -> Bytes:
-    """The array in ``data``, an idx file's content; ``name`` is for messages.
+    """Parse the array in ``data``, an idx file's content; ``name`` is for messages.
 
     Raises:
         InvalidArgument: as ``read_idx``.
@@ -129,7 +129,7 @@ def parse_idx(data: bytes, name: str = "idx data") -> Bytes:
 
 
 def find_idx(folder: Path, stem: str) -> Path | None:
-    """The idx file ``stem`` in ``folder`` or its ``MNIST/raw`` below, gzipped or not; torchvision's layout."""
+    """Find the idx file ``stem`` in ``folder`` or its ``MNIST/raw`` below, gzipped or not; torchvision's layout."""
     for place in (folder, folder / "MNIST" / "raw", folder / "raw"):
         for name in (stem, f"{stem}.gz"):
             if (place / name).is_file():
