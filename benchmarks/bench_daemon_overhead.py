@@ -38,7 +38,7 @@ WATCHERS = {
     "scrape": """
 import time
 from rdukit.snd import SndClient
-from rdukit_node.paths import node_paths
+from rdukit_node.settings import node_paths
 client = SndClient(node_paths().socket)
 while True:
     for operation in ("status", "counters", "op_state", "faults", "errors"):

@@ -18,7 +18,7 @@ from typing import Any
 from figures import write_json
 
 from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
-from rdukit_node.testing.fault_load import blow, percentile
+from rdukit_node.testing.fault_load import percentile, run_fault_load
 
 EVENTS_A_LINE = (20, 100, 1000)
 RESTART = "ETYPE_SND_RESTART"
@@ -46,7 +46,7 @@ def measure(seconds: float, rate: int, line: int) -> dict[str, Any]:
         daemon = start_daemon(home, "SN10-8", ["--no-snml"])
         with daemon.connect() as client:
             client.acquire("bystander", 8, 1 << 20)
-            storm = blow(daemon.socket, seconds, rate, line)
+            storm = run_fault_load(daemon.socket, seconds, rate, line)
         counts = {"acknowledged": storm.counted, "memory": in_memory(daemon), "database": in_database(home)}
         daemon.process.kill()
         daemon.process.communicate()

@@ -21,8 +21,8 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 #: Modules that may hold settings, in the order in which the manual shows them.
 SETTINGS_MODULES = (
     "sambaflow.settings", "rdukit_compiler.settings", "rdukit_runtime.settings", "rdukit_runtime.profile.step",
-    "rdukit_node.settings", "rdukit_node.isolation.settings", "rdukit_node.snml.settings", "rdukit_node.logs.files",
-    "rdukit_node.telemetry.exporter_settings", "rdukit_modelbox.settings", "rdukit_serving.settings",
+    "rdukit_node.settings", "rdukit_node.logs.files",
+    "rdukit_node.telemetry.exporter_process", "rdukit_modelbox.settings", "rdukit_serving.settings",
     "rdukit_modelbox.artifacts.settings",
     "rdukit_platform.settings", "rdukit_zoo.settings",
 )  # fmt: skip

@@ -47,7 +47,7 @@ class Presence(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Health(StrEnum):
+class ComponentHealth(StrEnum):
     """How a component is. Source: ours but for ``Online``."""
 
     ONLINE = "Online"
@@ -58,7 +58,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
+class NodeComponent:
     """One component. ``rdu`` is the flat number of its RDU; ``tile`` counts inside the RDU."""
 
     path: str
@@ -105,13 +105,13 @@ def node_tiles(node: NodeSpec) -> tuple[Tile, ...]:
 
 
 @lru_cache(maxsize=8)
-def components(node: NodeSpec) -> tuple[Component, ...]:
+def components(node: NodeSpec) -> tuple[NodeComponent, ...]:
     """All components in the listing's order: each RDU is followed by its DDR channels with their DIMMs, its PCIe links
     and its tiles."""
     return tuple(_walk(node))
 
 
-def find_component(node: NodeSpec, path: str) -> Component:
+def find_component(node: NodeSpec, path: str) -> NodeComponent:
     """The component called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
 
     Raises:
@@ -142,7 +142,7 @@ def tile_of_path(node: NodeSpec, path: str) -> Tile:
     raise NotFound(f"{node.platform} has no tile {path!r}; legal: {first} to {last}")
 
 
-def serial_number(name: str, component: Component) -> str:
+def serial_number(name: str, component: NodeComponent) -> str:
     """Serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a DIMM, else ``N/A``."""
     digits = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}.get(component.kind, 0)
     if digits == 0 or component.is_empty_slot:
@@ -150,12 +150,12 @@ def serial_number(name: str, component: Component) -> str:
     return hashlib.sha256(f"{name}\0{component.path}".encode()).hexdigest()[:digits].upper()
 
 
-def always_online(component: Component) -> str:
+def always_online(component: NodeComponent) -> str:
     """Health of a node without faults."""
-    return Health.ONLINE
+    return ComponentHealth.ONLINE
 
 
-def always_present(component: Component) -> str:
+def always_present(component: NodeComponent) -> str:
     """Presence on a node where nothing was removed."""
     return Presence.PRESENT
 
@@ -163,8 +163,8 @@ def always_present(component: Component) -> str:
 def inventory_rows(
     node: NodeSpec,
     name: str,
-    health_of: Callable[[Component], str] = always_online,
-    presence_of: Callable[[Component], str] = always_present,
+    health_of: Callable[[NodeComponent], str] = always_online,
+    presence_of: Callable[[NodeComponent], str] = always_present,
 ) -> list[dict[str, str | int]]:
     """One row a component, of all kinds, in the listing's order; see ``LISTED_KINDS``.
 
@@ -183,7 +183,7 @@ def inventory_rows(
             "serial": serial_number(name, component),
             "part": _part_number(node, component),
             "presence": str(Presence.ABSENT if component.is_empty_slot else presence_of(component)),
-            "health": str(Health.OFFLINE if component.is_empty_slot else health_of(component)),
+            "health": str(ComponentHealth.OFFLINE if component.is_empty_slot else health_of(component)),
             "size_bytes": component.size_bytes,
         }
         for component in components(node)
@@ -220,32 +220,32 @@ def lanes_of(node: NodeSpec, tiles: Iterable[int]) -> list[dict[str, str | int]]
     ]
 
 
-def _walk(node: NodeSpec) -> Iterator[Component]:
+def _walk(node: NodeSpec) -> Iterator[NodeComponent]:
     slots = [
         [node.dimm_slots(rdu, channel) for channel in range(node.chip.ddr_channels)]
         for rdu in range(node.rdus_per_xrdu)
     ]
     of_rdu = [sum(size for channel in channels for _, size in channel) for channels in slots]
-    yield Component("/NODE", ComponentKind.NODE, size_bytes=node.xrdus * sum(of_rdu))
+    yield NodeComponent("/NODE", ComponentKind.NODE, size_bytes=node.xrdus * sum(of_rdu))
     for xrdu in range(node.xrdus):
-        yield Component(f"/NODE/XRDU_{xrdu}", ComponentKind.XRDU, size_bytes=sum(of_rdu))
+        yield NodeComponent(f"/NODE/XRDU_{xrdu}", ComponentKind.XRDU, size_bytes=sum(of_rdu))
         for place in range(node.rdus_per_xrdu):
             rdu = xrdu * node.rdus_per_xrdu + place
             path = rdu_path(node, rdu)
-            yield Component(path, ComponentKind.RDU, rdu, size_bytes=of_rdu[place])
+            yield NodeComponent(path, ComponentKind.RDU, rdu, size_bytes=of_rdu[place])
             for number, channel in enumerate(slots[place]):
                 carried = sum(size for _, size in channel)
-                yield Component(f"{path}/DDRCH_{number}", ComponentKind.DDR_CHANNEL, rdu, size_bytes=carried)
+                yield NodeComponent(f"{path}/DDRCH_{number}", ComponentKind.DDR_CHANNEL, rdu, size_bytes=carried)
                 for name, size in channel:
-                    yield Component(f"{path}/DDRCH_{number}/{name}", ComponentKind.DIMM, rdu, size_bytes=size)
+                    yield NodeComponent(f"{path}/DDRCH_{number}/{name}", ComponentKind.DIMM, rdu, size_bytes=size)
             for link in range(node.chip.pcie_links):
-                yield Component(f"{path}/PCIE_{link}", ComponentKind.PCIE, rdu)
+                yield NodeComponent(f"{path}/PCIE_{link}", ComponentKind.PCIE, rdu)
             for tile in range(node.chip.tiles):
-                yield Component(f"{path}/TILE_{tile}", ComponentKind.TILE, rdu, tile)
+                yield NodeComponent(f"{path}/TILE_{tile}", ComponentKind.TILE, rdu, tile)
 
 
 @lru_cache(maxsize=8)
-def _by_path(node: NodeSpec) -> dict[str, Component]:
+def _by_path(node: NodeSpec) -> dict[str, NodeComponent]:
     return {component.path: component for component in components(node)}
 
 
@@ -253,6 +253,6 @@ def _full_path(path: str) -> str:
     return path if path == "/NODE" or path.startswith("/NODE/") else "/NODE" + path.rstrip("/")
 
 
-def _part_number(node: NodeSpec, component: Component) -> str:
+def _part_number(node: NodeSpec, component: NodeComponent) -> str:
     has_part = component.kind is ComponentKind.DIMM and not component.is_empty_slot
     return node.board.dimm_part if has_part else NOT_APPLICABLE

@@ -15,7 +15,7 @@ from rdukit.settings import resolve
 from rdukit.snd import SndClient, connect_patiently
 from rdukit.units import format_bytes
 from rdukit_node.inventory import tile_of_path
-from rdukit_node.leases.allocator import Allocator, LeaseId, Request
+from rdukit_node.leases.allocator import Allocator, LeaseId, LeaseRequest
 from rdukit_node.leases.client import DaemonLease, NodeLease, PrivateLease, Region
 from rdukit_node.leases.launch import read_launch, slurm_job
 from rdukit_node.settings import ACQUIRE_WAIT_S, LEASE, NODE, PLATFORM, socket_path, tile_affinity
@@ -161,7 +161,7 @@ def command_line() -> str:
 
 def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> NodeLease:
     allocator = Allocator(_private_node(chip))
-    request = Request(application, tiles, memory_bytes, affinity=tile_affinity())
+    request = LeaseRequest(application, tiles, memory_bytes, affinity=tile_affinity())
     lease = allocator.acquire(request, LeaseId(f"private-{secrets.token_hex(4)}"), "", time.time())
     return PrivateLease(allocator, lease, ranks_here(os.environ))
 

@@ -1,12 +1,16 @@
-"""Settings of the node: its daemon, its leases, its places."""
+"""Settings of the node (daemon, leases, isolation, SNML), and the places of its files that follow from them.
+
+Source: runtime reference 2.1, 4.4, 7.1 (logs, SNML's socket); the places of the database and of the daemon's own socket
+are ours. Without a root nothing needs an administrator.
+"""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdukit.errors import InvalidArgument
-from rdukit.settings import SND_SOCKET, Setting, home_folder, resolve
+from rdukit.settings import SND_SOCKET, SND_STATE, Setting, home_folder, parse_bool, resolve
 
 NODE: Final = Setting(
     "node",
@@ -89,3 +93,129 @@ def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
         raise InvalidArgument(
             f"${TILE_AFFINITY_VARIABLE} is {text!r}; legal: a number such as 0xf, one bit a tile"
         ) from cause
+
+
+MODE: Final = Setting(
+    "isolation.mode",
+    "auto",
+    "Isolation of a program that leases from the daemon: auto applies what the machine allows, strict refuses to run "
+    "if a part cannot be applied, off applies nothing.",
+    str,
+    legal=("auto", "off", "strict"),
+)
+CORES: Final = Setting("isolation.cores", False, "Bind a program to its tiles' share of the host's cores.", parse_bool)
+DEBUGGABLE: Final = Setting(
+    "isolation.debuggable",
+    True,
+    "Whether other processes of the same user, outside any lease, may inspect a program (debuggers, profilers).",
+    parse_bool,
+)
+WRITABLE: Final = Setting(
+    "isolation.writable",
+    "",
+    "Folders, separated by colons, outside which a program may not write (besides the home folder, the temporary "
+    "folder and devices); empty: no such limit.",
+    str,
+)
+CGROUP: Final = Setting(
+    "isolation.cgroup",
+    "auto",
+    "Control groups that the daemon makes for applications: auto where it may, or off.",
+    str,
+    legal=("auto", "off"),
+)
+PIDS: Final = Setting(
+    "isolation.pids", 4096, "Processes and threads that one application may have, by control group; 0: no limit.", int
+)
+MEMORY_BYTES: Final = Setting(
+    "isolation.memory_bytes", 0, "Host memory that one application may use, by control group; 0: no limit.", int
+)
+
+ISOLATION_SETTINGS: Final = (MODE, CORES, DEBUGGABLE, WRITABLE, CGROUP, PIDS, MEMORY_BYTES)
+
+
+#: Source: runtime reference 7.1.
+DEFAULT_PORT: Final = 50053
+
+SNML_PORT: Final = Setting(
+    "snml.port",
+    DEFAULT_PORT,
+    "TCP port of SNML on the loopback address; 0: any free one; -1: only the UNIX socket.",
+    int,
+)
+
+SNML_TLS_CERTIFICATE: Final = Setting(
+    "snml.tls_certificate", "", "File with the certificate of SNML's TCP port; empty: it speaks plainly.", str
+)
+SNML_TLS_KEY: Final = Setting("snml.tls_key", "", "File with the key of `snml.tls_certificate`.", str)
+SNML_TLS_CA: Final = Setting(
+    "snml.tls_ca", "", "File with the authority whose certificates SNML's TCP callers must have; empty: none.", str
+)
+
+SNML_SETTINGS: Final = (SNML_PORT, SNML_TLS_CERTIFICATE, SNML_TLS_KEY, SNML_TLS_CA)
+
+#: Variable that names the server for clients: ``unix:PATH``, ``HOST:PORT`` or a path.
+SERVER_VARIABLE: Final = "SNML_SERVER"
+
+
+def server_address(environ: Mapping[str, str] | None = None) -> str | None:
+    """The address in ``$SNML_SERVER``, or ``None`` if it is not set."""
+    return (os.environ if environ is None else environ).get(SERVER_VARIABLE, "").strip() or None
+
+
+class NodePaths(NamedTuple):
+    """Files of one node; none need exist."""
+
+    socket: Path
+    snml_socket: Path
+    database: Path
+    #: The shared log of all applications, and the daemon's own.
+    sn_log: Path
+    snd_log: Path
+    #: Whoever can read it may change the node: mode 0600.
+    admin_token: Path
+
+    @property
+    def leases(self) -> Path:
+        """Who holds what, for the next daemon: mode 0600."""
+        return self.admin_token.with_name("leases.json")
+
+    @property
+    def lease_sockets(self) -> Path:
+        """Sockets of leases' own, each in a folder of its lease's name."""
+        return self.admin_token.with_name("leases")
+
+
+def node_paths(socket: Path | None = None, state: Path | None = None) -> NodePaths:
+    """The places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.
+
+    A socket elsewhere than by default, without a state folder, has its node's state in ``<socket>.d``: two nodes on one
+    machine must not share a database.
+    """
+    listening = socket_path(socket)
+    root = resolve(ROOT)
+    text = resolve(SND_STATE, None if state is None else str(state))
+    folder: Path | None = Path(text).expanduser().absolute() if text else None
+    if folder is None and listening != default_socket_path():
+        folder = listening.with_name(listening.name + ".d")
+    if folder is None and root:
+        prefix = Path(root).expanduser().absolute()
+        logs = prefix / "var/log/sambaflow/runtime"
+        return NodePaths(
+            socket=listening,
+            snml_socket=prefix / "var/snml.sock",
+            database=prefix / "var/lib/sambaflow/snfm/snfm.db",
+            sn_log=logs / "sn.log",
+            snd_log=logs / "snd.log",
+            admin_token=prefix / "run/sambaflow/admin.token",
+        )
+    run = home_folder() / "run" if folder is None else folder
+    folder = folder or home_folder()
+    return NodePaths(
+        socket=listening,
+        snml_socket=run / "snml.sock",
+        database=folder / "snfm/snfm.db",
+        sn_log=folder / "logs/sn.log",
+        snd_log=folder / "logs/snd.log",
+        admin_token=run / "admin.token",
+    )

@@ -93,7 +93,7 @@ LEASE_TRANSITIONS: Final[dict[tuple[LeaseState, LeaseEvent], tuple[LeaseState, E
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LeaseStep:
     """One entry of a lease's history."""
 
     at: float
@@ -119,7 +119,7 @@ def next_tile_state(path: str, state: TileState, event: TileEvent) -> TileState:
 
 
 def next_lease_state(
-    lease: str, state: LeaseState, event: LeaseEvent, history: Sequence[Step]
+    lease: str, state: LeaseState, event: LeaseEvent, history: Sequence[LeaseStep]
 ) -> tuple[LeaseState, EndReason | None]:
     """The state of ``lease`` after ``event``, and the reason if that ends it.
 

@@ -3,9 +3,9 @@
 The application writes, without a system call; the daemon reads whenever somebody asks, also after the application was
 killed. One word goes the other way: the number of interrupts, which the application looks at before and after each run.
 
-The page is 4096 bytes of native 64-bit words, see ``Word``. A writer makes ``SEQUENCE`` odd while it changes several
-words and even afterwards, so that a reader can tell a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds, which all
-processes of a machine share.
+The page is 4096 bytes of native 64-bit words, see ``PageWord``. A writer makes ``SEQUENCE`` odd while it changes
+several words and even afterwards, so that a reader can tell a torn copy. Times are ``CLOCK_MONOTONIC`` nanoseconds,
+which all processes of a machine share.
 
 Source: ours; the phases are those that sntilestat tells apart (runtime reference 3.1, 6.1).
 """
@@ -21,7 +21,7 @@ _MAX: Final = 2**63 - 1
 _TRIES: Final = 64
 
 
-class Word:
+class PageWord:
     """Position of each word. Plain numbers: they are used at every run."""
 
     VERSION: Final = 0
@@ -75,15 +75,15 @@ class StatusPage:
     def __init__(self, memory: memoryview) -> None:
         """``memory``: ``PAGE_BYTES`` writable bytes, zeros at first."""
         self.words = memory.cast("Q")
-        self.words[Word.VERSION] = VERSION
+        self.words[PageWord.VERSION] = VERSION
 
     def move(self, memory: memoryview) -> None:
         """Count on in another page's memory. Only by the thread that writes."""
         words = memory.cast("Q")
         former = self.words
-        words[Word.SEQUENCE : Word.PCIE_TX + 1] = former[Word.SEQUENCE : Word.PCIE_TX + 1]
-        words[Word.VERSION] = VERSION
-        words[Word.INTERRUPTS] += former[Word.INTERRUPTS]  # the daemon may have interrupted already
+        words[PageWord.SEQUENCE : PageWord.PCIE_TX + 1] = former[PageWord.SEQUENCE : PageWord.PCIE_TX + 1]
+        words[PageWord.VERSION] = VERSION
+        words[PageWord.INTERRUPTS] += former[PageWord.INTERRUPTS]  # the daemon may have interrupted already
         self.words = words
 
     # -- the application's side --------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class StatusPage:
     @property
     def interrupts(self) -> int:
         """How often the daemon interrupted this lease; 0 until the first hardware failure."""
-        return self.words[Word.INTERRUPTS]
+        return self.words[PageWord.INTERRUPTS]
 
     def enter(self, phase: int) -> int:
         """Begin ``phase`` and book the time of the one before. Returns that one, to go back to."""
@@ -132,7 +132,7 @@ class StatusPage:
 
     def count_transfer(self, to_device: int, to_host: int) -> None:
         """Add bytes that crossed PCIe."""
-        words = self.words  # numbers rather than members of ``Word`` here and above: a step may take microseconds
+        words = self.words  # numbers rather than members of ``PageWord`` here and above: a step may take microseconds
         if to_device:
             words[16] += to_device
         if to_host:
@@ -142,23 +142,23 @@ class StatusPage:
 
     def interrupt(self) -> None:
         """Tell the application to ask what happened."""
-        self.words[Word.INTERRUPTS] += 1
+        self.words[PageWord.INTERRUPTS] += 1
 
     def read(self) -> PageValues:
         """What the application wrote last. Whatever it wrote: the values are whole numbers from 0 below 2**63."""
         words = self.words
         copy: list[int] = []
         for _ in range(_TRIES):
-            before = words[Word.SEQUENCE]
+            before = words[PageWord.SEQUENCE]
             copy = words[:18].tolist()
-            if before % 2 == 0 and words[Word.SEQUENCE] == before:
+            if before % 2 == 0 and words[PageWord.SEQUENCE] == before:
                 break
         copy = [min(value, _MAX) for value in copy]
-        phase = copy[Word.PHASE] if copy[Word.PHASE] <= QUIESCE else HOST
-        times = copy[Word.PHASE_NS : Word.PHASE_NS + 5]
+        phase = copy[PageWord.PHASE] if copy[PageWord.PHASE] <= QUIESCE else HOST
+        times = copy[PageWord.PHASE_NS : PageWord.PHASE_NS + 5]
         if phase:
-            times[phase - 1] += min(max(0, monotonic_ns() - copy[Word.PHASE_BEGAN]), _MAX)
-        return PageValues(phase, tuple(times), *copy[Word.RUNS : Word.PCIE_TX + 1])
+            times[phase - 1] += min(max(0, monotonic_ns() - copy[PageWord.PHASE_BEGAN]), _MAX)
+        return PageValues(phase, tuple(times), *copy[PageWord.RUNS : PageWord.PCIE_TX + 1])
 
 
 def private_page() -> StatusPage:

@@ -1,11 +1,21 @@
-"""An application on a node: a PEF and a lease, from set-up to tear-down (runtime reference 3.1)."""
+"""An application on a node: a PEF and a lease, from set-up to tear-down (runtime reference 3.1).
+
+SIGTERM ends a program that holds a lease in order: callbacks run, the lease is released, then the program dies of it.
+
+Source: runtime reference 2.1, 3.2 (jobs are stopped with SIGTERM so that the runtime can end cleanly; sn.log tells a
+cancelled one from a failed one).
+"""
 
 import logging
 import os
+import signal
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 import torch
 
@@ -20,14 +30,12 @@ from rdukit.settings import resolve
 from rdukit_node.logs.files import application_log
 from rdukit_node.private_node import NodeLease, open_lease
 from rdukit_node.status_page import HOST, PROGRAM_LOAD, QUIESCE
-from rdukit_runtime.engine.device import CPU, engine_device, run_on_host
-from rdukit_runtime.engine.freed_memory import application_closed, application_opened
+from rdukit_runtime.engine.device import CPU, application_closed, application_opened, engine_device, run_on_host
 from rdukit_runtime.engine.native import load_native, why_not_native
 from rdukit_runtime.engine.portable import Kernel, build_portable
-from rdukit_runtime.engine.program import HostTensors, Program, RunTimes
+from rdukit_runtime.engine.program import HostTensors, LoadedProgram, RunTimes
 from rdukit_runtime.engine.threads import LeasedThreads
 from rdukit_runtime.settings import NUMERICS_TRAP
-from rdukit_runtime.termination import call_at_termination
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +61,7 @@ class Application(Closable):
         _, size = persistent_layout(self.pef)
         self._region = lease.allocate("persistent", max(size, 1))
         self._threads = LeasedThreads(lease.cores)
-        self.program = Program(self.pef, kernels, self._region.buffer, lease.page, device, self._threads)
+        self.program = LoadedProgram(self.pef, kernels, self._region.buffer, lease.page, device, self._threads)
         self._traps = resolve(NUMERICS_TRAP)
         self._log = application_log(PROGRAM)
         self._owner = os.getpid()
@@ -93,7 +101,7 @@ class Application(Closable):
         Args:
             inputs, outputs: tensors of the host by the symbols they stand for, used as they are at each call.
         Raises:
-            UnknownTensor, ShapeMismatch: as ``Program.write``; the call raises what ``run`` does.
+            UnknownTensor, ShapeMismatch: as ``LoadedProgram.write``; the call raises what ``run`` does.
         """
         found = self.program.find_graph(graph)
         run, check = self.program.repeated(found, sections, scalars, inputs, outputs), self.lease.check
@@ -253,3 +261,32 @@ def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel
         )
         for digest, graph in loaded.kernels.items()
     }
+
+
+#: Called at SIGTERM, newest first, while their owners live.
+_callbacks: Final[list["weakref.WeakMethod[Callable[[], None]]"]] = []
+_is_installed = False
+
+
+def call_at_termination(callback: Callable[[], None]) -> None:
+    """Call the bound method ``callback`` if SIGTERM comes, before the process dies of it.
+
+    Does nothing where the program handles SIGTERM itself, or outside the main thread.
+    """
+    global _is_installed
+    _callbacks[:] = [held for held in _callbacks if held() is not None]
+    _callbacks.append(weakref.WeakMethod(callback))
+    if _is_installed or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+        _is_installed = True
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one kills at once
+    for held in reversed(_callbacks):
+        callback = held()
+        if callback is not None:
+            callback()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -22,8 +22,7 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 from rdukit.errors import InvalidArgument, PeerLost, Unavailable
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
-from rdukit_node.leases.launch import LOOPBACK, Launch, read_launch
-from rdukit_node.leases.launch_name import launch_name
+from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
 from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 
 logger = logging.getLogger(__name__)

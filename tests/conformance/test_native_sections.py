@@ -29,9 +29,9 @@ from rdukit_compiler.operators.own_operators import int8_linear as traced_int8_l
 from rdukit_node.status_page import HOST
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, load_native, take_handles
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.operators import int8_linear, quantize_rows
+from rdukit_runtime.engine.program import LoadedProgram
 from rdukit_runtime.engine.threads import LeasedThreads
-from rdukit_runtime.engine.weight_operators import int8_linear, quantize_rows
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
@@ -370,7 +370,7 @@ def test_tensors_live_no_longer_than_their_slots(kernels: dict[str, NativeKernel
     assert (a._use_count(), b._use_count()) == counts
 
 
-def _lookup_program(kernel: NativeKernel) -> Program:
+def _lookup_program(kernel: NativeKernel) -> LoadedProgram:
     table, at = (
         Symbol("t", SymbolKind.PARAMETER, "float32", (5, 4), "float32", "t"),
         Symbol("i", SymbolKind.INPUT, "int64", (2,), "int64", "i"),
@@ -386,7 +386,7 @@ def _lookup_program(kernel: NativeKernel) -> Program:
         symbols={s.name: s for s in (table, at, rows)}, sections=(section,), hyperparameters={}, signature={},
     )  # fmt: skip
     _, size = persistent_layout(pef)
-    return Program(pef, {"digest": kernel}, memoryview(bytearray(size)), threads=LeasedThreads(1))
+    return LoadedProgram(pef, {"digest": kernel}, memoryview(bytearray(size)), threads=LeasedThreads(1))
 
 
 def test_a_repeated_run_is_a_run_and_is_counted_as_one(kernels: dict[str, NativeKernel]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_node.faults.model import Changes
+from rdukit_node.faults.model import ChangedRows
 from rdukit_node.faults.store import FaultStore
 
 #: Writes one error a transaction and says so, with checkpoints beside it, until it is killed.
@@ -128,10 +128,10 @@ def test_a_database_that_cannot_be_made_is_said_and_made_later(tmp_path: Path) -
     place.write_text("in the way")
     store = FaultStore.open(place / "snfm.db")
     assert not store.is_writable and "File exists" in store.reason
-    assert not store.write(Changes(), [{"seq": 1}], now_ns=1) and store.pending == 1
+    assert not store.write(ChangedRows(), [{"seq": 1}], now_ns=1) and store.pending == 1
     place.unlink()
     place.mkdir()
-    assert store.write(Changes(), [{"seq": 2}], now_ns=2) and store.pending == 0 and store.is_writable
+    assert store.write(ChangedRows(), [{"seq": 2}], now_ns=2) and store.pending == 0 and store.is_writable
     store.close()
     with FaultStore.read_only(place / "snfm.db") as reader:
         assert [row["seq"] for row in reader.events()] == [1, 2]
@@ -154,7 +154,7 @@ def test_readers_see_whole_writes_while_the_writer_works(tmp_path: Path) -> None
 
 def test_an_unprivileged_reader_sees_what_a_stopped_daemon_left(tmp_path: Path) -> None:
     store = FaultStore.open(tmp_path / "snfm.db")
-    store.write(Changes(), [{"seq": 1}], now_ns=7)
+    store.write(ChangedRows(), [{"seq": 1}], now_ns=7)
     store.close()
     assert sorted(os.listdir(tmp_path)) == ["snfm.db", "snfm.db.lock"], "the log is gone: one file has everything"
     with FaultStore.read_only(tmp_path / "snfm.db") as reader:

@@ -15,10 +15,9 @@ import pytest
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import find_node
-from rdukit_node.daemon.service_notify import WATCHDOG, notify_ready, watchdog
+from rdukit_node.daemon.run import WATCHDOG, notify_ready, watchdog
 from rdukit_node.install.install import MANIFEST, install, read_manifest, uninstall
-from rdukit_node.install.plan import CONFIG, PYTHON_PACKAGES, TOOLS, plan_installation
-from rdukit_node.install.planned_files import Plan, PlannedFile
+from rdukit_node.install.plan import CONFIG, PYTHON_PACKAGES, TOOLS, InstallPlan, PlannedFile, plan_installation
 from rdukit_node.snml.client import SnmlClient
 from rdukit_node.testing.daemons import environment
 
@@ -41,7 +40,7 @@ def root() -> Iterator[Path]:
 
 
 @pytest.fixture
-def plan(root: Path) -> Plan:
+def plan(root: Path) -> InstallPlan:
     return plan_installation(root, Path(sys.executable), TARGET)
 
 
@@ -49,7 +48,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_a_second_installation_changes_nothing_and_removal_leaves_nothing(root: Path, plan: Plan) -> None:
+def test_a_second_installation_changes_nothing_and_removal_leaves_nothing(root: Path, plan: InstallPlan) -> None:
     assert set(install(root, plan).written) == set(plan.files)
     before = tree(root)
     again = install(root, plan)
@@ -62,7 +61,9 @@ def test_a_second_installation_changes_nothing_and_removal_leaves_nothing(root: 
         uninstall(root)
 
 
-def test_every_planned_command_is_executable_and_every_path_of_the_bind_list_exists(root: Path, plan: Plan) -> None:
+def test_every_planned_command_is_executable_and_every_path_of_the_bind_list_exists(
+    root: Path, plan: InstallPlan
+) -> None:
     install(root, plan)
     assert all((root / path).exists() for path in BINDS)
     for tool in (*TOOLS, "opt/sambaflow/bin/snd"):
@@ -70,7 +71,7 @@ def test_every_planned_command_is_executable_and_every_path_of_the_bind_list_exi
     assert (root / "var/log/sambaflow/runtime").stat().st_mode & 0o7777 == 0o1777
 
 
-def test_somebody_else_s_file_is_never_touched_and_nothing_is_written_then(root: Path, plan: Plan) -> None:
+def test_somebody_else_s_file_is_never_touched_and_nothing_is_written_then(root: Path, plan: InstallPlan) -> None:
     foreign = root / "opt/sambaflow/bin/snd"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("theirs")
@@ -86,7 +87,7 @@ def test_somebody_else_s_file_is_never_touched_and_nothing_is_written_then(root:
     }
 
 
-def test_removal_keeps_what_was_changed_or_added_since(root: Path, plan: Plan) -> None:
+def test_removal_keeps_what_was_changed_or_added_since(root: Path, plan: InstallPlan) -> None:
     install(root, plan)
     (root / CONFIG).write_text("platform: SN30-8\n")
     log = root / "var/log/sambaflow/runtime/sn.log"
@@ -100,9 +101,9 @@ def test_removal_keeps_what_was_changed_or_added_since(root: Path, plan: Plan) -
     }
 
 
-def test_another_platform_and_a_shorter_plan_replace_what_was_ours(root: Path, plan: Plan) -> None:
+def test_another_platform_and_a_shorter_plan_replace_what_was_ours(root: Path, plan: InstallPlan) -> None:
     former = {"opt/sambaflow/old": b"gone in the next version", "opt/sambaflow/runtime/VERSION": b"0"}
-    old = Plan({**plan.files, **{name: PlannedFile(content) for name, content in former.items()}}, plan.folders)
+    old = InstallPlan({**plan.files, **{name: PlannedFile(content) for name, content in former.items()}}, plan.folders)
     install(root, old)
     changes = install(root, plan_installation(root, Path(sys.executable), find_node("SN30-8")))
     assert "opt/sambaflow/runtime/VERSION" in changes.written
@@ -111,7 +112,7 @@ def test_another_platform_and_a_shorter_plan_replace_what_was_ours(root: Path, p
     assert manifest is not None and set(manifest.files) == set(plan.files)
 
 
-def test_a_manifest_that_points_outside_is_not_followed(root: Path, plan: Plan, tmp_path: Path) -> None:
+def test_a_manifest_that_points_outside_is_not_followed(root: Path, plan: InstallPlan, tmp_path: Path) -> None:
     install(root, plan)
     victim = tmp_path / "victim"
     victim.write_bytes(b"")
@@ -126,7 +127,7 @@ def test_a_manifest_that_points_outside_is_not_followed(root: Path, plan: Plan, 
     assert victim.exists()
 
 
-def test_the_messages_for_containers_need_no_rdukit(root: Path, plan: Plan) -> None:
+def test_the_messages_for_containers_need_no_rdukit(root: Path, plan: InstallPlan) -> None:
     install(root, plan)
     program = (
         "import sys; sys.modules['rdukit'] = None\n"
@@ -140,7 +141,7 @@ def test_the_messages_for_containers_need_no_rdukit(root: Path, plan: Plan) -> N
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize(("unit", "most"), [("snd.service", 30), ("sambanova_exporter.service", 20)])
-def test_systemd_takes_the_units_and_finds_them_hardened(root: Path, plan: Plan, unit: str, most: int) -> None:
+def test_systemd_takes_the_units_and_finds_them_hardened(root: Path, plan: InstallPlan, unit: str, most: int) -> None:
     install(root, plan)
     path = root / "etc/systemd/system" / unit
     verified = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, check=False)
@@ -171,7 +172,9 @@ def test_the_watchdog_is_told_nothing_while_nobody_answers(tmp_path: Path) -> No
             manager.recv(64)
 
 
-def test_the_installed_daemon_serves_its_prefix_as_a_service_and_through_the_bind_list(root: Path, plan: Plan) -> None:
+def test_the_installed_daemon_serves_its_prefix_as_a_service_and_through_the_bind_list(
+    root: Path, plan: InstallPlan
+) -> None:
     install(root, plan)
     notify = root.parent / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

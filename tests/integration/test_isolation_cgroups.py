@@ -13,7 +13,7 @@ import pytest
 
 from rdukit.testing import wait_until
 from rdukit_node.isolation import CgroupGuard
-from rdukit_node.isolation.groups import Limits, find_hierarchies, group_in, may_take_over
+from rdukit_node.isolation.model import GroupLimits, find_hierarchies, group_in, may_take_over
 from rdukit_node.testing.daemons import environment, start_daemon, stop_daemon
 
 
@@ -45,7 +45,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def guard() -> Iterator[CgroupGuard]:
-    guard = CgroupGuard(OWNER, 8, Limits(pids=20))
+    guard = CgroupGuard(OWNER, 8, GroupLimits(pids=20))
     yield guard
     guard.close()
     assert not any(own(controller).exists() for controller in FOLDERS)
@@ -122,8 +122,8 @@ def test_groups_of_a_daemon_that_was_killed_are_removed_by_the_next(
     program = f"""
 import os
 from rdukit_node.isolation import CgroupGuard
-from rdukit_node.isolation.groups import Limits
-former = CgroupGuard({OWNER!r} + "-elsewhere", 8, Limits(pids=20))
+from rdukit_node.isolation.model import GroupLimits
+former = CgroupGuard({OWNER!r} + "-elsewhere", 8, GroupLimits(pids=20))
 former.enter("lease-1", {sleeper.pid}, 4)
 assert former.wait()
 print("entered", flush=True)

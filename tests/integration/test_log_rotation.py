@@ -14,11 +14,11 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from rdukit_node.logs.files import ApplicationLog
-from rdukit_node.logs.lines import Level
+from rdukit_node.logs.lines import LogLevel
 from rdukit_node.logs.rotated import LogFile
 # Small files, and enough of them that none is dropped.
 file = LogFile(Path(sys.argv[1]), max_bytes=8_000, keep=500, patience_s=60.0)
-log = ApplicationLog("writer", file, Level.NOTICE)
+log = ApplicationLog("writer", file, LogLevel.NOTICE)
 log.notice("start", sys.argv[2])
 sys.stdin.read()  # until all are ready
 if os.fork() == 0:  # and one of each pair is a fork that inherited an open file

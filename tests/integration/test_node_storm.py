@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
-from rdukit_node.testing.fault_load import Storm, blow, percentile
+from rdukit_node.testing.fault_load import FaultLoad, percentile, run_fault_load
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def counted_in_the_database(home: Path) -> int:
     return int(total)
 
 
-def holds_up(storm: Storm) -> bool:
+def holds_up(storm: FaultLoad) -> bool:
     """Whether too few events got through (slower machines reach less; the benchmark measures how much), or others wait.
 
     A shared machine preempts us: so the bulk of the latencies, not their maximum.
@@ -55,9 +55,9 @@ def test_a_storm_holds_nobody_up_and_loses_nothing(home: Path, events_a_line: in
     try:
         with daemon.connect() as client:
             client.acquire("victim", 8, 1 << 20)  # its page is interrupted again and again
-            storms = [blow(daemon.socket, seconds=1.0, rate=10_000, events_a_line=events_a_line)]
+            storms = [run_fault_load(daemon.socket, seconds=1.0, rate=10_000, events_a_line=events_a_line)]
             while holds_up(storms[-1]) and len(storms) < 3:  # it may have been somebody else on this machine
-                storms.append(blow(daemon.socket, seconds=1.0, rate=10_000, events_a_line=events_a_line))
+                storms.append(run_fault_load(daemon.socket, seconds=1.0, rate=10_000, events_a_line=events_a_line))
         assert not holds_up(storms[-1]), storms
         counted = sum(storm.counted for storm in storms)
         assert counted_in_memory(daemon) == counted

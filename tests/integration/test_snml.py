@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from rdukit.errors import InvalidArgument, NoResources, NotFound, RdukitError, Unauthenticated, Unavailable
 from rdukit.testing import wait_until
-from rdukit_node.paths import NodePaths
+from rdukit_node.settings import NodePaths
 from rdukit_node.snml.client import SnmlClient
 from rdukit_node.snml.server import SERVICES, start_snml
 from rdukit_node.snml.token import read_token
@@ -275,7 +275,7 @@ def test_another_user_reads_but_cannot_change_without_the_token(daemon: RunningD
     program = (
         "import os, sys\n"
         "from rdukit.errors import RdukitError\n"
-        "from rdukit_node.paths import node_paths\n"
+        "from rdukit_node.settings import node_paths\n"
         "from rdukit_node.snml.client import SnmlClient\n"
         "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
         "client = SnmlClient(paths=node_paths())\n"

@@ -13,7 +13,7 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit.snd import SndClient
-from rdukit_node.paths import node_paths
+from rdukit_node.settings import node_paths
 from rdukit_node.snml.client import SnmlClient
 from rdukit_node.testing.daemons import (
     RunningDaemon,

@@ -15,7 +15,7 @@ from rdukit.pef.kernel import KernelGraph, KernelNode, Ref, TensorSpec
 from rdukit.pef.operators import TEXTS, WORDS, find_signature, operator_lines
 from rdukit.testing.pefs import example_kernels, example_pef, forge_pef, write_example_pef
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.program import LoadedProgram
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ def test_a_kernel_that_makes_another_shape_than_its_symbol_is_refused_when_it_ru
 
     loaded = read_pef(forge_pef(write_example_pef(tmp_path / "e.pef"), change))
     kernels = {digest: build_portable(graph) for digest, graph in loaded.kernels.items()}
-    program = Program(loaded.pef, kernels, memoryview(bytearray(1 << 16)))
+    program = LoadedProgram(loaded.pef, kernels, memoryview(bytearray(1 << 16)))
     program.write("x", torch.ones(4, 3))
     with pytest.raises(PefCorrupt, match=r"makes 'y' of shape \[1, 2\], its kernel gives \[4, 2\]"):
         program.run(loaded.pef.graphs["main"], (0,), {"lr": 0.1})

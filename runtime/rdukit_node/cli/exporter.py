@@ -16,8 +16,14 @@ from rdukit.interfaces import SystemClock
 from rdukit.system.process import configure_logging
 from rdukit_node.cli.output import connect, socket_option
 from rdukit_node.telemetry.exporter import COLLECTORS
-from rdukit_node.telemetry.exporter_process import NodeCollector, serve
-from rdukit_node.telemetry.exporter_settings import FILE_VARIABLE, default_file, read_settings, switch
+from rdukit_node.telemetry.exporter_process import (
+    FILE_VARIABLE,
+    NodeCollector,
+    default_file,
+    read_settings,
+    serve,
+    switch,
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

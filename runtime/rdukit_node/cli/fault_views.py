@@ -52,7 +52,7 @@ def _texts(row: Row, *names: str) -> list[str]:
 
 
 #: The daemon remembers more, but an answer is one line, and long lines are refused.
-_MOST_APPLICATIONS: Final = 200
+_MAX_APPLICATIONS: Final = 200
 _QUERY: Final = frozenset({"component", "type", "since", "until"})
 
 VIEWS: Final[Mapping[str, View]] = {
@@ -102,7 +102,7 @@ VIEWS: Final[Mapping[str, View]] = {
         lambda row: [time_text(row["granted_at"]), _elapsed(row), *_texts(row, "lease", "application", "user"),
                      *(f"{name}={row.get(name) or '-'}" for name in ("tenant", "job")), f"tiles={len(row['tiles'])}",
                      f"runs={row['runs']}", f"host={format_seconds(row['host_seconds'])}", _why(row)],
-        ("command",), time="granted_at", end="ended_at", component="tiles", limit=_MOST_APPLICATIONS,
+        ("command",), time="granted_at", end="ended_at", component="tiles", limit=_MAX_APPLICATIONS,
     ),
     "catalogue": View(
         "catalogue", "classes",
@@ -308,7 +308,7 @@ def find_severity(word: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """Whether the node is healthy: exit status 0 healthy, 1 not, 2 could not tell."""
 
     exit_status: int
@@ -324,7 +324,7 @@ class Verdict:
         return self.word + (": " + "; ".join(reasons) if reasons else "")
 
 
-def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> Verdict:
+def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> HealthVerdict:
     """The verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
 
     A node whose recovery is pending is never called healthy; nor is one whose daemon does not answer.
@@ -336,5 +336,5 @@ def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current:
     )
     out = tuple(row for row in rdus if row.get("state") in _UNHEALTHY_STATES)
     if bad or out:
-        return Verdict(1, "faulty", bad, out)
-    return Verdict(0, "healthy", (), ()) if is_current else Verdict(2, "unknown", (), ())
+        return HealthVerdict(1, "faulty", bad, out)
+    return HealthVerdict(0, "healthy", (), ()) if is_current else HealthVerdict(2, "unknown", (), ())

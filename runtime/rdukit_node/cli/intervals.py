@@ -1,31 +1,36 @@
-"""What sntilestat, snddrstat and snpciestat share: their options, when they sample, and the columns that say who.
+"""The common part of sntilestat, snddrstat and snpciestat: options, sampling, columns, tables and output.
 
 The first sample is over a short window, so that a bare call answers at once; each later one is over the interval.
 
-Source: runtime reference 6.1 (``--skip-idle -i -T --count``, filters by user and process, CSV); the spelling of the
-filters and of ``--csv``, ``--job``, ``--json`` and the live mode are ours.
+Source: runtime reference 6.1 (``--skip-idle -i -T --count``, filters by user and process, CSV), 6.2; the spelling of
+the filters and of ``--csv``, ``--job``, ``--json``, the live mode and the columns of snddrstat and snpciestat are ours.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 
 from rdukit.errors import InvalidArgument
-from rdukit_node.cli.output import socket_option
-from rdukit_node.telemetry.sampling import Holder, Reading, window_ns
+from rdukit_node.cli.output import connect, csv_text, is_terminal, json_line, socket_option, time_text
+from rdukit_node.telemetry.sampling import Reading, TileHolder, take_reading, window_ns
+from rdukit_node.telemetry.traffic import Traffic, spread_traffic
 
 #: Seconds between samples, and of the first one's window.
 DEFAULT_INTERVAL_S: Final = 5.0
 FIRST_WINDOW_S: Final = 0.5
-_MOST_S: Final = 86_400.0
+_MAX_S: Final = 86_400.0
 _COMMAND_WIDTH: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StatisticsOptions:
     """What the three tools were asked for."""
 
     interval_s: float | None = None
@@ -45,7 +50,7 @@ class Options:
         """Whether only some holders are wanted."""
         return self.user is not None or self.pid is not None or self.job is not None
 
-    def wants(self, holder: Holder | None) -> bool:
+    def wants(self, holder: TileHolder | None) -> bool:
         """Whether rows of this holder (``None``: of nobody) are wanted."""
         if holder is None:
             return not self.has_filter
@@ -57,7 +62,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SamplingPlan:
     """When to sample. ``count``: ``None`` goes on until Ctrl-C."""
 
     first_window_s: float
@@ -68,7 +73,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class StatisticsTool:
     """One of the three: pure functions from two readings to what is shown."""
 
     name: str
@@ -77,12 +82,12 @@ class Tool:
     columns: tuple[str, ...]
     #: Key of the list of rows in the JSON document.
     key: str
-    rows: Callable[[Reading, Reading, Options], list[dict[str, Any]]]
+    rows: Callable[[Reading, Reading, StatisticsOptions], list[dict[str, Any]]]
     lines: Callable[[Sequence[Mapping[str, Any]]], list[str]]
 
 
 def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that all three have; the command gets them by the names of ``Options``."""
+    """The options that all three have; the command gets them by the names of ``StatisticsOptions``."""
     for option in reversed(
         [
             click.option("-i", "interval_s", type=float, metavar="SEC", help="Seconds between samples (default 5)."),
@@ -114,15 +119,15 @@ def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def make_plan(options: Options, stdout_is_terminal: bool) -> Plan:
+def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingPlan:
     """When to sample and whether to redraw.
 
     Raises:
         InvalidArgument: an interval that is no time, or two forms of output at once.
     """
     interval = DEFAULT_INTERVAL_S if options.interval_s is None else options.interval_s
-    if not 0.01 <= interval <= _MOST_S:
-        raise InvalidArgument(f"-i {interval}: legal are 0.01 to {_MOST_S:.0f} seconds")
+    if not 0.01 <= interval <= _MAX_S:
+        raise InvalidArgument(f"-i {interval}: legal are 0.01 to {_MAX_S:.0f} seconds")
     if options.as_json and options.csv_file == "-":
         raise InvalidArgument("--json and --csv both write to stdout; name a file for --csv, or use one of them")
     is_for_people = stdout_is_terminal and not options.as_json and options.csv_file is None
@@ -130,7 +135,7 @@ def make_plan(options: Options, stdout_is_terminal: bool) -> Plan:
     if count is None:
         count = 0 if is_for_people and options.interval_s is not None else 1
     one_shot_window = interval if options.interval_s is not None else FIRST_WINDOW_S
-    return Plan(
+    return SamplingPlan(
         first_window_s=one_shot_window if count == 1 else min(interval, FIRST_WINDOW_S),
         interval_s=interval,
         count=count or None,
@@ -138,7 +143,9 @@ def make_plan(options: Options, stdout_is_terminal: bool) -> Plan:
     )
 
 
-def document(tool: Tool, before: Reading, after: Reading, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def document(
+    tool: StatisticsTool, before: Reading, after: Reading, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """A sample for machines."""
     return {
         "tool": tool.name,
@@ -150,7 +157,7 @@ def document(tool: Tool, before: Reading, after: Reading, rows: Sequence[Mapping
     }
 
 
-def holder_fields(holder: Holder | None) -> dict[str, Any]:
+def holder_fields(holder: TileHolder | None) -> dict[str, Any]:
     """Columns that say who: all ``None`` for nobody."""
     return {
         "pid": None if holder is None else holder.pid,
@@ -211,3 +218,156 @@ def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[
         return cut
     missing = len(cut) - height + 1
     return [*cut[: height - 1], f"… {missing} more {what}; a taller window or --skip-idle shows them"[:width]]
+
+
+def run_tool(tool: StatisticsTool, options: StatisticsOptions) -> None:
+    """Sample and print, as often as asked for.
+
+    Raises:
+        Unavailable: no daemon answers, or it went away.
+    """
+    plan = make_plan(options, is_terminal())
+    try:
+        if plan.is_live:
+            _redraw(tool, options, plan)
+        else:
+            _print_all(tool, options, plan)
+    except KeyboardInterrupt:
+        if plan.count is None:  # there is no other way to end it
+            return
+        raise
+
+
+def _samples(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan) -> Iterator[tuple[Reading, Reading]]:
+    with connect(options.socket) as node:
+        before = take_reading(node, tool.has_components)
+        taken = 0
+        due = time.monotonic()
+        while plan.count is None or taken < plan.count:
+            due += plan.first_window_s if taken == 0 else plan.interval_s
+            time.sleep(max(0.0, due - time.monotonic()))
+            after = take_reading(node, tool.has_components)
+            yield before, after
+            before = after
+            taken += 1
+
+
+def _print_all(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan) -> None:
+    with ExitStack() as stack:
+        # Grows line by line while the tool runs: a file that is renamed into place at the end would show nothing.
+        file = None
+        if options.csv_file not in (None, "-"):
+            file = stack.enter_context(_open_for_writing(Path(str(options.csv_file))))
+        for number, (before, after) in enumerate(_samples(tool, options, plan)):
+            rows = tool.rows(before, after, options)
+            if options.csv_file is not None:
+                stamped = [{"time": time_text(after.time_ns), **row} for row in rows]
+                text = csv_text(("time", *tool.columns), stamped, has_header=number == 0)
+                if text:
+                    _write(text, file or sys.stdout)
+            if options.as_json:
+                _write(json_line(document(tool, before, after, rows)), sys.stdout)
+            elif options.csv_file is None:
+                head = [""] if number else []
+                head += [time_text(after.time_ns)] if options.has_timestamps else []
+                _write("\n".join([*head, *tool.lines(rows)]), sys.stdout)
+
+
+def _open_for_writing(path: Path) -> TextIO:
+    try:
+        return path.open("w")
+    except OSError as cause:
+        raise InvalidArgument(f"--csv {path}: the file cannot be written: {cause.strerror}") from cause
+
+
+def _write(text: str, stream: TextIO) -> None:
+    stream.write(text + "\n")
+    stream.flush()
+
+
+def _redraw(tool: StatisticsTool, options: StatisticsOptions, plan: SamplingPlan) -> None:
+    from rich.console import Console  # only the live mode needs it
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    shown: list[str] = [f"{tool.name}: first sample in {plan.first_window_s:g} s"]
+
+    def frame() -> Text:
+        lines = fit_lines(shown, console.width, console.height, tool.key)
+        return Text("\n".join(lines), no_wrap=True, overflow="crop")
+
+    # Without this a SIGTERM would leave the terminal on its other screen.
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with Live(get_renderable=frame, console=console, screen=True, vertical_overflow="crop"):
+            for before, after in _samples(tool, options, plan):
+                stamp = f"{after.status['node']} ({after.status['platform']})  {time_text(after.time_ns)}"
+                shown = [stamp, "", *tool.lines(tool.rows(before, after, options))]
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    if plan.count is not None:  # the screen with the last one is gone
+        sys.stdout.write("\n".join(shown) + "\n")
+
+
+_PATH_WIDTH: Final = 22
+_WHO: Final = ("pid", "user", "command", "application", "tenant", "job", "phase", "health")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of a row: its name for machines, and for people a head, a width and decimals; no head: not shown."""
+
+    name: str
+    value: Callable[[Traffic], float]
+    head: str = ""
+    width: int = 0
+    decimals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTable:
+    """The table of one kind of component: ``traffic.DDR`` or ``traffic.PCIE``."""
+
+    kind: str
+    columns: tuple[Column, ...]
+
+    def rows(self, before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
+        """One row a component and lease that uses it, of those that the options ask for."""
+        return [
+            {
+                self.kind.lower(): without_node(row.path),
+                **{column.name: column.value(row) for column in self.columns},
+                **holder_fields(row.holder),
+                "health": row.health,
+            }
+            for row in wanted_traffic(spread_traffic(before, after, self.kind), options)
+        ]
+
+    def lines(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Header and one line a row."""
+        who = WhoColumns.of(rows)
+        shown = [column for column in self.columns if column.head]
+        heads = [f"{column.head:>{column.width}}" for column in shown]
+        lines = [f"{self.kind:<{_PATH_WIDTH}} {' '.join(heads)}{who.head()}"]
+        for row in rows:
+            cells = [f"{row[column.name]:>{column.width}.{column.decimals}f}" for column in shown]
+            lines.append(f"{row[self.kind.lower()]:<{_PATH_WIDTH}} {' '.join(cells)}{who.cells(row)}")
+        return lines
+
+    def tool(self, name: str, key: str) -> StatisticsTool:
+        """The tool that shows it. ``key``: of the list of rows in the JSON document."""
+        return StatisticsTool(
+            name=name,
+            has_components=True,
+            columns=(self.kind.lower(), *(column.name for column in self.columns), *_WHO),
+            key=key,
+            rows=self.rows,
+            lines=self.lines,
+        )
+
+
+def wanted_traffic(rows: Sequence[Traffic], options: StatisticsOptions) -> list[Traffic]:
+    """Rows that pass the filters; with ``--skip-idle`` only those of RDUs that somebody holds or that moved bytes."""
+    active = {row.rdu for row in rows if row.holder is not None or row.in_bytes or row.out_bytes}
+    return [row for row in rows if options.wants(row.holder) and (row.rdu in active or not options.skip_idle)]

@@ -1,8 +1,10 @@
-"""``rdukit node``: run a node daemon and look at it."""
+"""``rdukit node``: run a node daemon, look at it, install it as a service."""
 
 import contextlib
 import json
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +16,57 @@ from rdukit.hardware import NODES, find_node
 from rdukit.interfaces import SystemClock
 from rdukit.settings import resolve
 from rdukit.snd import SndClient
-from rdukit_node.cli.install import install, unit
 from rdukit_node.cli.status_text import event_line, status_lines
 from rdukit_node.cli.top import top
 from rdukit_node.daemon.run import NodeOptions, node_name, run_node
-from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, socket_mode, socket_path
-from rdukit_node.snml.settings import SNML_PORT
+from rdukit_node.install import install as installation
+from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
+from rdukit_node.settings import PLATFORM, SND_MAX_APPLICATIONS, SND_NAME, SNML_PORT, socket_mode, socket_path
+
+
+@click.command()
+@click.argument("root", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--platform", default=None, help=f"One of {', '.join(NODES)} (default {PLATFORM.default}).")
+@click.option("--uninstall", is_flag=True, help="Remove what this command put there, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+def install(root: Path, platform: str | None, uninstall: bool, as_json: bool) -> None:
+    """Put tools, units, folders and databases where programs and containers expect them.
+
+    ROOT is the prefix of the places: / for this machine (needs root), or any folder. Existing files that are not this
+    command's are never touched. With / the service is then started by: systemctl enable --now snd
+
+    Example: rdukit node install /srv/node0 --platform SN30-8
+    """
+    root = Path(os.path.abspath(root))
+    if uninstall:
+        changes = installation.uninstall(root)
+    else:
+        from rdukit_node.install.plan import plan_installation  # protobuf: the other commands do without
+
+        spec = find_node(resolve(PLATFORM, platform))
+        changes = installation.install(root, plan_installation(root, Path(sys.executable), spec))
+    if as_json:
+        click.echo(json.dumps({"root": str(root), **changes.as_json()}, sort_keys=True))
+        return
+    for verb, paths in changes.as_json().items():
+        if verb != "unchanged":
+            for path in paths:
+                click.echo(f"{verb:8} {root / path}")
+    counts = ", ".join(f"{len(paths)} {verb}" for verb, paths in changes.as_json().items() if paths)
+    click.echo(f"{'uninstalled' if uninstall else 'installed'} under {root}: {counts or 'nothing to do'}", err=True)
+
+
+@click.command()
+@click.argument("root", type=click.Path(path_type=Path, file_okay=False), default=Path("/"))
+@click.option("--exporter", is_flag=True, help="The exporter's unit instead of the daemon's.")
+def unit(root: Path, exporter: bool) -> None:
+    """Print the systemd unit of the node daemon. ROOT [default: /] is the prefix of the places that it names.
+
+    Example: rdukit node unit > /etc/systemd/system/snd.service
+    """
+    places = UnitPlaces(Path(os.path.abspath(root)), Path(sys.executable))
+    click.echo(exporter_unit(places) if exporter else snd_unit(places), nl=False)
+
 
 logger = logging.getLogger(__name__)
 

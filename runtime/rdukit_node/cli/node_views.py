@@ -10,7 +10,7 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import NodeSpec, find_node
 from rdukit_node.cli.output import aligned, time_text
-from rdukit_node.inventory import Health
+from rdukit_node.inventory import ComponentHealth
 
 Row = Mapping[str, Any]
 Tree = dict[str, Any]
@@ -100,7 +100,7 @@ def dynamic_tree(
                 "perfect": bool(rdu["perfect"]),
                 "available_tiles": rdu["available_tiles"],
                 "free_tiles": sum(
-                    tile["lease"] is None and tile["health"] == Health.ONLINE for tile in by_rdu.get(path, ())
+                    tile["lease"] is None and tile["health"] == ComponentHealth.ONLINE for tile in by_rdu.get(path, ())
                 ),
                 "tiles": [_dynamic_tile(tile, owners.get(tile["lease"])) for tile in by_rdu.get(path, ())],
             }
@@ -207,7 +207,7 @@ def dynamic_lines(tree: Tree) -> list[str]:
             lines.append(_pair(3, "Free TILES", rdu["free_tiles"]))
             for tile in rdu["tiles"]:
                 lines.append(_line(3, f"TILE Name: {tile['name']}"))
-                lines.append(_pair(4, "Health", tile["health"]))
+                lines.append(_pair(4, "ComponentHealth", tile["health"]))
                 lines.append(_pair(4, "Owner PID", ",".join(map(str, tile["pids"])) or _NONE))
                 if tile["user"]:
                     lines.append(_pair(4, "Owner", tile["user"]))

@@ -1,9 +1,9 @@
-"""What the admin tools share: aligned tables, JSON and CSV, times, and asking a node.
+"""The common part of the admin tools: aligned tables, JSON and CSV, times, and asking a node or its stored database.
 
 Listings are stable and without colour, so that two snapshots can be compared; nothing but the result goes to stdout.
 Only light imports: job scripts run these tools before and after every step.
 
-Source: runtime reference 4.3, 10.4, 11 (JSON for every view, also an empty one; reads while the daemon is down).
+Source: runtime reference 4.3, 10.4, 11 (JSON for every view, also an empty one), 12 (reads while the daemon is down).
 """
 
 import csv
@@ -21,8 +21,11 @@ from typing import Any, Final, Self
 import click
 
 from rdukit.errors import InvalidArgument, PermissionDenied, RdukitError, Unavailable
+from rdukit.hardware import NODES
+from rdukit.interfaces import SystemClock
 from rdukit.snd import SndClient
-from rdukit_node.paths import NodePaths, node_paths
+from rdukit_node.inventory import ComponentKind, components
+from rdukit_node.settings import NodePaths, node_paths
 
 #: Shown where a component has no such value.
 NOT_AVAILABLE: Final = "N/A"
@@ -43,7 +46,7 @@ csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-sep
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeReply:
     """What a node said. ``age_s``: ``None`` if the daemon said it just now, else how old the database is."""
 
     values: Mapping[str, Any]
@@ -51,7 +54,7 @@ class Answer:
 
 
 #: Reads the answer to an operation from a node's database, which no daemon serves at present.
-ReadStored = Callable[[NodePaths, str, Mapping[str, object]], Answer]
+ReadStored = Callable[[NodePaths, str, Mapping[str, object]], NodeReply]
 
 
 # -- text ------------------------------------------------------------------------------------------------------------
@@ -247,3 +250,40 @@ class Reader:
 def is_terminal() -> bool:
     """Whether people read stdout."""
     return sys.stdout.isatty()
+
+
+def read_stored(paths: NodePaths, op: str, arguments: Mapping[str, object]) -> NodeReply:
+    """The answer to ``op``. Without a daemon nobody holds tiles, so that ``status`` has no leases.
+
+    Raises:
+        Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: it is not ours.
+    """
+    from rdukit_node.faults.store import FaultStore  # sqlite3: a part of each start that a daemon makes needless
+
+    with FaultStore.read_only(paths.database) as reader:
+        age_s = reader.age_s(SystemClock().now())
+        if op in {"hello", "status"}:
+            return NodeReply(stored_status(reader.inventory()), age_s)
+        return NodeReply(reader.answer(op, arguments), age_s)
+
+
+def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
+    """What an inventory tells of a node's status: its platform and the health of its tiles.
+
+    Raises:
+        Unavailable: it is empty, as before a node's first start.
+    """
+    if not inventory:
+        raise Unavailable("the node's database has no inventory yet; start the node once with: rdukit node start")
+    tiles = [row for row in inventory if row["kind"] == ComponentKind.TILE]
+    return {
+        "platform": platform_of(inventory),
+        "tiles": [{"path": row["comp_name"], "lease": None, "health": row["health"]} for row in tiles],
+        "leases": [],
+    }
+
+
+def platform_of(inventory: list[dict[str, object]]) -> str:
+    """The platform that has exactly these components; ``unknown`` if none has."""
+    paths = [str(row["comp_name"]) for row in inventory]
+    return next((name for name, node in NODES.items() if [each.path for each in components(node)] == paths), "unknown")

@@ -32,7 +32,7 @@ _FORMATS: Final = ("text", "json", "sbatch", "env")
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class PefNeeds:
     """What one replica of a PEF needs, and how many of them go where."""
 
     pef: str
@@ -59,7 +59,7 @@ class Needs:
     torch_version: str
 
 
-def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> Needs:
+def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> PefNeeds:
     """What ``loaded`` needs on ``nodes`` nodes of a platform; without one, the installation's if its chip fits.
 
     Raises:
@@ -77,7 +77,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
             f"{loaded.path} needs {world} x {pef.num_tiles} tiles; {nodes} x {node.platform} take {fitting * nodes} "
             "such replicas: give more with --nodes, or another --platform"
         )
-    return Needs(
+    return PefNeeds(
         pef=str(loaded.path),
         name=pef.name,
         platform=node.platform,
@@ -113,7 +113,7 @@ def min_world_size(pef: Pef) -> int:
     return max(1, int(text)) if is_data_parallel(pef) and text.isdecimal() and len(text) < 10 else 1
 
 
-def needs_lines(needs: Needs) -> list[str]:
+def needs_lines(needs: PefNeeds) -> list[str]:
     """For people."""
     pairs = [
         ("PEF", needs.pef), ("platform", f"{needs.platform} ({needs.arch})"), ("tiles", str(needs.tiles)),
@@ -131,7 +131,7 @@ def needs_lines(needs: Needs) -> list[str]:
     return [f"{key:<16}: {value}" for key, value in pairs] + aligned(rows, right=(0,))
 
 
-def sbatch_lines(needs: Needs) -> list[str]:
+def sbatch_lines(needs: PefNeeds) -> list[str]:
     """Lines for the head of a batch script: GRES counts are for one node."""
     whole = needs.rdus > 1
     count = (needs.rdus if whole else needs.tiles) * needs.replicas_per_node
@@ -143,7 +143,7 @@ def sbatch_lines(needs: Needs) -> list[str]:
     return [*lines, f"# device memory for each task: {needs.ddr_bytes} bytes"]
 
 
-def env_lines(needs: Needs) -> list[str]:
+def env_lines(needs: PefNeeds) -> list[str]:
     """Assignments that a shell can take in."""
     values = {
         "PEF": needs.pef, "PEF_PLATFORM": needs.platform, "PEF_ARCH": needs.arch, "PEF_TILES": needs.tiles,

@@ -28,8 +28,7 @@ from rdukit_node.cli.node_views import (
     topology,
     topology_lines,
 )
-from rdukit_node.cli.output import Reader, json_option, json_text, socket_option
-from rdukit_node.cli.stored import read_stored
+from rdukit_node.cli.output import Reader, json_option, json_text, read_stored, socket_option
 from rdukit_node.host_info import read_host, set_huge_pages
 
 _TOOL: Final = "snconfig"

@@ -43,9 +43,9 @@ from rdukit_node.cli.output import (
     json_option,
     json_text,
     parse_time,
+    read_stored,
     socket_option,
 )
-from rdukit_node.cli.stored import read_stored
 from rdukit_node.inventory import find_component
 
 _TOOL: Final = "snfadm"

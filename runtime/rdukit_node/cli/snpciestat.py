@@ -8,9 +8,7 @@ from typing import Any, Final
 import click
 
 from rdukit.cli import run_command
-from rdukit_node.cli.intervals import Options, statistics_options
-from rdukit_node.cli.run_statistics import run_tool
-from rdukit_node.cli.traffic_table import Column, TrafficTable
+from rdukit_node.cli.intervals import Column, StatisticsOptions, TrafficTable, run_tool, statistics_options
 from rdukit_node.telemetry.traffic import PCIE
 
 #: GB/s (1e9 bytes), ``rx`` from the host to the device; percent of the busier way's peak, replays, bytes in the window.
@@ -38,7 +36,7 @@ def snpciestat(socket_file: Any, **options: Any) -> None:
 
     Example: snpciestat --skip-idle -i 1
     """
-    run_tool(TOOL, Options(socket=socket_file, **options))
+    run_tool(TOOL, StatisticsOptions(socket=socket_file, **options))
 
 
 def main() -> None:

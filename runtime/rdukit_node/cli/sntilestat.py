@@ -10,21 +10,21 @@ import click
 
 from rdukit.cli import run_command
 from rdukit_node.cli.intervals import (
-    Options,
-    Tool,
+    StatisticsOptions,
+    StatisticsTool,
     WhoColumns,
     holder_fields,
+    run_tool,
     statistics_options,
     without_node,
 )
-from rdukit_node.cli.run_statistics import run_tool
 from rdukit_node.telemetry.sampling import SHARES, Reading, tile_shares
 
 _WIDTHS: Final = (5, 5, 6, 6, 6, 8)
 _PATH_WIDTH: Final = 20
 
 
-def tile_rows(before: Reading, after: Reading, options: Options) -> list[dict[str, Any]]:
+def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
     """One row a tile, in the node's order: six percentages with one decimal that add up to 100, and who holds it."""
     tiles = tile_shares(before, after)
     active = {tile.rdu for tile in tiles if tile.holder is not None or tile.tenths[0] < 1000}
@@ -51,7 +51,7 @@ def tile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-TOOL: Final = Tool(
+TOOL: Final = StatisticsTool(
     name="sntilestat",
     has_components=False,
     columns=("tile", *SHARES, "pid", "user", "command", "application", "tenant", "job", "phase", "health"),
@@ -71,7 +71,7 @@ def sntilestat(socket_file: Any, **options: Any) -> None:
 
     Example: sntilestat --skip-idle -i 1 -T --count 10
     """
-    run_tool(TOOL, Options(socket=socket_file, **options))
+    run_tool(TOOL, StatisticsOptions(socket=socket_file, **options))
 
 
 def main() -> None:

@@ -8,16 +8,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from rdukit.errors import HwException, InvalidArgument, PermissionDenied, RdukitError, error_from_body
-from rdukit_node.daemon.connections import Answer, ok
-from rdukit_node.daemon.events import EventKind
-from rdukit_node.daemon.protocol import Message
-from rdukit_node.daemon.responses import lease_paths
+from rdukit_node.daemon.connections import Response, lease_paths, ok
+from rdukit_node.daemon.events import NodeEventKind
+from rdukit_node.daemon.protocol import SndRequest
 from rdukit_node.faults import query
 from rdukit_node.faults.catalogue import catalogue_rows
 from rdukit_node.faults.enums import Action, Severity
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Injection, NoticeKind, Outcome, Owner, Policy
-from rdukit_node.faults.scenario import Step, read_scenario
+from rdukit_node.faults.model import FaultOutcome, Injection, NoticeKind, Policy, TileOwner
+from rdukit_node.faults.scenario import ScenarioStep, read_scenario
 from rdukit_node.inventory import inventory_rows, tile_of_path
 from rdukit_node.leases.allocator import LeaseId
 
@@ -45,9 +44,9 @@ class Administration:
         self._daemon = daemon
         self._applications: Final[deque[Mapping[str, object]]] = deque(maxlen=_REMEMBERED_APPLICATIONS)
         #: Steps of scenarios that are due later: (when, order, step), a heap.
-        self._steps: list[tuple[float, int, Step]] = []
+        self._steps: list[tuple[float, int, ScenarioStep]] = []
         self._next_step = 0
-        self.operations: Final[Mapping[str, Callable[[int, Message, float], Answer]]] = {
+        self.operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response]]] = {
             "inventory": self._inventory,
             "op_state": self._op_state,
             "errors": self._errors,
@@ -95,47 +94,47 @@ class Administration:
         node, faults = self._daemon.allocator.node, self.faults
         return inventory_rows(node, self._daemon.name, health_of=faults.health_of, presence_of=faults.presence_of)
 
-    def _inventory(self, number: int, message: Message, now: float) -> Answer:
+    def _inventory(self, number: int, message: SndRequest, now: float) -> Response:
         return ok(components=self.inventory())
 
-    def _op_state(self, number: int, message: Message, now: float) -> Answer:
+    def _op_state(self, number: int, message: SndRequest, now: float) -> Response:
         return ok(rdus=self.rdu_rows())
 
-    def _errors(self, number: int, message: Message, now: float) -> Answer:
+    def _errors(self, number: int, message: SndRequest, now: float) -> Response:
         found = query.find_errors(self.faults.errors, **_filters(message))
         return ok(errors=[row.as_json() for row in found.rows], more=found.more)
 
-    def _faults(self, number: int, message: Message, now: float) -> Answer:
+    def _faults(self, number: int, message: SndRequest, now: float) -> Response:
         found = query.find_faults(
             self.faults.faults, **_filters(message), severity=message.find_text("severity"),
             cleared=message.flag("cleared"),
         )  # fmt: skip
         return ok(faults=[row.as_json() for row in found.rows], more=found.more)
 
-    def _policies(self, number: int, message: Message, now: float) -> Answer:
+    def _policies(self, number: int, message: SndRequest, now: float) -> Response:
         return ok(policies=[policy.as_json() for policy in self.faults.policies])
 
-    def _hangs(self, number: int, message: Message, now: float) -> Answer:
+    def _hangs(self, number: int, message: SndRequest, now: float) -> Response:
         rows = query.find_hangs(self.faults.hangs, message.find_text("component"), message.number("limit", _LIMIT))
         return ok(hangs=[row.as_json() for row in rows])
 
-    def _list_applications(self, number: int, message: Message, now: float) -> Answer:
+    def _list_applications(self, number: int, message: SndRequest, now: float) -> Response:
         newest = list(self._applications)[::-1]
         return ok(applications=newest[: message.number("limit", 100)])
 
-    def _catalogue(self, number: int, message: Message, now: float) -> Answer:
+    def _catalogue(self, number: int, message: SndRequest, now: float) -> Response:
         return ok(classes=catalogue_rows())
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def _inject(self, number: int, message: Message, now: float) -> Answer:
+    def _inject(self, number: int, message: SndRequest, now: float) -> Response:
         self._check_admin(number, "inject")
         events = [_injection(event) for event in message.mappings("events")]
         outcome = self.faults.inject(events, self._owner_of, _ns(now))
         self._apply(outcome, now)
         return _durable(errors=list(outcome.error_uuids), faults=list(outcome.fault_uuids))
 
-    def _scenario(self, number: int, message: Message, now: float) -> Answer:
+    def _scenario(self, number: int, message: SndRequest, now: float) -> Response:
         self._check_admin(number, "scenario")
         steps = read_scenario(message.text("text"), self._daemon.allocator.node, message.find_number("seed"))
         for step in steps:
@@ -166,25 +165,25 @@ class Administration:
         self._steps = [(when + seconds, order, step) for when, order, step in self._steps]  # as good a heap
         self.faults.clock_stepped(_ns(seconds))
 
-    def _clear(self, number: int, message: Message, now: float) -> Answer:
+    def _clear(self, number: int, message: SndRequest, now: float) -> Response:
         by = self._check_admin(number, "clear")
         row, returned, outcome = self.faults.clear(message.text("fault"), by, self._owner_of, _ns(now))
         self._apply(outcome, now)
         return _durable(fault=row.as_json(), returned=returned)
 
-    def _repair(self, number: int, message: Message, now: float) -> Answer:
+    def _repair(self, number: int, message: SndRequest, now: float) -> Response:
         by = self._check_admin(number, "repair")
         outcome = self.faults.repair(message.text("component"), by, _ns(now))
         self._apply(outcome, now)
         return _durable(repaired=outcome.repaired, cleared=list(outcome.cleared))
 
-    def _reset(self, number: int, message: Message, now: float) -> Answer:
+    def _reset(self, number: int, message: SndRequest, now: float) -> Response:
         self._check_admin(number, "reset")
         hang, outcome = self.faults.reset(message.text("component"), self._owner_of, _ns(now))
         self._apply(outcome, now)
         return _durable(hang=hang.as_json())
 
-    def _set_policy(self, number: int, message: Message, now: float) -> Answer:
+    def _set_policy(self, number: int, message: SndRequest, now: float) -> Response:
         self._check_admin(number, "set_policy")
         policy = self.faults.set_policy(
             Policy(
@@ -196,7 +195,7 @@ class Administration:
                 severity=_word("severity", Severity, message.text("severity")),
             )
         )
-        self._daemon.events.record_component(EventKind.POLICY, now, None, f"{policy.error_type}: {policy.count}")
+        self._daemon.events.record_component(NodeEventKind.POLICY, now, None, f"{policy.error_type}: {policy.count}")
         return _durable(policy=policy.as_json())
 
     def _check_admin(self, number: int, operation: str) -> str:
@@ -211,12 +210,12 @@ class Administration:
 
     # -- consequences ------------------------------------------------------------------------------------------------
 
-    def _apply(self, outcome: Outcome, now: float) -> None:
+    def _apply(self, outcome: FaultOutcome, now: float) -> None:
         """Make an outcome of the fault machine true everywhere: events, what may be granted, running applications."""
         daemon = self._daemon
         for notice in outcome.notices:
             daemon.events.record_component(
-                EventKind(notice.kind), now, notice.component, notice.reason, notice.error_uuid, notice.fault_uuid
+                NodeEventKind(notice.kind), now, notice.component, notice.reason, notice.error_uuid, notice.fault_uuid
             )
             if notice.kind in _LOGGED:
                 level = logging.ERROR if notice.kind is NoticeKind.FAULT else logging.INFO
@@ -246,14 +245,14 @@ class Administration:
         retired: Sequence[int] = [self.faults.retired_memory(rdu) for rdu in range(node.rdus)]
         self._daemon.allocator.set_health(self.faults.unusable_tiles(), retired)
 
-    def _owner_of(self, path: str) -> Owner | None:
+    def _owner_of(self, path: str) -> TileOwner | None:
         """Who holds the tile ``path``."""
         allocator = self._daemon.allocator
         holder = allocator.tile_holders[tile_of_path(allocator.node, path).index]
         if holder is None:
             return None
         request = allocator.leases[holder].request
-        return Owner(request.application, request.tenant, request.job, holder, self._daemon.pid_of(holder))
+        return TileOwner(request.application, request.tenant, request.job, holder, self._daemon.pid_of(holder))
 
 
 def _word(name: str, kind: type[W], text: str) -> W:
@@ -274,13 +273,13 @@ def _injection(event: Mapping[str, object]) -> Injection:
     )
 
 
-def _filters(message: Message) -> dict[str, object]:
+def _filters(message: SndRequest) -> dict[str, object]:
     names = ("component", "type", "since", "until", "fault", "limit", "after")
     return {name: message.arguments[name] for name in names if name in message.arguments}
 
 
-def _durable(**more: object) -> Answer:
-    return Answer({"ok": True, **more}, is_durable=True)
+def _durable(**more: object) -> Response:
+    return Response({"ok": True, **more}, is_durable=True)
 
 
 def _ns(now: float) -> int:

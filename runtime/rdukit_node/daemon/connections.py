@@ -1,21 +1,25 @@
-"""What the daemon knows of an open connection, and what a request leads to. Values only.
+"""Connections as the daemon sees them, and the bodies of its responses. Values only.
 
-Source: ours.
+Source: ours; ``docs/design/node.md`` lists the fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from rdukit_node.leases.accounting import Totals, totals_of_page, totals_of_report
-from rdukit_node.leases.allocator import LeaseId, RegionId
+from rdukit.errors import RdukitError
+from rdukit.hardware import NodeSpec
+from rdukit_node.daemon.protocol import error_body
+from rdukit_node.inventory import lanes_of, node_tiles
+from rdukit_node.leases.accounting import UsageTotals, totals_of_page, totals_of_report
+from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId
 from rdukit_node.states import Phase
 from rdukit_node.status_page import HOST, TIMED_PHASES, PageValues
 
 Counters = dict[str, float | str]
 
 
-class Page(Protocol):
+class HolderPage(Protocol):
     """A holder's status page, as the daemon uses it."""
 
     def read(self) -> PageValues: ...
@@ -23,7 +27,7 @@ class Page(Protocol):
     def interrupt(self) -> None: ...
 
 
-class Groups(Protocol):
+class ControlGroups(Protocol):
     """Control groups of leases' processes, as the daemon uses them: nothing here waits or raises."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None: ...
@@ -33,7 +37,7 @@ class Groups(Protocol):
     def report(self, lease: str) -> Mapping[str, str]: ...
 
 
-class NoGroups:
+class NoControlGroups:
     """A daemon that makes none."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
@@ -72,7 +76,7 @@ class SocketGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """The answer to one request; with ``grant``, a descriptor of that memory goes with it."""
 
     body: Mapping[str, object]
@@ -93,7 +97,7 @@ class Peer:
 
 
 @dataclass(slots=True)
-class Connection:
+class DaemonConnection:
     """What is known of one open connection."""
 
     peer: Peer
@@ -103,7 +107,7 @@ class Connection:
     #: Active leases that this connection holds, and what it reported under each.
     held: dict[LeaseId, Counters] = field(default_factory=dict)
     #: Status pages of leases in ``held``, where it asked for one.
-    pages: dict[LeaseId, Page] = field(default_factory=dict)
+    pages: dict[LeaseId, HolderPage] = field(default_factory=dict)
     #: Leases in ``held`` that it attaches to again when the daemon was restarted; holders with a page do so anyway.
     kept: set[LeaseId] = field(default_factory=set)
     #: Regions that this connection allocated and has not freed, each with its lease (a key of ``held``).
@@ -113,7 +117,7 @@ class Connection:
     def pid(self) -> int | None:
         return self.peer.pid
 
-    def totals(self, lease: LeaseId) -> Totals:
+    def totals(self, lease: LeaseId) -> UsageTotals:
         """What this holder has counted: on its page, or in what it reported."""
         page = self.pages.get(lease)
         return totals_of_report(self.held[lease]) if page is None else totals_of_page(page.read())
@@ -130,9 +134,76 @@ class Connection:
         return str(TIMED_PHASES[values.phase - 1])
 
 
-OK: Final = Answer({"ok": True})
+OK: Final = Response({"ok": True})
 
 
-def ok(**more: object) -> Answer:
+def ok(**more: object) -> Response:
     """An answer that says yes."""
-    return Answer({"ok": True, **more})
+    return Response({"ok": True, **more})
+
+
+def lease_paths(node: NodeSpec, lease: Lease) -> tuple[str, ...]:
+    """Paths of a lease's tiles."""
+    tiles = node_tiles(node)
+    return tuple(tiles[index].path for index in lease.tiles)
+
+
+def lease_body(node: NodeSpec, lease: Lease, peer: Peer, command: str | None) -> dict[str, object]:
+    """A lease as its holder sees it, with its token."""
+    request = lease.request
+    return {
+        "id": lease.id, "token": lease.token, "application": request.application, "tenant": request.tenant,
+        "job": request.job, "launch": request.launch, "tiles": list(lease_paths(node, lease)),
+        "memory_bytes": lease.memory_bytes, "granted_at": lease.granted_at, "io": lanes_of(node, lease.tiles),
+        "user": peer.user, "command": command,
+    }  # fmt: skip
+
+
+def lease_status(
+    body: Mapping[str, object],
+    totals: UsageTotals,
+    phase: str | None,
+    allocated: int,
+    pids: Sequence[int],
+    failure: RdukitError | None,
+    isolation: Mapping[str, object],
+) -> dict[str, object]:
+    """A lease as everybody may see it: without its token, with its counters."""
+    counters: dict[str, object] = dict(totals.as_json())
+    if phase is not None:
+        counters["phase"] = phase
+    return {
+        **{name: value for name, value in body.items() if name != "token"},
+        "memory_allocated": allocated, "pids": list(pids), "counters": counters, "isolation": dict(isolation),
+        "fault": None if failure is None else error_body(failure)["error"],
+    }  # fmt: skip
+
+
+def tile_rows(allocator: Allocator, health_of: Callable[[str], str]) -> list[dict[str, object]]:
+    """Every tile: who has it, and how it is."""
+    rows: list[dict[str, object]] = []
+    for tile, holder in zip(node_tiles(allocator.node), allocator.tile_holders, strict=True):
+        application = None if holder is None else allocator.leases[holder].request.application
+        rows.append(
+            {
+                "path": tile.path, "rdu": tile.rdu, "tile": tile.tile, "lease": holder, "application": application,
+                "health": health_of(tile.path),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def application_row(
+    node: NodeSpec, ended: EndedLease, totals: UsageTotals, peer: Peer, command: str | None, failure: RdukitError | None
+) -> dict[str, object]:
+    """The accounting of one lease, when it has ended. Times are nanoseconds since the epoch."""
+    lease, request = ended.lease, ended.lease.request
+    counters = totals.as_json()
+    return {
+        "lease": lease.id, "application": request.application, "tenant": request.tenant, "job": request.job,
+        "user": peer.user, "pid": peer.pid, "command": command, "tiles": list(lease_paths(node, lease)),
+        "memory_bytes": lease.memory_bytes, "granted_at": int(lease.granted_at * 1e9),
+        "ended_at": int(ended.ended_at * 1e9), "reason": str(ended.reason),
+        **{name: counters[name] for name in ("runs", "sections", "cycles", "flops", "bytes", "host_seconds")},
+        "fault": None if failure is None else failure.detail.get("fault_uuid") or failure.detail.get("error_uuid"),
+    }  # fmt: skip

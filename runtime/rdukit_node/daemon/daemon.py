@@ -1,4 +1,4 @@
-"""The node daemon's decisions: requests of connections in, answers out. ``server`` is its shell.
+"""The node daemon's decisions: requests of connections in, responses out. ``server`` is its shell.
 
 No sockets, clock or randomness here: connections are numbers, times are arguments, ids and tokens come from a function
 that is passed in, and memory is only accounted; the shell creates it and says so if that fails. Faults and everything
@@ -23,33 +23,37 @@ from rdukit.errors import (
 from rdukit_node.daemon.administration import Administration
 from rdukit_node.daemon.connections import (
     OK,
-    Answer,
-    Connection,
-    Groups,
-    NoGroups,
-    Page,
+    ControlGroups,
+    DaemonConnection,
+    HolderPage,
+    NoControlGroups,
     PageGrant,
     Peer,
     RegionGrant,
+    Response,
     SocketGrant,
+    application_row,
+    lease_body,
+    lease_paths,
+    lease_status,
     ok,
+    tile_rows,
 )
-from rdukit_node.daemon.events import EventKind, EventLog
-from rdukit_node.daemon.protocol import FEATURES, LEASE_OPERATIONS, PROTOCOL_MINOR, Message, error_body, read_message
-from rdukit_node.daemon.responses import application_row, lease_body, lease_paths, lease_status, tile_rows
+from rdukit_node.daemon.events import NodeEventKind, NodeEventLog
+from rdukit_node.daemon.protocol import FEATURES, LEASE_OPERATIONS, PROTOCOL_MINOR, SndRequest, error_body, read_request
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.leases.accounting import NodeTotals, Totals
-from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, RegionId, Request
-from rdukit_node.leases.kept_leases import KeptLease
-from rdukit_node.leases.waiting import Waiting, WaitingLine
+from rdukit_node.leases.accounting import NodeTotals, UsageTotals
+from rdukit_node.leases.allocator import Allocator, EndedLease, Lease, LeaseId, LeaseRequest, RegionId
+from rdukit_node.leases.files import KeptLease
+from rdukit_node.leases.queue import LeaseQueue, PendingLease
 from rdukit_node.states import EndReason, LeaseEvent
 
 logger = logging.getLogger(__name__)
 
 _END_EVENTS: Final = {
-    EndReason.RELEASED: EventKind.RELEASE,
-    EndReason.HOLDERS_GONE: EventKind.DEATH,
-    EndReason.NODE_STOPPED: EventKind.STOP,
+    EndReason.RELEASED: NodeEventKind.RELEASE,
+    EndReason.HOLDERS_GONE: NodeEventKind.DEATH,
+    EndReason.NODE_STOPPED: NodeEventKind.STOP,
 }
 _NOBODY: Final = Peer()
 #: Processes of one lease whose isolation is remembered, the latest.
@@ -70,14 +74,14 @@ class NodeDaemon:
         faults: FaultMachine,
         admin_token: str | None = None,
         pid: int | None = None,
-        groups: Groups | None = None,
+        groups: ControlGroups | None = None,
     ) -> None:
         """``new_identity`` returns a lease id that was never used and a secret token."""
         self.allocator: Final = allocator
-        self.events: Final = EventLog()
+        self.events: Final = NodeEventLog()
         self.name: Final = name
         #: Open connections by the shell's number.
-        self.connections: Final[dict[int, Connection]] = {}
+        self.connections: Final[dict[int, DaemonConnection]] = {}
         self.totals: Final = NodeTotals(allocator.node)
         #: Leases whose hardware failed, and the error that each use of them raises.
         self.failed_leases: Final[dict[LeaseId, RdukitError]] = {}
@@ -90,26 +94,26 @@ class NodeDaemon:
         self._new_identity = new_identity
         self._admin_token = admin_token
         self._pid = pid
-        self._groups: Groups = NoGroups() if groups is None else groups
+        self._groups: ControlGroups = NoControlGroups() if groups is None else groups
         #: Connections that hold each active lease; never empty.
         self._holders: Final[dict[LeaseId, set[int]]] = {}
         #: Modes of the sockets of their own that active leases have.
         self.lease_sockets: Final[dict[LeaseId, int]] = {}
         #: What holders that left had counted, for each active lease.
-        self._former_totals: Final[dict[LeaseId, Totals]] = {}
+        self._former_totals: Final[dict[LeaseId, UsageTotals]] = {}
         #: Who acquired each active lease, and its command line where the client said it.
         self._owners: Final[dict[LeaseId, tuple[Peer, str | None]]] = {}
         #: Restored leases that nobody has attached to yet: until when they are kept; what their programs had counted.
         self._orphans: Final[dict[LeaseId, float]] = {}
-        self._last_totals: Final[dict[LeaseId, Totals]] = {}
+        self._last_totals: Final[dict[LeaseId, UsageTotals]] = {}
         #: Changes whenever there is something else to keep.
         self.lease_changes = 0
-        self._line: Final = WaitingLine()
+        self._line: Final = LeaseQueue()
         #: Answers to requests that waited: connection → answer.
-        self._ready: list[tuple[int, Answer]] = []
+        self._ready: list[tuple[int, Response]] = []
         self._next_region = 1
         self.administration: Final = Administration(self, faults)
-        self._operations: Final[Mapping[str, Callable[[int, Message, float], Answer | None]]] = {
+        self._operations: Final[Mapping[str, Callable[[int, SndRequest, float], Response | None]]] = {
             "hello": self._hello,
             "status": self._status,
             "acquire": self._acquire,
@@ -134,29 +138,29 @@ class NodeDaemon:
 
     def connected(self, number: int, peer: Peer = _NOBODY, lease: LeaseId | None = None) -> None:
         """A connection was accepted, at the socket of ``lease``'s own if that is given."""
-        self.connections[number] = Connection(peer, peer.is_admin and lease is None, lease)
+        self.connections[number] = DaemonConnection(peer, peer.is_admin and lease is None, lease)
 
-    def handle(self, number: int, line: bytes, now: float) -> Answer | None:
+    def handle(self, number: int, line: bytes, now: float) -> Response | None:
         """Answer one request line of connection ``number``. Never raises: whatever is wrong becomes the answer.
 
         Returns:
             ``None`` for a request that waits: ``take_ready`` has its answer later.
         """
         try:
-            message = read_message(line)
+            message = read_request(line)
             if number in self._line:
                 raise Conflict("this connection waits for tiles; use another one meanwhile")
             self._check_bound(number, message)
             answer = self._operations[message.op](number, message, now)
             self._settle(now)
         except RdukitError as error:
-            return Answer(error_body(error))
+            return Response(error_body(error))
         except Exception:  # a request's border: a bug must not end the other clients' leases
             logger.exception("event=bug connection=%s", number)
-            return Answer(error_body(RdukitError("the node daemon failed on this request; its log has the reason")))
+            return Response(error_body(RdukitError("the node daemon failed on this request; its log has the reason")))
         return answer
 
-    def take_ready(self) -> list[tuple[int, Answer]]:
+    def take_ready(self) -> list[tuple[int, Response]]:
         """Answers to requests that waited, by connection."""
         taken, self._ready = self._ready, []
         return taken
@@ -185,7 +189,7 @@ class NodeDaemon:
             self._end(lease_id, LeaseEvent.HOLDERS_GONE, now, None)
         self._settle(now)
 
-    def page_created(self, number: int, grant: PageGrant, page: Page) -> None:
+    def page_created(self, number: int, grant: PageGrant, page: HolderPage) -> None:
         """The shell created the page that ``handle`` granted."""
         connection = self.connections.get(number)
         if connection is not None and grant.lease in connection.held:
@@ -222,7 +226,7 @@ class NodeDaemon:
                     self.allocator.free(lease_id, region)
             self._former_totals[lease_id] += connection.totals(lease_id)
             self.allocator.detach(lease_id, now)
-            self._record(EventKind.DETACH, now, self.allocator.leases[lease_id], connection.pid)
+            self._record(NodeEventKind.DETACH, now, self.allocator.leases[lease_id], connection.pid)
         connection.pages.clear()  # unmapped now, whoever else still refers to the connection
         del self.connections[number]
         self._settle(now)
@@ -261,7 +265,7 @@ class NodeDaemon:
         if kept.failure is not None:
             self.failed_leases[lease.id] = error_from_body(kept.failure, HwException)
         self.lease_changes += 1
-        self._record(EventKind.RESTORE, now, lease, kept.peer.pid)
+        self._record(NodeEventKind.RESTORE, now, lease, kept.peer.pid)
 
     def leave(self, now: float) -> None:
         """The daemon ends, and the leases that it keeps do not: connections that close from now on mean nothing."""
@@ -320,22 +324,22 @@ class NodeDaemon:
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
-    def _hello(self, number: int, message: Message, now: float) -> Answer:
+    def _hello(self, number: int, message: SndRequest, now: float) -> Response:
         node = self.allocator.node
         return ok(
             version=self._version, platform=node.platform, node=self.name, minor=PROTOCOL_MINOR,
             features=list(FEATURES), pid=self._pid, admin=self.connections[number].is_admin,
         )  # fmt: skip
 
-    def _authorize(self, number: int, message: Message, now: float) -> Answer:
+    def _authorize(self, number: int, message: SndRequest, now: float) -> Response:
         token = message.text("token").encode()
         if self._admin_token is None or not hmac.compare_digest(self._admin_token.encode(), token):
             raise Unauthenticated("this is not the node's administration token; it is in the file admin.token")
         self.connections[number].is_admin = True
         return OK
 
-    def _acquire(self, number: int, message: Message, now: float) -> Answer | None:
-        request = Request(
+    def _acquire(self, number: int, message: SndRequest, now: float) -> Response | None:
+        request = LeaseRequest(
             application=message.text("application"),
             tiles=message.number("tiles"),
             memory_bytes=message.number("memory_bytes"),
@@ -358,8 +362,8 @@ class NodeDaemon:
             pid = self.connections[number].pid
             waits = wait_s > 0 and bool(error.detail.get("fits_when_empty"))
             if waits:
-                self._line.join(Waiting(number, request, now, now + wait_s, error.with_traceback(None), command))
-            kind = EventKind.WAIT if waits else EventKind.REFUSE
+                self._line.join(PendingLease(number, request, now, now + wait_s, error.with_traceback(None), command))
+            kind = NodeEventKind.WAIT if waits else NodeEventKind.REFUSE
             self.events.record_refusal(
                 now, request.application, request.tenant, request.job, pid, error.message, kind
             )  # fmt: skip
@@ -367,20 +371,20 @@ class NodeDaemon:
                 return None
             raise
 
-    def _grant(self, number: int, request: Request, command: str | None, now: float) -> Answer:
+    def _grant(self, number: int, request: LeaseRequest, command: str | None, now: float) -> Response:
         lease_id, token = self._new_identity()
         connection = self.connections[number]
         lease = self.allocator.acquire(request, LeaseId(lease_id), token, now)
         connection.held[lease.id] = {}
         self.lease_changes += 1
         self._holders[lease.id] = {number}
-        self._former_totals[lease.id] = Totals()
+        self._former_totals[lease.id] = UsageTotals()
         self._owners[lease.id] = (connection.peer, command)
         self._enter_group(lease, connection.pid)
-        self._record(EventKind.GRANT, now, lease, connection.pid)
+        self._record(NodeEventKind.GRANT, now, lease, connection.pid)
         return ok(lease=self._lease_body(lease))
 
-    def _attach(self, number: int, message: Message, now: float) -> Answer:
+    def _attach(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self.allocator.find_active(LeaseId(message.text("lease")))
         if not hmac.compare_digest(lease.token.encode(), message.text("token").encode()):
             raise Unauthenticated(f"the token is not that of lease {lease.id}; use the one that acquire returned")
@@ -392,10 +396,10 @@ class NodeDaemon:
             self._orphans.pop(lease.id, None)
             self.lease_changes += 1
             self._enter_group(lease, connection.pid)
-            self._record(EventKind.ATTACH, now, lease, connection.pid)
+            self._record(NodeEventKind.ATTACH, now, lease, connection.pid)
         return ok(lease=self._lease_body(lease))
 
-    def _reattach(self, number: int, message: Message, now: float) -> Answer:
+    def _reattach(self, number: int, message: SndRequest, now: float) -> Response:
         """Attach to a lease of before the daemon started, with the regions that this holder has mapped."""
         regions = message.mappings("regions")
         lease = self.allocator.find_active(LeaseId(message.text("lease")))
@@ -410,16 +414,16 @@ class NodeDaemon:
             self.connections[number].regions[region_id] = lease.id
             ids.append(region_id)
         self.connections[number].kept.add(lease.id)
-        return Answer({**answer.body, "regions": ids})
+        return Response({**answer.body, "regions": ids})
 
-    def _keep(self, number: int, message: Message, now: float) -> Answer:
+    def _keep(self, number: int, message: SndRequest, now: float) -> Response:
         """This holder attaches to the lease again when the daemon was restarted."""
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         self.connections[number].kept.add(lease.id)
         self.lease_changes += 1
         return OK
 
-    def _socket(self, number: int, message: Message, now: float) -> Answer:
+    def _socket(self, number: int, message: SndRequest, now: float) -> Response:
         """A socket on which only this lease can be used, for who computes under it; asked for again, it is the same.
 
         Who is not the daemon's user could not connect to a socket of the daemon's user alone.
@@ -429,27 +433,27 @@ class NodeDaemon:
         if lease.id not in self.lease_sockets:
             self.lease_sockets[lease.id] = message.number("mode", 0o600) if connection.peer.is_admin else 0o666
             self.lease_changes += 1
-        return Answer({"ok": True}, SocketGrant(lease.id))
+        return Response({"ok": True}, SocketGrant(lease.id))
 
-    def _release(self, number: int, message: Message, now: float) -> Answer:
+    def _release(self, number: int, message: SndRequest, now: float) -> Response:
         lease_id = LeaseId(message.text("lease"))
         if lease_id in self.allocator.leases:
             self._held_lease(number, lease_id)
         self._end(lease_id, LeaseEvent.RELEASE, now, self.connections[number].pid)
         return OK
 
-    def _allocate(self, number: int, message: Message, now: float) -> Answer:
+    def _allocate(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._usable_lease(number, message)
         region_id = RegionId(f"region-{self._next_region}")
         region = self.allocator.allocate(lease.id, region_id, message.text("name"), message.number("bytes"))
         self._next_region += 1
         self.connections[number].regions[region_id] = lease.id
-        return Answer(
+        return Response(
             {"ok": True, "region": {"id": region.id, "bytes": region.bytes}},
             RegionGrant(lease.id, region.id, region.name, region.bytes),
         )
 
-    def _free(self, number: int, message: Message, now: float) -> Answer:
+    def _free(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         region_id = RegionId(message.text("region"))
         self.allocator.free(lease.id, region_id)
@@ -457,24 +461,24 @@ class NodeDaemon:
             self.connections[holder].regions.pop(region_id, None)
         return OK
 
-    def _report(self, number: int, message: Message, now: float) -> Answer:
+    def _report(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         self.connections[number].held[lease.id].update(message.counters("counters"))
         self._usable_lease(number, message)  # a client without a page learns here that its hardware failed
         return OK
 
-    def _page(self, number: int, message: Message, now: float) -> Answer:
+    def _page(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         if lease.id in self.connections[number].pages:
             raise RuntimeFault(f"this connection has a status page of lease {lease.id} already")
-        return Answer({"ok": True}, PageGrant(lease.id))
+        return Response({"ok": True}, PageGrant(lease.id))
 
-    def _interrupt(self, number: int, message: Message, now: float) -> Answer:
+    def _interrupt(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         failure = self.failed_leases.get(lease.id)
         return ok(fault=None if failure is None else error_body(failure)["error"])
 
-    def _isolation(self, number: int, message: Message, now: float) -> Answer:
+    def _isolation(self, number: int, message: SndRequest, now: float) -> Response:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         pid = str(self.connections[number].pid or number)
         reports = self.isolation.setdefault(lease.id, {})
@@ -486,7 +490,7 @@ class NodeDaemon:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    def _status(self, number: int, message: Message, now: float) -> Answer:
+    def _status(self, number: int, message: SndRequest, now: float) -> Response:
         allocator, node = self.allocator, self.allocator.node
         waiting = [
             {
@@ -517,11 +521,11 @@ class NodeDaemon:
             database=dict(self.administration.database),
         )
 
-    def _events(self, number: int, message: Message, now: float) -> Answer:
+    def _events(self, number: int, message: SndRequest, now: float) -> Response:
         events = self.events.page(message.number("since", 0))
         return ok(events=[event.as_json() for event in events], last=self.events.last)
 
-    def _counters(self, number: int, message: Message, now: float) -> Answer:
+    def _counters(self, number: int, message: SndRequest, now: float) -> Response:
         allocator = self.allocator
         totals = {lease_id: self.lease_totals(lease_id) for lease_id in allocator.leases}
         tiles, rdus = self.totals.rows(
@@ -543,7 +547,7 @@ class NodeDaemon:
             )  # fmt: skip
         return ok(time_ns=int(now * 1e9), tiles=tiles, rdus=rdus, leases=leases)
 
-    def lease_totals(self, lease_id: LeaseId) -> Totals:
+    def lease_totals(self, lease_id: LeaseId) -> UsageTotals:
         """What all holders of an active lease have counted."""
         total = self._former_totals[lease_id]
         for number in self._holders[lease_id]:
@@ -555,14 +559,14 @@ class NodeDaemon:
         """The process that acquired an active lease, where it can be seen."""
         return self._owners[lease_id][0].pid
 
-    def pages_of(self, lease_id: LeaseId) -> list[Page]:
+    def pages_of(self, lease_id: LeaseId) -> list[HolderPage]:
         """The status pages of a lease's holders."""
         pages = [self.connections[number].pages.get(lease_id) for number in self._holders[lease_id]]
         return [page for page in pages if page is not None]
 
     # -- helpers -----------------------------------------------------------------------------------------------------
 
-    def _check_bound(self, number: int, message: Message) -> None:
+    def _check_bound(self, number: int, message: SndRequest) -> None:
         bound = self.connections[number].bound
         if bound is None:
             return
@@ -583,7 +587,7 @@ class NodeDaemon:
             raise PermissionDenied(f"this connection does not hold lease {lease_id}; attach to it with its token first")
         return lease
 
-    def _usable_lease(self, number: int, message: Message) -> Lease:
+    def _usable_lease(self, number: int, message: SndRequest) -> Lease:
         lease = self._held_lease(number, LeaseId(message.text("lease")))
         failure = self.failed_leases.get(lease.id)
         if failure is not None:
@@ -594,10 +598,10 @@ class NodeDaemon:
         """Grant to those who wait what has become free, and send those away who waited too long."""
         if not len(self._line):
             return
-        granted: dict[int, Answer] = {}
+        granted: dict[int, Response] = {}
         commands = {waiting.connection: waiting.command for waiting in self._line.waiting}
 
-        def acquire(request: Request, number: int) -> None:
+        def acquire(request: LeaseRequest, number: int) -> None:
             granted[number] = self._grant(number, request, commands[number], now)
 
         for settled in self._line.settle(acquire, now):
@@ -607,10 +611,10 @@ class NodeDaemon:
                 continue
             pid = self.connections[number].pid
             self.events.record_refusal(now, request.application, request.tenant, request.job, pid, error.message)
-            self._ready.append((number, Answer(error_body(error))))
+            self._ready.append((number, Response(error_body(error))))
 
     def _end(self, lease_id: LeaseId, event: LeaseEvent, now: float, pid: int | None) -> EndedLease:
-        totals = self.lease_totals(lease_id) if lease_id in self._holders else Totals()
+        totals = self.lease_totals(lease_id) if lease_id in self._holders else UsageTotals()
         self.lease_changes += 1
         self._orphans.pop(lease_id, None)
         self._last_totals.pop(lease_id, None)
@@ -635,7 +639,7 @@ class NodeDaemon:
         self._record(_END_EVENTS[ended.reason], now, ended.lease, pid, str(ended.reason))
         return ended
 
-    def _record(self, kind: EventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None:
+    def _record(self, kind: NodeEventKind, now: float, lease: Lease, pid: int | None, reason: str = "") -> None:
         self.events.record(kind, now, lease, lease_paths(self.allocator.node, lease), pid, reason)
         logger.info("event=%s lease=%s application=%s pid=%s", kind, lease.id, lease.request.application, pid)
 
@@ -660,9 +664,9 @@ class NodeDaemon:
         phase = self._busiest(lease.id).phase(lease.id)
         return lease_status(body, totals, phase, allocated, pids, failure, isolation)
 
-    def _busiest(self, lease_id: LeaseId) -> Connection:
+    def _busiest(self, lease_id: LeaseId) -> DaemonConnection:
         """The holder that the tiles work for: a job's worker holds the lease too, and only its box runs anything."""
         holders = [self.connections[number] for number in sorted(self._holders[lease_id])]
         if not holders:
-            return Connection(self._owners[lease_id][0], held={lease_id: {}})
+            return DaemonConnection(self._owners[lease_id][0], held={lease_id: {}})
         return max(holders, key=lambda connection: connection.totals(lease_id).exec_ns)

@@ -12,7 +12,7 @@ _CAPACITY: Final = 16384
 PAGE: Final = 100
 
 
-class EventKind(StrEnum):
+class NodeEventKind(StrEnum):
     """What can happen to a lease or a component.
 
     ``death``: a lease ended because its last connection closed without a release.
@@ -48,7 +48,7 @@ class NodeEvent:
 
     seq: int
     time: float
-    kind: EventKind
+    kind: NodeEventKind
     lease: str | None
     application: str
     tenant: str | None
@@ -70,7 +70,7 @@ class NodeEvent:
         }  # fmt: skip
 
 
-class EventLog:
+class NodeEventLog:
     """The newest events of a node."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class EventLog:
         return taken
 
     def record(
-        self, kind: EventKind, now: float, lease: Lease, tiles: tuple[str, ...], pid: int | None, reason: str = ""
+        self, kind: NodeEventKind, now: float, lease: Lease, tiles: tuple[str, ...], pid: int | None, reason: str = ""
     ) -> NodeEvent:
         """Append an event about ``lease``."""
         request = lease.request
@@ -111,14 +111,14 @@ class EventLog:
         job: str | None,
         pid: int | None,
         reason: str,
-        kind: EventKind = EventKind.REFUSE,
+        kind: NodeEventKind = NodeEventKind.REFUSE,
     ) -> NodeEvent:
         """Append that a request got no lease, or has to wait for one."""
         return self._append(NodeEvent(self.last + 1, now, kind, None, application, tenant, job, pid, (), reason))
 
     def record_component(
         self,
-        kind: EventKind,
+        kind: NodeEventKind,
         now: float,
         component: str | None,
         reason: str,
@@ -137,8 +137,8 @@ class EventLog:
         """Append that a lease's application gets an exception for ``component``."""
         request = lease.request
         event = NodeEvent(
-            self.last + 1, now, EventKind.INTERRUPT, lease.id, request.application, request.tenant, request.job, None,
-            tiles, why, component, error, fault,
+            self.last + 1, now, NodeEventKind.INTERRUPT, lease.id, request.application, request.tenant, request.job,
+            None, tiles, why, component, error, fault,
         )  # fmt: skip
         return self._append(event)
 

@@ -41,7 +41,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SndRequest:
     """A request that is legal in form. Optional arguments that were absent or null are not in ``arguments``."""
 
     op: str
@@ -280,7 +280,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, Argument]]] = {
 }
 
 
-def read_message(line: bytes) -> Message:
+def read_request(line: bytes) -> SndRequest:
     """Read one request line, without its newline.
 
     Raises:
@@ -305,7 +305,9 @@ def read_message(line: bytes) -> Message:
             raise InvalidArgument(
                 f"{op} has no argument {_shown(name)}; legal: {', '.join(known) or 'none'}", argument=_shown(name)
             )
-    return Message(str(op), {n: v for n, a in known.items() if (v := _read_argument(str(op), n, a, value)) is not None})
+    return SndRequest(
+        str(op), {n: v for n, a in known.items() if (v := _read_argument(str(op), n, a, value)) is not None}
+    )
 
 
 def error_body(error: RdukitError) -> dict[str, object]:

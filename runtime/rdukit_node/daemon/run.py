@@ -1,4 +1,8 @@
-"""A node daemon from its start to its end: database, log, socket, SNML, the loop."""
+"""A node daemon from start to end: database, log, socket, SNML, the loop, and messages to a service manager.
+
+Source: ours; the messages follow sd_notify(3): one datagram of ``NAME=value`` lines to the socket in
+``$NOTIFY_SOCKET``.
+"""
 
 import contextlib
 import json
@@ -6,7 +10,8 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,22 +22,20 @@ from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.hardware import NodeSpec
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import SND_REATTACH_S, resolve
+from rdukit.snd import SndClient
 from rdukit_node.daemon.daemon import NodeDaemon
-from rdukit_node.daemon.journal import Journal
+from rdukit_node.daemon.database_writer import DatabaseWriter
 from rdukit_node.daemon.server import SndServer, listening, new_identity, new_uuid
-from rdukit_node.daemon.service_notify import notify_ready, notify_stopping, watchdog
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Injection, Snapshot
+from rdukit_node.faults.model import FaultSnapshot, Injection
 from rdukit_node.faults.salvage import Salvage, put_back, set_aside
 from rdukit_node.faults.store import FaultStore
 from rdukit_node.inventory import find_component, serial_number
 from rdukit_node.isolation.cgroup import CgroupGuard
 from rdukit_node.leases.allocator import Allocator
-from rdukit_node.leases.kept_leases import KeptLease, LeaseFile
-from rdukit_node.leases.sockets import LeaseSockets
+from rdukit_node.leases.files import KeptLease, LeaseFile, LeaseSockets
 from rdukit_node.logs.files import configure_daemon_log
-from rdukit_node.paths import NodePaths, node_paths
-from rdukit_node.settings import SND_RDU_RESET_S
+from rdukit_node.settings import SND_RDU_RESET_S, NodePaths, node_paths
 from rdukit_node.snml.token import load_or_create_token
 
 logger = logging.getLogger(__name__)
@@ -75,7 +78,7 @@ def run_node(options: NodeOptions, say: Callable[[str], None]) -> str:
         configure_daemon_log(paths.snd_log)
         guard = cgroup_guard(options, paths)
         daemon, store = _open_daemon(options, paths, clock, guard)
-        journal = Journal(daemon, store)
+        journal = DatabaseWriter(daemon, store)
         lease_file = LeaseFile(paths.leases)
         server = SndServer(daemon, listener, clock, journal, lease_file, LeaseSockets(paths.lease_sockets))
         server.stop_on_signals()
@@ -123,7 +126,7 @@ def _open_daemon(
 ) -> tuple[NodeDaemon, FaultStore]:
     now_ns = int(clock.now() * 1e9)
 
-    def machine_of(snapshot: Snapshot) -> FaultMachine:
+    def machine_of(snapshot: FaultSnapshot) -> FaultMachine:
         machine = FaultMachine(
             options.platform,
             new_uuid,
@@ -172,7 +175,7 @@ def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) 
 
 
 def _open_store(
-    path: Path, machine_of: Callable[[Snapshot], FaultMachine], now: float
+    path: Path, machine_of: Callable[[FaultSnapshot], FaultMachine], now: float
 ) -> tuple[FaultStore, FaultMachine, Salvage | None]:
     """The database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
     try:
@@ -190,7 +193,7 @@ def _open_store(
     try:
         machine = machine_of(salvage.snapshot)
     except (RdukitError, ValueError, KeyError, IndexError):  # rows that can be read, and contradict each other
-        salvage = replace(salvage, snapshot=Snapshot())
+        salvage = replace(salvage, snapshot=FaultSnapshot())
         machine = machine_of(salvage.snapshot)
     store = FaultStore.open(path)
     put_back(salvage, store, int(now * 1e9))
@@ -222,3 +225,77 @@ def _snml(options: NodeOptions, paths: NodePaths) -> Iterator[int | None]:
 def node_name(given: str) -> str:
     """The node's name: the given one, or the host's."""
     return given or socket.gethostname()
+
+
+READY: Final = "READY=1"
+STOPPING: Final = "STOPPING=1"
+WATCHDOG: Final = "WATCHDOG=1"
+_SOCKET: Final = "NOTIFY_SOCKET"
+
+
+def notify(*lines: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Send ``lines`` such as ``READY``. Returns whether somebody was told; never raises, never waits."""
+    address = (os.environ if environ is None else environ).get(_SOCKET, "")
+    if not address.startswith(("/", "@")):
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.setblocking(False)
+            sender.connect("\0" + address[1:] if address.startswith("@") else address)
+            sender.send("\n".join(lines).encode())
+    except (OSError, ValueError) as error:
+        logger.warning("event=notify-failed socket=%s error=%s", address, error)
+        return False
+    return True
+
+
+def notify_ready(status: str) -> bool:
+    """The daemon answers from now on. ``status``: what ``systemctl status`` shows."""
+    return notify(READY, f"MAINPID={os.getpid()}", f"STATUS={' '.join(status.split())}")
+
+
+def notify_stopping() -> bool:
+    """The daemon is about to end, on purpose."""
+    return notify(STOPPING)
+
+
+@contextlib.contextmanager
+def watchdog(daemon: Path, environ: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Within the block, tell the manager that the daemon lives, as often as it wants and only while it answers.
+
+    A thread asks over the daemon's own socket: if the loop hangs, the manager hears nothing and starts it again.
+    """
+    interval_s = watchdog_interval_s(environ)
+    if interval_s is None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_watch, args=(daemon, interval_s, ended, environ), name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(interval_s)
+
+
+def _watch(daemon: Path, interval_s: float, ended: threading.Event, environ: Mapping[str, str] | None) -> None:
+    while not ended.is_set():
+        try:
+            with SndClient(daemon, interval_s) as client:
+                client.call("hello")
+            notify(WATCHDOG, environ=environ)
+        except RdukitError as error:
+            logger.warning("event=watchdog-unanswered error=%s", error.message)
+        ended.wait(interval_s / 2)
+
+
+def watchdog_interval_s(environ: Mapping[str, str] | None = None) -> float | None:
+    """Send ``WATCHDOG`` at least so often: half of what the manager waits. ``None``: it does not watch this process."""
+    found = os.environ if environ is None else environ
+    with contextlib.suppress(ValueError):
+        limit_us = int(found.get("WATCHDOG_USEC", "0"))
+        watched = int(found.get("WATCHDOG_PID", "0")) or os.getpid()
+        if limit_us > 0 and watched == os.getpid() and found.get(_SOCKET):
+            return limit_us / 2e6
+    return None

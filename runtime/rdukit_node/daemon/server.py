@@ -27,14 +27,13 @@ from typing import Final
 from rdukit.errors import Conflict, InvalidArgument, RdukitError, Unavailable
 from rdukit.files.home import make_folder
 from rdukit.interfaces import Clock
-from rdukit_node.daemon.connections import Answer, Page, PageGrant, Peer, SocketGrant
+from rdukit_node.daemon.connections import HolderPage, PageGrant, Peer, Response, SocketGrant
 from rdukit_node.daemon.daemon import NodeDaemon
-from rdukit_node.daemon.journal import Journal
+from rdukit_node.daemon.database_writer import DatabaseWriter
 from rdukit_node.daemon.protocol import MAX_REQUEST_BYTES, error_body
 from rdukit_node.leases.allocator import LeaseId
-from rdukit_node.leases.kept_leases import LeaseFile
+from rdukit_node.leases.files import MAX_CONNECTIONS, LeaseFile, LeaseSockets
 from rdukit_node.leases.memory import create_region, map_region
-from rdukit_node.leases.sockets import MAX_CONNECTIONS, LeaseSockets
 from rdukit_node.status_page import PAGE_BYTES, StatusPage
 
 logger = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ class SndServer:
         daemon: NodeDaemon,
         listener: socket.socket,
         clock: Clock,
-        journal: Journal | None = None,
+        journal: DatabaseWriter | None = None,
         lease_file: LeaseFile | None = None,
         lease_sockets: LeaseSockets | None = None,
     ) -> None:
@@ -343,7 +342,7 @@ class SndServer:
         too_long = InvalidArgument(f"the request is longer than {MAX_REQUEST_BYTES} bytes; legal: a shorter line")
         self._send(peer, _encode(error_body(too_long)), None)
 
-    def _answer(self, peer: _Peer, answer: Answer) -> None:
+    def _answer(self, peer: _Peer, answer: Response) -> None:
         self._keep_leases()
         if answer.is_durable and self._journal is not None:
             self._journal.write(self._now())
@@ -415,7 +414,7 @@ def _encode(body: object) -> bytes:
     return _JSON.encode(body).encode() + b"\n"
 
 
-def _create_page() -> tuple[int, Page]:
+def _create_page() -> tuple[int, HolderPage]:
     descriptor = create_region("status-page", PAGE_BYTES)
     try:
         return descriptor, StatusPage(map_region(descriptor, PAGE_BYTES))

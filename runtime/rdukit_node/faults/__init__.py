@@ -1,1 +1,1 @@
-"""What is broken on the node: errors, the faults diagnosed from them, what follows. See ``machine`` and ``store``."""
+"""Fault management of the node: errors, faults diagnosed from them, actions. See ``machine`` and ``store``."""

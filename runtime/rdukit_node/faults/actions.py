@@ -1,9 +1,4 @@
-"""What follows from hardware events on one node: diagnoses, resets, what goes out of service, who is told. Pure.
-
-``machine`` says what happens and when; here is what it leads to, gathered as it goes (``gathering``).
-
-Source: runtime reference 1.4, 4.1, 4.2; ours where those say so.
-"""
+"""Actions that follow from hardware events: diagnoses, resets, retirement, interrupts of the owners. Pure."""
 
 import random
 from collections.abc import Callable
@@ -12,23 +7,113 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rdukit.hardware import NodeSpec
-from rdukit_node.faults.catalogue import fault_classes, find_class
-from rdukit_node.faults.checks import Event
+from rdukit_node.faults.capacity import RduStates, Reset, suspects_of
+from rdukit_node.faults.catalogue import CheckedInjection, fault_classes, find_class
 from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState
-from rdukit_node.faults.health import suspects_of
-from rdukit_node.faults.impact import hit_by, owners_on
 from rdukit_node.faults.model import (
     Condition,
+    FaultOutcome,
     FaultRow,
+    FindOwner,
+    Interrupt,
+    Notice,
     NoticeKind,
-    OwnerOf,
     Policy,
+    TileOwner,
 )
-from rdukit_node.faults.outcome_builder import Gathering
-from rdukit_node.faults.rdus import RduStates, Reset
 from rdukit_node.faults.records import ErrorRecord, owner_fields
-from rdukit_node.faults.registry import FaultBooks
-from rdukit_node.inventory import Component, ComponentKind, Presence, node_tiles, rdu_path
+from rdukit_node.faults.register import ImpactScope
+from rdukit_node.faults.registry import FaultRegistry
+from rdukit_node.inventory import ComponentKind, NodeComponent, Presence, node_tiles, rdu_path
+
+
+class OutcomeBuilder:
+    """Grows into an ``FaultOutcome``."""
+
+    def __init__(self) -> None:
+        #: In the order in which they were made or counted up; each once.
+        self._errors: Final[dict[str, None]] = {}
+        self._faults: Final[dict[str, None]] = {}
+        self._notices: Final[list[Notice]] = []
+        #: By lease: whoever was hit, with component, exception code and error of the first time.
+        self._hits: Final[dict[str, tuple[TileOwner, str, str, ErrorRecord]]] = {}
+        self._cleared: Final[list[str]] = []
+        self.repaired = 0
+
+    def error(self, record: ErrorRecord, is_new: bool, owner: TileOwner | None) -> None:
+        """An error row was made or counted up."""
+        self._errors[record.uuid] = None
+        if record.fault is not None:
+            self._faults[record.fault] = None
+        if is_new:
+            kind, entry = NoticeKind.ERROR, record.entry
+            self._notices.append(
+                Notice(kind, record.component, record.uuid, None, f"{entry.error_type}: {entry.error_desc}", owner)
+            )
+
+    def fault(self, row: FaultRow) -> None:
+        """A fault was diagnosed."""
+        self._faults[row.fault_uuid] = None
+        reason = f"{row.severity} {row.fault_type}: {row.fault_desc}; action: {row.action}"
+        self._notices.append(Notice(NoticeKind.FAULT, row.comp_name, row.err_uuid, row.fault_uuid, reason))
+
+    def cleared(self, row: FaultRow, kind: NoticeKind, by: str) -> None:
+        """A fault is over."""
+        self._cleared.append(row.fault_uuid)
+        self._notices.append(Notice(kind, row.comp_name, row.err_uuid, row.fault_uuid, f"{row.fault_type} by {by}"))
+
+    def notice(self, kind: NoticeKind, component: str, reason: str, error_uuid: str | None = None) -> None:
+        """Something else happened."""
+        self._notices.append(Notice(kind, component, error_uuid, None, reason))
+
+    def hit(self, owner: TileOwner, component: str, code: str, record: ErrorRecord) -> None:
+        """A lease's program has to end; what hit it first counts."""
+        self._hits.setdefault(owner.lease, (owner, component, code, record))
+
+    def outcome(self, faults: dict[str, FaultRow]) -> FaultOutcome:
+        """All of it; ``faults`` has the rows that errors were diagnosed into."""
+        return FaultOutcome(
+            tuple(self._errors),
+            tuple(self._faults),
+            tuple(_interrupt(*hit, faults) for hit in self._hits.values()),
+            tuple(self._notices),
+            self.repaired,
+            tuple(self._cleared),
+        )
+
+
+def _interrupt(
+    owner: TileOwner, component: str, code: str, record: ErrorRecord, faults: dict[str, FaultRow]
+) -> Interrupt:
+    fault = None if record.fault is None else faults.get(record.fault)
+    row = record.row()
+    known_as = f"error {row.err_uuid}" + ("" if fault is None else f", fault {fault.fault_uuid}")
+    step = "start the program again" if fault is None else fault.recovery_act
+    message = f"{record.entry.error_desc} ({record.component}) under {owner.label}; {known_as}. Next: {step}"
+    return Interrupt(component, code, row, fault, message, owner)
+
+
+def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner) -> list[TileOwner]:
+    """Leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
+    component, hits = event.component, event.entry.hits
+    if component.kind is ComponentKind.TILE:
+        owner = owner_of(component.path)
+        return [] if owner is None else [owner]
+    if component.rdu is None or hits is ImpactScope.NOBODY:
+        return []
+    owners = owners_on(node, component.rdu, owner_of)
+    if hits is ImpactScope.RDU or not owners:
+        return owners
+    chosen = [owner for owner in owners if owner.lease == event.lease] if event.lease is not None else []
+    return chosen or [random.Random(f"{event.seed}:{component.path}").choice(owners)]
+
+
+def owners_on(node: NodeSpec, rdu: int, owner_of: FindOwner) -> list[TileOwner]:
+    """Everybody with tiles on an RDU, in the order of their first tile."""
+    path = rdu_path(node, rdu)
+    found = (owner_of(f"{path}/TILE_{tile}") for tile in range(node.chip.tiles))
+    return list({owner.lease: owner for owner in found if owner is not None}.values())
+
 
 _RESETS: Final = frozenset({Action.RESET_TILE, Action.RESET_RDU})
 #: What a policy does when a reset failed or did not help often enough.
@@ -38,15 +123,15 @@ _STOPS_RESETS: Final = frozenset({*_RESETS, Action.EXCLUDE_TILE, Action.RETIRE_R
 _REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
 
 
-class Consequences:
+class FaultActions:
     """What events, clears and resets lead to, in the books and in the states of the RDUs, which the machine shares."""
 
     def __init__(
         self,
         node: NodeSpec,
-        books: FaultBooks,
+        books: FaultRegistry,
         rdus: RduStates,
-        find: Callable[[str], Component],
+        find: Callable[[str], NodeComponent],
         new_uuid: Callable[[], str],
         serial_of: Callable[[str], str],
         rdu_reset_ns: int,
@@ -66,15 +151,15 @@ class Consequences:
         #: By flat RDU number: corrected errors of its PCIe links since the machine was made.
         self.replays: Final[dict[int, int]] = dict.fromkeys(range(node.rdus), 0)
 
-    def component(self, component: Component | str) -> Component:
+    def component(self, component: NodeComponent | str) -> NodeComponent:
         """The component of a path.
 
         Raises:
             InvalidArgument: the node has none.
         """
-        return component if isinstance(component, Component) else self._find(component)
+        return component if isinstance(component, NodeComponent) else self._find(component)
 
-    def presence_of(self, component: Component | str) -> str:
+    def presence_of(self, component: NodeComponent | str) -> str:
         """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
         rdu = self.component(component).rdu
         if rdu is None or self._rdus.state(rdu) is not RduState.UNAVAILABLE:
@@ -83,12 +168,12 @@ class Consequences:
         gone = any(fault_classes()[found.class_name].removes for found in self._books.conditions_at(path))
         return Presence.ABSENT if gone else Presence.PRESENT
 
-    def occur(self, event: Event, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+    def occur(self, event: CheckedInjection, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
         """One event: its error, what its policy says, and who is hit."""
         entry, path = event.entry, event.component.path
         books = self._books
-        record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
-        owners = hit_by(self.node, event, owner_of)
+        record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
+        owners = affected_owners(self.node, event, owner_of)
         owner = owners[0] if owners else None
         in_window = record.add(event.count, owner, now_ns)
         books.touch(record)
@@ -113,9 +198,9 @@ class Consequences:
         record: ErrorRecord,
         policy: Policy,
         in_window: int,
-        component: Component,
-        gathering: Gathering,
-        owner_of: OwnerOf,
+        component: NodeComponent,
+        gathering: OutcomeBuilder,
+        owner_of: FindOwner,
         now_ns: int,
     ) -> None:
         """Try a reset; diagnose when it fails or errors come too often."""
@@ -133,7 +218,9 @@ class Consequences:
             self._diagnose(record, policy, _INSTEAD_OF_RESET[policy.action], gathering, now_ns)
             self.settle(component.path, policy.fault_desc, record, gathering, owner_of, now_ns)
 
-    def _reset_tile(self, record: ErrorRecord, component: Component, gathering: Gathering, now_ns: int) -> bool:
+    def _reset_tile(
+        self, record: ErrorRecord, component: NodeComponent, gathering: OutcomeBuilder, now_ns: int
+    ) -> bool:
         assert component.rdu is not None, "a tile is on an RDU"
         passed = self.try_reset(component.path)
         outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
@@ -141,7 +228,9 @@ class Consequences:
         gathering.notice(NoticeKind.RESET, component.path, f"tile reset {outcome.lower()}", record.uuid)
         return passed
 
-    def _begin_reset(self, rdu: int, record: ErrorRecord, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+    def _begin_reset(
+        self, rdu: int, record: ErrorRecord, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int
+    ) -> None:
         path = rdu_path(self.node, rdu)
         hang = self._books.add_hang(rdu, path, HangEvent.CHIP_RESET, HangOutcome.IN_PROGRESS, now_ns)
         for owner in owners_on(self.node, rdu, owner_of):
@@ -152,12 +241,12 @@ class Consequences:
         if not self._rdu_reset_ns:
             self._finish_reset(rdu, gathering, now_ns)
 
-    def finish_due(self, gathering: Gathering, owner_of: OwnerOf, now_ns: int) -> None:
+    def finish_due(self, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
         """End the resets that are due."""
         for rdu in [rdu for rdu, reset in self._rdus.resets.items() if reset.due_ns <= now_ns]:
             self._finish_reset(rdu, gathering, now_ns)
 
-    def _finish_reset(self, rdu: int, gathering: Gathering, now_ns: int) -> None:
+    def _finish_reset(self, rdu: int, gathering: OutcomeBuilder, now_ns: int) -> None:
         """Nobody is on the RDU: its programs ended when the reset began."""
         books, path, reset = self._books, rdu_path(self.node, rdu), self._rdus.resets[rdu]
         for tile in range(self.node.chip.tiles):
@@ -178,13 +267,13 @@ class Consequences:
         state = self._rdus.end_reset(rdu, active, reason, now_ns)
         gathering.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
 
-    def _record_of_reset(self, reset: Reset, gathering: Gathering, now_ns: int) -> ErrorRecord:
+    def _record_of_reset(self, reset: Reset, gathering: OutcomeBuilder, now_ns: int) -> ErrorRecord:
         """The error that asked for a reset which failed; another if a fault without consequence has that one."""
         books = self._books
         for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
             entry = find_class(name)
-            event = Event(entry, self.component(component), 1, reset.hang, {}, False, None, None)
-            record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
+            event = CheckedInjection(entry, self.component(component), 1, reset.hang, {}, False, None, None)
+            record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
             if is_new:
                 record.add(1, None, now_ns)
                 books.touch(record)
@@ -208,7 +297,7 @@ class Consequences:
                 self._books.set_condition(replace(condition, resets_that_fail=left - 1))
         return passed
 
-    def initialise(self, fault: FaultRow, gathering: Gathering, now_ns: int) -> str | None:
+    def initialise(self, fault: FaultRow, gathering: OutcomeBuilder, now_ns: int) -> str | None:
         """Start the component of a fault that was just cleared; the new fault if its cause is still there."""
         path = fault.comp_name
         component = self.component(path)
@@ -221,7 +310,7 @@ class Consequences:
         return self.diagnose_conditions(component, fault.fault_type, gathering, now_ns)
 
     def diagnose_conditions(
-        self, component: Component, fault_type: str | None, gathering: Gathering, now_ns: int
+        self, component: NodeComponent, fault_type: str | None, gathering: OutcomeBuilder, now_ns: int
     ) -> str | None:
         """The first active fault for what is broken at a component, made at once: those of one type, or those that stop
         a reset."""
@@ -233,8 +322,8 @@ class Consequences:
                 continue
             if policy.fault_type != fault_type if fault_type is not None else entry.action not in _STOPS_RESETS:
                 continue
-            event = Event(entry, component, 1, now_ns, dict(condition.data), True, None, None)
-            record, is_new = books.open_record(event, self._new_uuid, self._draw, now_ns)
+            event = CheckedInjection(entry, component, 1, now_ns, dict(condition.data), True, None, None)
+            record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
             record.add(1, None, now_ns)
             books.touch(record)
             gathering.error(record, is_new, None)
@@ -244,7 +333,9 @@ class Consequences:
                 returned = returned or made
         return returned
 
-    def _diagnose(self, record: ErrorRecord, policy: Policy, action: Action, gathering: Gathering, now_ns: int) -> str:
+    def _diagnose(
+        self, record: ErrorRecord, policy: Policy, action: Action, gathering: OutcomeBuilder, now_ns: int
+    ) -> str:
         """The active fault of this kind: a new one, or the one that is there already."""
         books, path = self._books, record.component
         known = books.active.get((path, policy.fault_type, action))
@@ -275,7 +366,7 @@ class Consequences:
         return f"{policy.recovery_act} Here, where the hardware is emulated: snfadm {command}".lstrip()
 
     def end_fault(
-        self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, gathering: Gathering, now_ns: int
+        self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, gathering: OutcomeBuilder, now_ns: int
     ) -> FaultRow:
         """Clear a fault; the cleared row. ``verb``: how, for its description."""
         ended = self._books.end_fault(fault, by, f"{verb} by {by} at {_iso(now_ns)}", now_ns)
@@ -287,8 +378,8 @@ class Consequences:
         path: str,
         reason: str,
         record: ErrorRecord | None,
-        gathering: Gathering,
-        owner_of: OwnerOf,
+        gathering: OutcomeBuilder,
+        owner_of: FindOwner,
         now_ns: int,
     ) -> None:
         """Faults of a component came or went: operational state; programs on what is gone, because of ``record``."""
@@ -306,8 +397,8 @@ class Consequences:
         path: str,
         reason: str,
         record: ErrorRecord | None,
-        gathering: Gathering,
-        owner_of: OwnerOf,
+        gathering: OutcomeBuilder,
+        owner_of: FindOwner,
         now_ns: int,
     ) -> None:
         former = self._rdus.losses(rdu)
@@ -330,9 +421,9 @@ class Consequences:
             if (tile_owner := owner_of(tile)) is not None:
                 gathering.hit(tile_owner, tile, "tile-fault", record)
 
-    def _draw(self, event: Event) -> dict[str, object]:
-        drawn = event.entry.draw(random.Random(f"{event.seed}:{event.entry.name}:{event.component.path}"), self.node)
-        return {**drawn, **event.data}
+    def _sample(self, event: CheckedInjection) -> dict[str, object]:
+        data = event.entry.sample(random.Random(f"{event.seed}:{event.entry.name}:{event.component.path}"), self.node)
+        return {**data, **event.data}
 
 
 def _iso(time_ns: int) -> str:

@@ -2,44 +2,41 @@
 
 An event becomes an *error* row, or is counted in the one that is open for its component and type. The error type's
 policy says when errors are diagnosed as a *fault* and what the node does then: resets, exclusion, retirement. What
-active faults take out of service makes the operational state of each RDU (table in ``words``) and what may be granted.
+active faults take out of service makes the operational state of each RDU (table in ``enums``) and what may be granted.
 
 Beside what is known there is what is true: *conditions*, things that are really broken. They decide whether a reset
 passes and whether a fault that was cleared comes back.
 
-Source: runtime reference 1.4, 4.1, 4.2; ours where those say so. A machine keeps the newest rows only (``books``).
+Source: runtime reference 1.4, 4.1, 4.2; ours where those say so. A machine keeps the newest rows only (``registry``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import NodeSpec
-from rdukit_node.faults.actions import Consequences
-from rdukit_node.faults.catalogue import find_class
-from rdukit_node.faults.checks import Event, InjectionChecker, check_policy
-from rdukit_node.faults.health import health_word
+from rdukit_node.faults.actions import FaultActions, OutcomeBuilder
+from rdukit_node.faults.capacity import RduStates, health_word
+from rdukit_node.faults.catalogue import CheckedInjection, InjectionChecker, check_policy, find_class
+from rdukit_node.faults.enums import FaultState, HangOutcome
 from rdukit_node.faults.model import (
-    Changes,
+    ChangedRows,
     Condition,
     ErrorRow,
+    FaultOutcome,
     FaultRow,
+    FaultSnapshot,
+    FindOwner,
     HangRow,
     Injection,
     NoticeKind,
     OpState,
-    Outcome,
-    OwnerOf,
     Policy,
-    Snapshot,
     nobody,
 )
-from rdukit_node.faults.outcome_builder import Gathering
-from rdukit_node.faults.rdus import RduStates
-from rdukit_node.faults.recovery import UNFINISHED, fitted
-from rdukit_node.faults.registry import MOST_ROWS, FaultBooks
-from rdukit_node.inventory import Component, ComponentKind, Health, Presence, rdu_path
+from rdukit_node.faults.registry import MAX_ROWS, FaultRegistry
+from rdukit_node.inventory import ComponentHealth, ComponentKind, NodeComponent, Presence, rdu_path
 
 
 def no_serial(path: str) -> str:
@@ -58,7 +55,7 @@ class FaultMachine:
         now_ns: int = 0,
         rdu_reset_ns: int = 0,
         serial_of: Callable[[str], str] = no_serial,
-        most_rows: int = MOST_ROWS,
+        most_rows: int = MAX_ROWS,
     ) -> None:
         """
         Args:
@@ -68,9 +65,9 @@ class FaultMachine:
         """
         self.node: Final = node
         self._checker: Final = InjectionChecker(node)
-        self._books: Final = FaultBooks(most_rows)
+        self._books: Final = FaultRegistry(most_rows)
         self._rdus: Final = RduStates(node, now_ns)
-        self._consequences: Final = Consequences(
+        self._consequences: Final = FaultActions(
             node, self._books, self._rdus, self._checker.find, new_uuid, serial_of, rdu_reset_ns
         )
         self._next_seed = 0
@@ -132,21 +129,21 @@ class FaultMachine:
         """By flat RDU number: corrected errors of its PCIe links since the machine was made."""
         return self._consequences.replays
 
-    def health_of(self, component: Component | str) -> str:
+    def health_of(self, component: NodeComponent | str) -> str:
         """A word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at it, or
         below it."""
         found = self._consequences.component(component)
-        return Health.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
+        return ComponentHealth.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
             self.node, found, self._rdus, self._books.active_below
         )  # fmt: skip
 
-    def presence_of(self, component: Component | str) -> str:
+    def presence_of(self, component: NodeComponent | str) -> str:
         """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
         return self._consequences.presence_of(component)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def inject(self, events: Sequence[Injection], owner_of: OwnerOf, now_ns: int) -> Outcome:
+    def inject(self, events: Sequence[Injection], owner_of: FindOwner, now_ns: int) -> FaultOutcome:
         """Let hardware events happen, in order. All are checked first: if one is not legal none happens.
 
         Raises:
@@ -155,15 +152,15 @@ class FaultMachine:
         seed = self._next_seed
         checked = [self._checker.check(event, seed + number) for number, event in enumerate(events)]
         self._next_seed += len(checked)
-        gathering = Gathering()
+        gathering = OutcomeBuilder()
         self._consequences.finish_due(gathering, owner_of, now_ns)
         for event in checked:
             self._consequences.occur(event, gathering, owner_of, now_ns)
         return gathering.outcome(self._books.faults)
 
-    def advance(self, owner_of: OwnerOf, now_ns: int) -> Outcome:
+    def advance(self, owner_of: FindOwner, now_ns: int) -> FaultOutcome:
         """End the resets that are due."""
-        gathering = Gathering()
+        gathering = OutcomeBuilder()
         self._consequences.finish_due(gathering, owner_of, now_ns)
         return gathering.outcome(self._books.faults)
 
@@ -171,7 +168,9 @@ class FaultMachine:
         """The wall clock was set by so many nanoseconds: what is under way is due as much later, or earlier."""
         self._rdus.shift_resets(nanoseconds)
 
-    def clear(self, fault_uuid: str, by: str, owner_of: OwnerOf, now_ns: int) -> tuple[FaultRow, str | None, Outcome]:
+    def clear(
+        self, fault_uuid: str, by: str, owner_of: FindOwner, now_ns: int
+    ) -> tuple[FaultRow, str | None, FaultOutcome]:
         """End a fault and initialise its component again. If the cause is still there the fault comes back.
 
         Returns:
@@ -185,14 +184,14 @@ class FaultMachine:
             raise NotFound(f"there is no fault {fault_uuid!r}; `snfadm -l fault` lists them")
         if not fault.is_active:
             raise Conflict(f"fault {fault_uuid} was cleared by {fault.cleared_by} already", fault=fault_uuid)
-        gathering = Gathering()
+        gathering = OutcomeBuilder()
         self._consequences.finish_due(gathering, owner_of, now_ns)
         ended = self._consequences.end_fault(fault, by, "cleared", NoticeKind.CLEAR, gathering, now_ns)
         returned = self._consequences.initialise(ended, gathering, now_ns)
         self._consequences.settle(ended.comp_name, f"{ended.fault_type} was cleared", None, gathering, owner_of, now_ns)
         return ended, returned, gathering.outcome(self._books.faults)
 
-    def repair(self, component: str, by: str, now_ns: int) -> Outcome:
+    def repair(self, component: str, by: str, now_ns: int) -> FaultOutcome:
         """Mend everything that is broken at or below a component, and clear its faults.
 
         Returns:
@@ -201,7 +200,7 @@ class FaultMachine:
             InvalidArgument: the node has no such component.
         """
         path = self._consequences.component(component).path
-        gathering = Gathering()
+        gathering = OutcomeBuilder()
         self._consequences.finish_due(gathering, nobody, now_ns)
         for condition in self._books.conditions_below(path):
             self._books.remove_condition(condition)
@@ -214,7 +213,7 @@ class FaultMachine:
             self._consequences.settle(touched_path, f"{touched_path} was repaired", None, gathering, nobody, now_ns)
         return gathering.outcome(self._books.faults)
 
-    def reset(self, component: str, owner_of: OwnerOf, now_ns: int) -> tuple[HangRow, Outcome]:
+    def reset(self, component: str, owner_of: FindOwner, now_ns: int) -> tuple[HangRow, FaultOutcome]:
         """Reset a tile or an RDU. Programs on it end; active faults stay until they are cleared.
 
         Raises:
@@ -224,14 +223,14 @@ class FaultMachine:
         found = self._consequences.component(component)
         if found.kind not in (ComponentKind.TILE, ComponentKind.RDU) or found.rdu is None:
             raise InvalidArgument(f"{found.path} is a {found.kind}; legal for a reset: a TILE or an RDU")
-        gathering = Gathering()
+        gathering = OutcomeBuilder()
         self._consequences.finish_due(gathering, owner_of, now_ns)
         if found.rdu in self._rdus.resets or self.presence_of(found) == Presence.ABSENT:
             state = "is being reset" if found.rdu in self._rdus.resets else "is not there"
             raise Conflict(f"{rdu_path(self.node, found.rdu)} {state}; look at `snconfig show Node op-state`")
         entry = find_class("tile-reset" if found.kind is ComponentKind.TILE else "chip-reset")
         last = next(reversed(self._books.hangs), 0)
-        self._consequences.occur(Event(entry, found, 1, 0, {}, False, 0, None), gathering, owner_of, now_ns)
+        self._consequences.occur(CheckedInjection(entry, found, 1, 0, {}, False, 0, None), gathering, owner_of, now_ns)
         hang = next(row for row in reversed(self._books.hangs.values()) if row.comp_name == found.path)
         assert hang.number > last, "a reset is in the hang log"
         return hang, gathering.outcome(self._books.faults)
@@ -248,21 +247,21 @@ class FaultMachine:
 
     # -- the database ------------------------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> ChangedRows:
         """Rows to write since the last call."""
         changes = self._books.take_changes()
         changed = tuple(self._rdus.row(rdu) for rdu in self._rdus.changed)
         self._rdus.changed.clear()
         return replace(changes, op_states=changed)
 
-    def restore(self, snapshot: Snapshot, now_ns: int = 0) -> None:
+    def restore(self, snapshot: FaultSnapshot, now_ns: int = 0) -> None:
         """Go on from what an earlier daemon wrote. Only for a machine to which nothing happened yet.
 
         A reset that was under way counts as failed; the RDU is initialised anew, which is diagnosed if it fails too.
         Rows about components that this node does not have stay in the lists, but such faults are cleared.
         """
-        self._books.restore(fitted(snapshot, {component.path for component in self._checker.components}, now_ns))
-        gathering = Gathering()
+        self._books.restore(fit_to_node(snapshot, {component.path for component in self._checker.components}, now_ns))
+        gathering = OutcomeBuilder()
         for rdu in {row.rdu for row in snapshot.hangs if row.outcome in UNFINISHED and row.rdu < self.node.rdus}:
             path = rdu_path(self.node, rdu)
             if not self._consequences.try_reset(path):
@@ -280,5 +279,30 @@ class FaultMachine:
         for rdu in range(self.node.rdus):
             path = rdu_path(self.node, rdu)
             if self._books.active_below[path] or rdu in self._rdus.resets:
-                assert self.health_of(path) != Health.ONLINE, f"{path} cannot be healthy"
-        assert self.is_healthy == (self.health_of("/NODE") == Health.ONLINE), "the node's health"
+                assert self.health_of(path) != ComponentHealth.ONLINE, f"{path} cannot be healthy"
+        assert self.is_healthy == (self.health_of("/NODE") == ComponentHealth.ONLINE), "the node's health"
+
+
+#: Outcomes of recoveries that were under way.
+UNFINISHED: Final = frozenset({HangOutcome.IN_PROGRESS, HangOutcome.PENDING})
+
+
+def fit_to_node(snapshot: FaultSnapshot, paths: Collection[str], now_ns: int) -> FaultSnapshot:
+    """``snapshot`` for a node with the components ``paths``.
+
+    Faults of other components are cleared, their conditions left out; recoveries that were under way have failed.
+    """
+    faults = tuple(
+        row
+        if not row.is_active or row.comp_name in paths
+        else replace(
+            row, fault_state=FaultState.CLEARED, cleared_timestamp=now_ns, cleared_by="snd",
+            fault_desc=f"{row.fault_desc} (this node has no such component)",
+        )
+        for row in snapshot.faults
+    )  # fmt: skip
+    hangs = tuple(
+        replace(row, outcome=HangOutcome.FAILED) if row.outcome in UNFINISHED else row for row in snapshot.hangs
+    )
+    conditions = tuple(row for row in snapshot.conditions if row.component in paths)
+    return replace(snapshot, faults=faults, hangs=hangs, conditions=conditions)

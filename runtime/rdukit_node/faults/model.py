@@ -14,7 +14,7 @@ from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome,
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class TileOwner:
     """The lease that had a component when something happened to it."""
 
     application: str
@@ -31,17 +31,17 @@ class Owner:
 
 
 #: Who holds the tile with this path now; only ever asked about tiles.
-OwnerOf = Callable[[str], Owner | None]
+FindOwner = Callable[[str], TileOwner | None]
 
 
-def nobody(path: str) -> Owner | None:
+def nobody(path: str) -> TileOwner | None:
     """The owner of everything on an idle node."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A hardware event to emulate. ``component`` may be one above the class's kind, or ``None``: one is drawn by seed.
+    """A hardware event to emulate. ``component`` may be one above the class's kind, or ``None``: one is chosen by seed.
 
     ``data`` is added to the error's data. Three keys mean something to the machine: ``persists`` (bool: whether the
     cause stays until ``repair``), ``resets_that_fail`` (a number, or null for all: resets until one cures the cause)
@@ -215,7 +215,7 @@ class Interrupt:
     error: ErrorRow
     fault: FaultRow | None
     message: str
-    owner: Owner
+    owner: TileOwner
 
     def as_json(self) -> dict[str, object]:
         """Body of the error, as the operation ``interrupt`` answers it."""
@@ -253,11 +253,11 @@ class Notice:
     error_uuid: str | None
     fault_uuid: str | None
     reason: str
-    owner: Owner | None = None
+    owner: TileOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FaultOutcome:
     """What a call changed. ``error_uuids`` and ``fault_uuids``: rows made or counted up, in order, each once."""
 
     error_uuids: tuple[str, ...] = ()
@@ -270,13 +270,13 @@ class Outcome:
     cleared: tuple[str, ...] = ()
 
 
-def join_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
+def join_outcomes(outcomes: Iterable[FaultOutcome]) -> FaultOutcome:
     """Several outcomes, one after the other, as one."""
     found = list(outcomes)
     interrupts: dict[str, Interrupt] = {}
     for interrupt in (interrupt for outcome in found for interrupt in outcome.interrupts):
         interrupts.setdefault(interrupt.owner.lease, interrupt)
-    return Outcome(
+    return FaultOutcome(
         tuple(dict.fromkeys(uuid for outcome in found for uuid in outcome.error_uuids)),
         tuple(dict.fromkeys(uuid for outcome in found for uuid in outcome.fault_uuids)),
         tuple(interrupts.values()),
@@ -287,7 +287,7 @@ def join_outcomes(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangedRows:
     """Rows to write since the last ``take_changes``: each in its newest form."""
 
     errors: tuple[ErrorRow, ...] = ()
@@ -307,7 +307,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FaultSnapshot:
     """Everything that a fault machine starts again from; all oldest first."""
 
     errors: tuple[ErrorRow, ...] = ()

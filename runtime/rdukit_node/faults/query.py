@@ -12,21 +12,21 @@ from rdukit_node.faults.capacity import is_at_or_below
 from rdukit_node.faults.enums import Severity
 from rdukit_node.faults.model import ErrorRow, FaultRow, HangRow
 
-_MOST: Final = 10_000
+_MAX: Final = 10_000
 DEFAULT_LIMIT: Final = 1000
 
 Row = TypeVar("Row", ErrorRow, FaultRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Row]):
+class RowPage(Generic[Row]):
     """One page of rows, and whether there are more after it."""
 
     rows: tuple[Row, ...]
     more: bool
 
 
-def find_errors(rows: Iterable[ErrorRow], **filters: object) -> Found[ErrorRow]:
+def find_errors(rows: Iterable[ErrorRow], **filters: object) -> RowPage[ErrorRow]:
     """Errors that pass every filter; one that is absent or ``None`` lets everything pass.
 
     Args:
@@ -46,7 +46,7 @@ def find_errors(rows: Iterable[ErrorRow], **filters: object) -> Found[ErrorRow]:
     return _page(list(rows), tests, filters, _error_uuid)
 
 
-def find_faults(rows: Iterable[FaultRow], **filters: object) -> Found[FaultRow]:
+def find_faults(rows: Iterable[FaultRow], **filters: object) -> RowPage[FaultRow]:
     """Faults that pass every filter, as for errors.
 
     Args:
@@ -97,8 +97,8 @@ def _check(filters: Mapping[str, object], legal: Sequence[str]) -> None:
             raise InvalidArgument(f"{name} is {str(value)[:80]!r}; legal: a text of 1 to 256 characters")
         if name in _TIMES and (type(value) is not int or value < 0):
             raise InvalidArgument(f"{name} is {value!r}; legal: whole nanoseconds since the epoch")
-        if name == "limit" and (type(value) is not int or not 1 <= value <= _MOST):
-            raise InvalidArgument(f"limit is {value!r}; legal: 1 to {_MOST}")
+        if name == "limit" and (type(value) is not int or not 1 <= value <= _MAX):
+            raise InvalidArgument(f"limit is {value!r}; legal: 1 to {_MAX}")
         if name == "cleared" and not isinstance(value, bool):
             raise InvalidArgument(f"cleared is {value!r}; legal: true, false")
 
@@ -119,7 +119,7 @@ def _type(filters: Mapping[str, object], prefix: str) -> str | None:
 def _page(
     rows: Sequence[Row], tests: Sequence[Callable[[Row], bool]], filters: Mapping[str, object],
     uuid_of: Callable[[Row], str],
-) -> Found[Row]:  # fmt: skip
+) -> RowPage[Row]:  # fmt: skip
     start, after, limit, component = 0, filters.get("after"), filters.get("limit"), filters.get("component")
     path = _path(component) if isinstance(component, str) else None
     if after is not None:
@@ -133,9 +133,9 @@ def _page(
         row = rows[index]
         if (path is None or is_at_or_below(row.comp_name, path)) and all(test(row) for test in tests):
             if len(found) == most:
-                return Found(tuple(found), True)
+                return RowPage(tuple(found), True)
             found.append(row)
-    return Found(tuple(found), False)
+    return RowPage(tuple(found), False)
 
 
 def _path(component: str) -> str:

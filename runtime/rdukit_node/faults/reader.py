@@ -11,11 +11,11 @@ from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.interfaces import Closable
 from rdukit_node.faults import query
 from rdukit_node.faults.catalogue import catalogue_rows
-from rdukit_node.faults.model import Snapshot
+from rdukit_node.faults.model import FaultSnapshot
 from rdukit_node.faults.schema import VERSION, check_database, check_file, connect, is_environment, not_ours
 from rdukit_node.faults.tables import read_inventory, read_snapshot
 
-_MOST_ROWS: Final = 10_000
+_MAX_ROWS: Final = 10_000
 _DEFAULT_APPLICATIONS: Final = 100
 _EVENTS: Final = 100
 
@@ -72,14 +72,14 @@ class FaultReader(Closable):
         """Seconds since something was written last, at ``now`` (seconds since the epoch)."""
         return max(0.0, now - self.written_at_ns / 1e9)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> FaultSnapshot:
         """All rows about faults, the newest 10,000 of each kind, oldest first.
 
         Raises:
             InvalidArgument: a row is not legal. Unavailable: the file cannot be read.
         """
         with self._reading():
-            return read_snapshot(self._connection, _MOST_ROWS)
+            return read_snapshot(self._connection, _MAX_ROWS)
 
     def inventory(self) -> list[dict[str, object]]:
         """The components as they were written last; empty if never."""
@@ -106,8 +106,8 @@ class FaultReader(Closable):
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         limit = given.get("limit")
-        if limit is not None and (type(limit) is not int or not 1 <= limit <= _MOST_ROWS):
-            raise InvalidArgument(f"limit is {limit!r}; legal: 1 to {_MOST_ROWS}")
+        if limit is not None and (type(limit) is not int or not 1 <= limit <= _MAX_ROWS):
+            raise InvalidArgument(f"limit is {limit!r}; legal: 1 to {_MAX_ROWS}")
         most = {} if limit is None else {"limit": limit}
         if op == "errors":
             errors = query.find_errors(self.snapshot().errors, **given)

@@ -1,10 +1,58 @@
-"""What the fault machine keeps of one error while it counts: a row that can be added to in constant time."""
+"""Error records while they count: a row that grows in constant time, over a sliding window in bounded memory."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from rdukit_node.faults.model import ErrorRow, Owner, Policy
+from rdukit_node.faults.model import ErrorRow, Policy, TileOwner
 from rdukit_node.faults.register import FaultClass
-from rdukit_node.faults.window import Window
+
+#: Occurrences closer together than this part of the window are counted as one entry, at the first one's time.
+_GRAINS: Final = 1000
+#: Entries of ``coarse`` at most.
+_COARSE: Final = 32
+
+
+class SlidingWindow:
+    """Occurrences of the last ``span_ns`` nanoseconds; each is forgotten up to a thousandth of the span early."""
+
+    __slots__ = ("_entries", "_grain_ns", "_span_ns", "total")
+
+    def __init__(self, span_ns: int, entries: Sequence[tuple[int, int]] = ()) -> None:
+        self._span_ns = span_ns
+        self._grain_ns = span_ns // _GRAINS
+        #: (time, number) by rising time, further apart than the grain.
+        self._entries: deque[list[int]] = deque([time, number] for time, number in entries)
+        #: Sum of the numbers.
+        self.total = sum(number for _, number in entries)
+
+    def add(self, number: int, now_ns: int) -> int:
+        """Count ``number`` more occurrences and return how many the window has. A clock that goes back stands still."""
+        entries = self._entries
+        if entries:
+            last = entries[-1]
+            now_ns = max(now_ns, last[0])
+            oldest = now_ns - self._span_ns
+            while entries and entries[0][0] <= oldest:
+                self.total -= entries.popleft()[1]
+            if entries and now_ns - last[0] < self._grain_ns:
+                last[1] += number
+            else:
+                entries.append([now_ns, number])
+        else:
+            entries.append([now_ns, number])
+        self.total += number
+        return self.total
+
+    def coarse(self) -> tuple[tuple[int, int], ...]:
+        """The window in a few entries, for the database: neighbours are added up at the earliest's time."""
+        entries = list(self._entries)
+        step = -(-len(entries) // _COARSE) or 1
+        return tuple(
+            (entries[start][0], sum(number for _, number in entries[start : start + step]))
+            for start in range(0, len(entries), step)
+        )
+
 
 #: Seconds that errors without a policy are remembered one by one.
 _DEFAULT_WINDOW_S = 3600
@@ -16,7 +64,13 @@ class ErrorRecord:
     __slots__ = ("_row", "component", "count", "data", "entry", "fault", "first", "last", "owner", "uuid", "window")
 
     def __init__(
-        self, uuid: str, entry: FaultClass, component: str, data: Mapping[str, object], now_ns: int, window: Window
+        self,
+        uuid: str,
+        entry: FaultClass,
+        component: str,
+        data: Mapping[str, object],
+        now_ns: int,
+        window: SlidingWindow,
     ) -> None:
         self.uuid = uuid
         self.entry = entry
@@ -26,13 +80,13 @@ class ErrorRecord:
         self.first = now_ns
         self.last = now_ns
         #: Whoever was hit last.
-        self.owner: Owner | None = None
+        self.owner: TileOwner | None = None
         #: The fault that it was diagnosed into.
         self.fault: str | None = None
         self.window = window
         self._row: ErrorRow | None = None
 
-    def add(self, number: int, owner: Owner | None, now_ns: int) -> int:
+    def add(self, number: int, owner: TileOwner | None, now_ns: int) -> int:
         """Count ``number`` occurrences; how many the policy's window has now."""
         self.count += number
         if now_ns > self.last:
@@ -58,16 +112,16 @@ class ErrorRecord:
         return self._row
 
 
-def owner_fields(owner: Owner | None) -> tuple[str | None, str | None, str | None, str | None, int | None]:
+def owner_fields(owner: TileOwner | None) -> tuple[str | None, str | None, str | None, str | None, int | None]:
     """Application, tenant, job, lease and process, as rows have them."""
     if owner is None:
         return None, None, None, None, None
     return owner.application, owner.tenant, owner.job, owner.lease or None, owner.pid
 
 
-def window_of(policy: Policy | None, recent: tuple[tuple[int, int], ...] = ()) -> Window:
+def window_of(policy: Policy | None, recent: tuple[tuple[int, int], ...] = ()) -> SlidingWindow:
     """A window as long as the policy's."""
-    return Window((_DEFAULT_WINDOW_S if policy is None else policy.window_s) * 10**9, recent)
+    return SlidingWindow((_DEFAULT_WINDOW_S if policy is None else policy.window_s) * 10**9, recent)
 
 
 def record_of_row(row: ErrorRow, entry: FaultClass, policy: Policy | None) -> ErrorRecord:
@@ -77,5 +131,5 @@ def record_of_row(row: ErrorRow, entry: FaultClass, policy: Policy | None) -> Er
     )
     record.count, record.last, record.fault = row.err_count, row.last_timestamp, row.fault_uuid
     if row.application is not None:
-        record.owner = Owner(row.application, row.tenant, row.job, row.lease or "", row.pid)
+        record.owner = TileOwner(row.application, row.tenant, row.job, row.lease or "", row.pid)
     return record

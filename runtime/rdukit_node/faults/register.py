@@ -12,17 +12,17 @@ from rdukit_node.faults.enums import Action, Severity
 from rdukit_node.faults.model import Policy
 from rdukit_node.inventory import ComponentKind
 
-#: Draws the data of one error: what the hardware would say beside type and component.
-DrawData = Callable[[random.Random, NodeSpec], dict[str, object]]
+#: Samples the data of one error: what the hardware would say beside type and component.
+SampleData = Callable[[random.Random, NodeSpec], dict[str, object]]
 
 
-class Hits(StrEnum):
+class ImpactScope(StrEnum):
     """Which leases an error of a class interrupts."""
 
     NOBODY = "nobody"
     #: Whoever has the tile.
     TILE = "the tile's owner"
-    #: One of those with tiles on the RDU, drawn by seed: an address belongs to one.
+    #: One of those with tiles on the RDU, chosen by seed: an address belongs to one.
     MEMORY = "one owner of the RDU's memory"
     RDU = "everybody on the RDU"
 
@@ -54,14 +54,14 @@ class FaultClass:
     signs: str
     effect: str
     suggestion: str
-    draw: DrawData
+    sample: SampleData
     severity: Severity = Severity.MINOR
     fault_type: str = ""
     fault_desc: str = ""
     count: int = 1
     window_s: int = 86_400
     action: Action = Action.NONE
-    hits: Hits = Hits.NOBODY
+    hits: ImpactScope = ImpactScope.NOBODY
     #: Code of the exception in ``rdukit.errors`` that ends the program of whoever was hit.
     exception_code: str = ""
     #: Whether the cause stays until somebody repairs it; and how many resets fail to cure it (``None``: all).
@@ -75,7 +75,7 @@ class FaultClass:
 
     @property
     def is_uncorrectable(self) -> bool:
-        return self.hits is not Hits.NOBODY
+        return self.hits is not ImpactScope.NOBODY
 
     def as_json(self) -> dict[str, object]:
         """The contract's fields."""
@@ -101,16 +101,15 @@ _REGISTER: dict[str, FaultClass] = {}
 REGISTER: Final = MappingProxyType(_REGISTER)
 
 
-def fault(name: str, **fields: object) -> Callable[[DrawData], DrawData]:
-    """Register a fault class; the decorated function draws the data of one error. The part is the file's name.
+def fault(name: str, **fields: object) -> Callable[[SampleData], SampleData]:
+    """Register a fault class; the decorated function samples the data of one error.
 
     Raises:
         ValueError: the name or the error type is taken, or the entry contradicts itself.
     """
 
-    def register(draw: DrawData) -> DrawData:
-        part = draw.__module__.rpartition(".")[2]
-        entry = FaultClass(name=name, part=part, draw=draw, **fields)  # type: ignore[arg-type]
+    def register(sample: SampleData) -> SampleData:
+        entry = FaultClass(name=name, sample=sample, **fields)  # type: ignore[arg-type]
         if name in _REGISTER or any(entry.error_type == other.error_type for other in _REGISTER.values()):
             raise ValueError(f"two fault classes are called {name!r} or have the error type {entry.error_type}")
         if entry.is_uncorrectable != bool(entry.exception_code):
@@ -118,7 +117,7 @@ def fault(name: str, **fields: object) -> Callable[[DrawData], DrawData]:
         if entry.kind not in LEGAL_KINDS[entry.action]:
             raise ValueError(f"fault class {name!r}: {entry.action} is not for a {entry.kind}")
         _REGISTER[name] = entry
-        return draw
+        return sample
 
     return register
 

@@ -9,23 +9,22 @@ from dataclasses import replace
 from typing import Final
 
 from rdukit_node.faults.capacity import concerns, is_at_or_below
-from rdukit_node.faults.catalogue import class_by_error_type, default_policies, fault_classes
-from rdukit_node.faults.checks import Event
+from rdukit_node.faults.catalogue import CheckedInjection, class_by_error_type, default_policies, fault_classes
 from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome
-from rdukit_node.faults.model import Changes, Condition, FaultRow, HangRow, Policy, Snapshot
+from rdukit_node.faults.model import ChangedRows, Condition, FaultRow, FaultSnapshot, HangRow, Policy
 from rdukit_node.faults.records import ErrorRecord, record_of_row, window_of
 
 #: Rows of errors, faults and hangs in memory, each. The database keeps more.
-MOST_ROWS: Final = 10_000
+MAX_ROWS: Final = 10_000
 
 #: What tells two active faults apart: component, type and what was done.
 FaultKey = tuple[str, str, Action]
 
 
-class FaultBooks:
+class FaultRegistry:
     """All rows, their indexes, and what changed since it was last asked."""
 
-    def __init__(self, most_rows: int = MOST_ROWS) -> None:
+    def __init__(self, most_rows: int = MAX_ROWS) -> None:
         self._most_rows: Final = most_rows
         #: Oldest first; those that are open are also in ``open_records``.
         self.records: Final[dict[str, ErrorRecord]] = {}
@@ -58,7 +57,8 @@ class FaultBooks:
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
-    def open_record(self, event: Event, new_uuid: Callable[[], str], draw: Callable[[Event], dict[str, object]],
+    def open_record(self, event: CheckedInjection, new_uuid: Callable[[], str],
+                    sample: Callable[[CheckedInjection], dict[str, object]],
                     now_ns: int) -> tuple[ErrorRecord, bool]:  # fmt: skip
         """The row that ``event`` is counted in, and whether it is new."""
         key = (event.component.path, event.entry.error_type)
@@ -66,7 +66,7 @@ class FaultBooks:
         if record is not None:
             return record, False
         window = window_of(self.policies.get(event.entry.error_type))
-        record = ErrorRecord(new_uuid(), event.entry, event.component.path, draw(event), now_ns, window)
+        record = ErrorRecord(new_uuid(), event.entry, event.component.path, sample(event), now_ns, window)
         self.records[record.uuid] = self.open_records[key] = record
         self._forget(self.records, self._over_records, self._new_errors)
         return record, True
@@ -176,9 +176,9 @@ class FaultBooks:
 
     # -- the database ------------------------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> ChangedRows:
         """Rows that changed since the last call. Operational states are not here."""
-        changes = Changes(
+        changes = ChangedRows(
             errors=tuple(self.records[uuid].row() for uuid in self._new_errors if uuid in self.records),
             faults=tuple(self.faults[uuid] for uuid in self._new_faults if uuid in self.faults),
             hangs=tuple(self.hangs[number] for number in self._new_hangs if number in self.hangs),
@@ -194,7 +194,7 @@ class FaultBooks:
             new.clear()
         return changes
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: FaultSnapshot) -> None:
         """Start from rows of an earlier daemon, on books that are still empty.
 
         Rows of classes that are not known any more are left out. An open error whose fault is not active is over.

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rdukit_node.faults.model import Changes, Snapshot
+from rdukit_node.faults.model import ChangedRows, FaultSnapshot
 from rdukit_node.faults.schema import connect
 from rdukit_node.faults.store import FaultStore
 from rdukit_node.faults.tables import SALVAGED, RowReader
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Rows of a table that are looked at, from either end, and accounting rows that are kept.
-_MOST_ROWS: Final = 10_000
-_MOST_APPLICATIONS: Final = 1000
+_MAX_ROWS: Final = 10_000
+_MAX_APPLICATIONS: Final = 1000
 _LOG_FILES: Final = ("-wal", "-shm")
 
 
@@ -35,7 +35,7 @@ class Salvage:
     #: Where the file is now.
     path: Path
     reason: str
-    snapshot: Snapshot
+    snapshot: FaultSnapshot
     applications: tuple[dict[str, Any], ...]
 
     @property
@@ -71,22 +71,22 @@ def set_aside(path: Path, reason: str, now: float) -> Salvage:
 def put_back(salvage: Salvage, store: FaultStore, now_ns: int) -> None:
     """Write what was read into a new database."""
     kept = salvage.snapshot
-    changes = Changes(kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
+    changes = ChangedRows(kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
     store.write(changes, applications=salvage.applications, now_ns=now_ns)
 
 
-def _read(path: Path) -> tuple[Snapshot, tuple[dict[str, Any], ...]]:
+def _read(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
     try:
         connection = connect(path, "rw")  # its log is read too, which makes a file beside it
     except sqlite3.Error:
-        return Snapshot(), ()
+        return FaultSnapshot(), ()
     with contextlib.closing(connection):
         suspects: dict[str, list[str]] = {}
         for uuid, _, component in _rows(connection, "suspects", ("fault_uuid", "ord", "comp_name"), "fault_uuid, ord"):
             if isinstance(uuid, str) and isinstance(component, str):
                 suspects.setdefault(uuid, []).append(component)
         found = {name: _legal(connection, reader, suspects) for name, reader in SALVAGED.items()}
-        return Snapshot(**found), _applications(connection)
+        return FaultSnapshot(**found), _applications(connection)
 
 
 def _legal(connection: sqlite3.Connection, reader: RowReader[Any], suspects: dict[str, list[str]]) -> tuple[Any, ...]:
@@ -105,15 +105,15 @@ def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
             row = json.loads(text)  # type: ignore[arg-type]
             if isinstance(row, dict) and isinstance(row.get("lease"), str):
                 found.append(row)
-    return tuple(found[-_MOST_APPLICATIONS:])
+    return tuple(found[-_MAX_APPLICATIONS:])
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
     """Rows in the order of ``place``: from the end on until a damaged page, then from the beginning until one."""
     backwards = ", ".join(f"{name} DESC" for name in place.split(", "))
     select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY"
-    last = _until_damage(lambda: connection.execute(f"{select} {backwards} LIMIT {_MOST_ROWS}"))[::-1]
-    first = _until_damage(lambda: connection.execute(f"{select} {place} LIMIT {_MOST_ROWS}"))
+    last = _until_damage(lambda: connection.execute(f"{select} {backwards} LIMIT {_MAX_ROWS}"))[::-1]
+    first = _until_damage(lambda: connection.execute(f"{select} {place} LIMIT {_MAX_ROWS}"))
     known = set(last)
     return [*(row for row in first if row not in known), *last]
 

@@ -11,7 +11,7 @@ steps:
 ```
 
 Times count from the start: seconds, or a number with ``ms``, ``s``, ``m`` or ``h``. Of a pattern's components, or of
-those of the class's kind below a path, one is drawn each time; ``pick: all`` takes all.
+those of the class's kind below a path, one is chosen each time; ``pick: all`` takes all.
 
 Source: ours.
 """
@@ -29,17 +29,16 @@ import yaml
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import NodeSpec
 from rdukit_node.faults.capacity import is_at_or_below
-from rdukit_node.faults.catalogue import find_class
-from rdukit_node.faults.checks import InjectionChecker
+from rdukit_node.faults.catalogue import InjectionChecker, find_class
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Injection, Outcome, OwnerOf, join_outcomes
+from rdukit_node.faults.model import FaultOutcome, FindOwner, Injection, join_outcomes
 from rdukit_node.inventory import ComponentKind, components
 
-_MOST_CHARACTERS: Final = 256 * 1024
+_MAX_CHARACTERS: Final = 256 * 1024
 _DEEPEST: Final = 16
-_MOST_STEPS: Final = 100_000
-_MOST_EVENTS: Final = 10_000_000
-_LONGEST_S: Final = 30 * 86_400.0
+_MAX_STEPS: Final = 100_000
+_MAX_EVENTS: Final = 10_000_000
+_MAX_S: Final = 30 * 86_400.0
 #: Seconds between the bursts that a rate is made of.
 _BURST_S: Final = 0.01
 _UNITS: Final = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -52,7 +51,7 @@ _CLASS_KEYS: Final = ("component", "pick", "count", "seed", "data")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScenarioStep:
     """What happens at one time: injections, or one of ``clear``, ``repair`` and ``reset`` of components."""
 
     at_s: float
@@ -62,7 +61,7 @@ class Step:
     #: Of the text, for messages.
     line: int = 0
 
-    def run(self, machine: FaultMachine, owner_of: OwnerOf, now_ns: int) -> Outcome:
+    def run(self, machine: FaultMachine, owner_of: FindOwner, now_ns: int) -> FaultOutcome:
         """Do it.
 
         Raises:
@@ -70,7 +69,7 @@ class Step:
         """
         if self.verb == "class":
             return machine.inject(self.injections, owner_of, now_ns)
-        outcomes: list[Outcome] = []
+        outcomes: list[FaultOutcome] = []
         for component in self.components:
             if self.verb == "repair":
                 outcomes.append(machine.repair(component, _BY, now_ns))
@@ -82,7 +81,7 @@ class Step:
         return join_outcomes(outcomes)
 
 
-def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[Step, ...]:
+def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[ScenarioStep, ...]:
     """The steps of the scenario ``text`` on ``node``, by time; of one time, in the order of the text.
 
     Args:
@@ -101,13 +100,13 @@ def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[S
     if not isinstance(entries, list) or not all(isinstance(entry, _Mapping) for entry in entries):
         raise InvalidArgument(f"line {top.line('steps')}: steps is missing or no list; legal: a list of mappings")
     checker = InjectionChecker(node)
-    found: list[Step] = []
+    found: list[ScenarioStep] = []
     for number, entry in enumerate(entries):
         found += _steps(entry, node, checker, random.Random(f"{chosen}:{number}"))
-        if len(found) > _MOST_STEPS:
-            raise InvalidArgument(f"line {entry.first_line}: more than {_MOST_STEPS} steps; legal: longer gaps")
-    if sum(injection.count for step in found for injection in step.injections) > _MOST_EVENTS:
-        raise InvalidArgument(f"the scenario has more than {_MOST_EVENTS} events; legal: up to that many")
+        if len(found) > _MAX_STEPS:
+            raise InvalidArgument(f"line {entry.first_line}: more than {_MAX_STEPS} steps; legal: longer gaps")
+    if sum(injection.count for step in found for injection in step.injections) > _MAX_EVENTS:
+        raise InvalidArgument(f"the scenario has more than {_MAX_EVENTS} events; legal: up to that many")
     return tuple(sorted(found, key=lambda step: step.at_s))
 
 
@@ -136,14 +135,14 @@ class _Mapping:
         value = self.values.get(key)
         match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(ms|s|m|h|)", str(value)) if type(value) in (int, float, str) else None
         seconds = float(match[1]) * _UNITS[match[2]] if match is not None else -1.0
-        if not 0.0 <= seconds <= _LONGEST_S:
+        if not 0.0 <= seconds <= _MAX_S:
             raise self.wrong(key, "seconds, or a number with ms, s, m or h, up to 30 days")
         return seconds
 
 
 def _read_yaml(text: str) -> _Mapping:
-    if len(text) > _MOST_CHARACTERS:
-        raise InvalidArgument(f"the scenario has {len(text)} characters; legal: {_MOST_CHARACTERS} at most")
+    if len(text) > _MAX_CHARACTERS:
+        raise InvalidArgument(f"the scenario has {len(text)} characters; legal: {_MAX_CHARACTERS} at most")
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -192,7 +191,9 @@ def _check_keys(mapping: _Mapping, legal: Sequence[str], what: str) -> None:
             raise InvalidArgument(f"line {mapping.line(key)}: {what} has no key {key!r}; legal: {', '.join(legal)}")
 
 
-def _steps(entry: _Mapping, node: NodeSpec, checker: InjectionChecker, draw: random.Random) -> Iterable[Step]:
+def _steps(
+    entry: _Mapping, node: NodeSpec, checker: InjectionChecker, generator: random.Random
+) -> Iterable[ScenarioStep]:
     verbs = [verb for verb in _VERBS if verb in entry.values]
     if len(verbs) != 1:
         found = " and ".join(verbs) or "nothing to do"
@@ -204,9 +205,9 @@ def _steps(entry: _Mapping, node: NodeSpec, checker: InjectionChecker, draw: ran
         if "rate" in entry.values:
             raise entry.wrong("rate", "only with class")
         matched = _matching(entry, verb, node, None)
-        return [Step(at, (), verb, matched, entry.first_line) for at, _ in times]
-    make = _injection_maker(entry, node, checker, draw)
-    return [Step(at, make(number), line=entry.first_line) for at, number in times]
+        return [ScenarioStep(at, (), verb, matched, entry.first_line) for at, _ in times]
+    make = _injection_maker(entry, node, checker, generator)
+    return [ScenarioStep(at, make(number), line=entry.first_line) for at, number in times]
 
 
 def _times(entry: _Mapping) -> list[tuple[float, int]]:
@@ -225,13 +226,13 @@ def _times(entry: _Mapping) -> list[tuple[float, int]]:
     length = entry.seconds("for")
     if has_every:
         gap = entry.seconds("every")
-        if gap < 1e-3 or length / gap > _MOST_STEPS:
-            raise entry.wrong("every", f"1ms or more, and {_MOST_STEPS} times at most")
+        if gap < 1e-3 or length / gap > _MAX_STEPS:
+            raise entry.wrong("every", f"1ms or more, and {_MAX_STEPS} times at most")
         return [(start + number * gap, count) for number in range(max(1, round(length / gap)))]
     rate = entry.whole("rate", 1, 1_000_000)
     total = round(rate * length)
-    if total > _MOST_EVENTS or length / _BURST_S > _MOST_STEPS:
-        raise entry.wrong("rate", f"{_MOST_EVENTS} events and {_MOST_STEPS * _BURST_S:g} seconds at most")
+    if total > _MAX_EVENTS or length / _BURST_S > _MAX_STEPS:
+        raise entry.wrong("rate", f"{_MAX_EVENTS} events and {_MAX_STEPS * _BURST_S:g} seconds at most")
     bursts = max(1, min(total, round(length / _BURST_S)))
     return [
         (start + length * number / bursts, total * (number + 1) // bursts - total * number // bursts)
@@ -240,7 +241,7 @@ def _times(entry: _Mapping) -> list[tuple[float, int]]:
 
 
 def _injection_maker(
-    entry: _Mapping, node: NodeSpec, checker: InjectionChecker, draw: random.Random
+    entry: _Mapping, node: NodeSpec, checker: InjectionChecker, generator: random.Random
 ) -> Callable[[int], tuple[Injection, ...]]:
     name = entry.values["class"]
     try:
@@ -255,7 +256,7 @@ def _injection_maker(
         raise entry.wrong("pick", "one, all")
     own_seed = entry.whole("seed", 0, 2**31) if "seed" in entry.values else None
     if own_seed is not None:
-        draw = random.Random(own_seed)
+        generator = random.Random(own_seed)
     plain_data = {key: _unwrapped(value) for key, value in data.values.items()}
     matched = _matching(entry, "component", node, kind)
     try:
@@ -265,12 +266,12 @@ def _injection_maker(
         raise InvalidArgument(f"line {entry.first_line}: {error.message}") from error
 
     def make(number: int) -> tuple[Injection, ...]:
-        seed = draw.getrandbits(31)
+        seed = generator.getrandbits(31)
         if pick == "all":
             return tuple(Injection(str(name), path, number, seed, plain_data) for path in matched)
         if "rate" not in entry.values:
-            return (Injection(str(name), draw.choice(matched), number, seed, plain_data),)
-        counts = Counter(draw.choices(matched, k=number))
+            return (Injection(str(name), generator.choice(matched), number, seed, plain_data),)
+        counts = Counter(generator.choices(matched, k=number))
         return tuple(Injection(str(name), path, count, seed, plain_data) for path, count in counts.items())
 
     return make

@@ -24,8 +24,8 @@ VERSION: Final = 3
 #: What the version record names. All change together.
 LOGS: Final = ("error", "fault", "inventory", "policy")
 
-_MOST_BYTES: Final = 8 * 1024**3
-_MOST_VALUE_BYTES: Final = 1_000_000
+_MAX_BYTES: Final = 8 * 1024**3
+_MAX_VALUE_BYTES: Final = 1_000_000
 _HEADER: Final = b"SQLite format 3\0"
 #: Seconds that checking a file may take.
 CHECK_SECONDS: Final = 20.0
@@ -40,7 +40,7 @@ def connect(path: Path, mode: str, *, immutable: bool = False) -> sqlite3.Connec
     name = path.as_uri().replace("?", "%3f")
     uri = f"{name}?mode={mode}" + ("&immutable=1" if immutable else "")
     connection = sqlite3.connect(uri, uri=True, timeout=2.0, isolation_level=None, check_same_thread=False)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE_BYTES)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, 64)
     connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 100)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -72,8 +72,8 @@ def check_file(path: Path) -> bool:
         raise Unavailable(f"the fault database {path} cannot be read: {cause.strerror}") from cause
     if head != _HEADER:
         raise not_ours(path, "it is no SQLite database")
-    if status.st_size > _MOST_BYTES:
-        raise not_ours(path, f"it has {status.st_size} bytes, more than {_MOST_BYTES}", is_damaged=False)
+    if status.st_size > _MAX_BYTES:
+        raise not_ours(path, f"it has {status.st_size} bytes, more than {_MAX_BYTES}", is_damaged=False)
     return True
 
 

@@ -17,11 +17,20 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from rdukit.errors import Conflict, RdukitError
 from rdukit.files.home import make_folder
-from rdukit_node.faults.model import Changes, Snapshot
+from rdukit_node.faults.model import (
+    ChangedRows,
+    Condition,
+    ErrorRow,
+    FaultRow,
+    FaultSnapshot,
+    HangRow,
+    OpState,
+    Policy,
+)
 from rdukit_node.faults.reader import FaultReader
 from rdukit_node.faults.schema import (
     VERSION,
@@ -33,7 +42,6 @@ from rdukit_node.faults.schema import (
     not_ours,
 )
 from rdukit_node.faults.tables import inventory_statements, read_snapshot, statements_of
-from rdukit_node.faults.write_queue import PendingChanges
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +121,7 @@ class FaultStore:
         """Whether the daemon before this one closed the database, or there was none."""
         return self._was_closed_in_order
 
-    def load(self) -> Snapshot:
+    def load(self) -> FaultSnapshot:
         """Rows to start a fault machine from: the newest, and all that are still open.
 
         Raises:
@@ -121,7 +129,7 @@ class FaultStore:
         """
         if self._connection is None:
             if not check_file(self.path):
-                return Snapshot()
+                return FaultSnapshot()
             with FaultReader.open(self.path) as reader:
                 return reader.snapshot()
         try:
@@ -138,7 +146,7 @@ class FaultStore:
 
     def write(
         self,
-        changes: Changes,
+        changes: ChangedRows,
         events: Sequence[Mapping[str, object]] = (),
         applications: Sequence[Mapping[str, object]] = (),
         *,
@@ -323,3 +331,65 @@ def _prune(connection: sqlite3.Connection) -> None:
             "DELETE FROM applications WHERE lease IN (SELECT lease FROM applications ORDER BY ended_at LIMIT ?)",
             (rows - _KEPT_ROWS,),
         )
+
+
+#: Errors, faults and hangs that wait, each; of more, those that changed longest ago go first.
+_MAX: Final = 20_000
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class PendingChanges:
+    """Rows by their key."""
+
+    def __init__(self) -> None:
+        self._errors: Final[dict[str, ErrorRow]] = {}
+        self._faults: Final[dict[str, FaultRow]] = {}
+        self._hangs: Final[dict[int, HangRow]] = {}
+        self._op_states: Final[dict[int, OpState]] = {}
+        self._policies: Final[dict[str, Policy]] = {}
+        self._conditions: Final[dict[tuple[str, str], Condition]] = {}
+        self._gone: Final[dict[tuple[str, str], None]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self._all())
+
+    def add(self, changes: ChangedRows) -> None:
+        """``changes`` come after what is there."""
+        _put(self._errors, {row.err_uuid: row for row in changes.errors})
+        _put(self._faults, {row.fault_uuid: row for row in changes.faults})
+        _put(self._hangs, {row.number: row for row in changes.hangs})
+        self._op_states.update((row.rdu, row) for row in changes.op_states)
+        self._policies.update((row.error_type, row) for row in changes.policies)
+        for key in changes.conditions_gone:
+            self._conditions.pop(key, None)
+            self._gone[key] = None
+        for row in changes.conditions:
+            key = (row.component, row.class_name)
+            self._conditions[key] = row
+            self._gone.pop(key, None)
+
+    def as_changes(self) -> ChangedRows:
+        """All of it."""
+        return ChangedRows(
+            tuple(self._errors.values()), tuple(self._faults.values()), tuple(self._hangs.values()),
+            tuple(self._op_states.values()), tuple(self._policies.values()), tuple(self._conditions.values()),
+            tuple(self._gone),
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """It is written."""
+        for rows in self._all():
+            rows.clear()
+
+    def _all(self) -> tuple[dict[Any, Any], ...]:
+        return (
+            self._errors, self._faults, self._hangs, self._op_states, self._policies, self._conditions, self._gone,
+        )  # fmt: skip
+
+
+def _put(rows: dict[K, V], newer: dict[K, V]) -> None:
+    rows.update(newer)
+    while len(rows) > _MAX:
+        del rows[next(iter(rows))]

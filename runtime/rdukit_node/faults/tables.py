@@ -8,14 +8,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState, Severity
 from rdukit_node.faults.model import (
-    Changes,
+    ChangedRows,
     Condition,
     ErrorRow,
     FaultRow,
+    FaultSnapshot,
     HangRow,
     OpState,
     Policy,
-    Snapshot,
 )
 
 Statement = tuple[str, tuple[object, ...]]
@@ -50,7 +50,7 @@ class RowReader(Generic[T]):
     place: str = "rowid"
 
 
-def statements_of(changes: Changes) -> Iterable[Statement]:
+def statements_of(changes: ChangedRows) -> Iterable[Statement]:
     """What writes ``changes``; doing it twice changes nothing more."""
     for error in changes.errors:
         yield _upsert("error", _ERROR, 1), (
@@ -99,7 +99,7 @@ def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[State
         )  # fmt: skip
 
 
-def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> Snapshot:
+def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> FaultSnapshot:
     """The newest rows, oldest first; whatever is still open always.
 
     Raises:
@@ -111,7 +111,7 @@ def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> Snapshot:
     ):
         suspects.setdefault(uuid, []).append(path)
     is_open = "fault_uuid IS NULL OR fault_uuid IN (SELECT fault_uuid FROM fault WHERE fault_state = 'ACTIVE')"
-    return Snapshot(
+    return FaultSnapshot(
         errors=_newest(connection, "error", _ERROR, is_open, most_rows, _error),
         faults=_newest(
             connection, "fault", _FAULT, "fault_state = 'ACTIVE'", most_rows, lambda row: _fault(row, suspects)
@@ -258,7 +258,7 @@ def _upsert(table: str, columns: tuple[str, ...], keys: int) -> str:
     )
 
 
-#: By field of ``Snapshot``: for reading what can be read of a damaged file.
+#: By field of ``FaultSnapshot``: for reading what can be read of a damaged file.
 SALVAGED: Final[Mapping[str, RowReader[Any]]] = {
     "errors": RowReader("error", _ERROR, lambda row, _: _error(row)),
     "faults": RowReader("fault", _FAULT, _fault),

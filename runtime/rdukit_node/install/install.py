@@ -1,4 +1,4 @@
-"""Putting a node's places under a prefix, and taking them away again. The shell around ``install_plan``.
+"""Putting a node's places under a prefix, and taking them away again. The shell around ``plan``.
 
 A manifest says what was put there: a second run changes only what is different, removal takes only what is still as it
 was put there, and nobody else's file is ever overwritten.
@@ -14,7 +14,7 @@ from typing import Final
 from rdukit import __version__
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from rdukit.files.atomic import sha256_of, sha256_of_file, write_atomic, write_json_atomic
-from rdukit_node.install.planned_files import Plan
+from rdukit_node.install.plan import InstallPlan
 
 MANIFEST: Final = "opt/sambaflow/etc/rdukit-manifest.json"
 _MANIFEST_VERSION: Final = 1
@@ -29,7 +29,7 @@ class Manifest:
 
 
 @dataclass(slots=True)
-class Changes:
+class InstallChanges:
     """Paths relative to the prefix; ``kept``: they belong to somebody else now and were left alone."""
 
     written: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Changes:
         return {name: list(getattr(self, name)) for name in ("written", "unchanged", "removed", "kept")}
 
 
-def install(root: Path, plan: Plan) -> Changes:
+def install(root: Path, plan: InstallPlan) -> InstallChanges:
     """Make the places. All conflicts are found before anything is written.
 
     Raises:
@@ -58,7 +58,7 @@ def install(root: Path, plan: Plan) -> Changes:
             f"{', '.join(sorted(foreign))}; move them away, or choose another --root",
             files=sorted(foreign),
         )
-    changes = Changes()
+    changes = InstallChanges()
     folders = list(former.folders)
     files: dict[str, str] = {}
     try:
@@ -90,7 +90,7 @@ def install(root: Path, plan: Plan) -> Changes:
     return changes
 
 
-def uninstall(root: Path) -> Changes:
+def uninstall(root: Path) -> InstallChanges:
     """Remove what ``install`` made: files that are still as it wrote them, and folders that are empty then.
 
     Raises:
@@ -100,7 +100,7 @@ def uninstall(root: Path) -> Changes:
     manifest = read_manifest(root)
     if manifest is None:
         raise NotFound(f"there is no installation under {root}: it has no {MANIFEST}")
-    changes = Changes()
+    changes = InstallChanges()
     try:
         for path, digest in manifest.files.items():
             _remove_file(root, path, digest, changes)
@@ -185,7 +185,7 @@ def _make_folder(root: Path, path: str, made: list[str], mode: int = 0o755) -> N
         made.append(name)
 
 
-def _remove_file(root: Path, path: str, digest: str, changes: Changes) -> None:
+def _remove_file(root: Path, path: str, digest: str, changes: InstallChanges) -> None:
     target = root / path
     try:
         if not stat.S_ISREG(target.lstat().st_mode) or sha256_of_file(target) != digest:

@@ -6,6 +6,6 @@ where it may (``CgroupGuard``). Read ``docs/isolation.md`` for what that protect
 
 from rdukit_node.isolation.cgroup import CgroupGuard
 from rdukit_node.isolation.process import apply
-from rdukit_node.isolation.settings import ISOLATION_SETTINGS
+from rdukit_node.settings import ISOLATION_SETTINGS
 
 __all__ = ["ISOLATION_SETTINGS", "CgroupGuard", "apply"]

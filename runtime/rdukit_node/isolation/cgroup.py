@@ -1,11 +1,12 @@
-"""Control groups that the daemon makes for applications: a share of the processors by tiles, limits of processes and
-memory.
+"""Control groups for applications: a share of the processors by tiles, limits of processes and memory.
 
-Moving a process takes the kernel up to 20 ms, and the daemon answers everybody in one thread: so a thread of its own
-does the work in order, a moment later, and ``report`` says how far it is. A lease that has ended by then never gets a
-group. What the machine does not allow is reported, never worked around.
+Moving a process takes the kernel up to 20 ms, and the daemon answers everybody in one thread. A thread of its own
+therefore does the work in order, a moment later, and ``report`` says how far it is. A lease that has ended by then
+never gets a group. What the machine does not allow is reported, never worked around.
 """
 
+import errno
+import fcntl
 import logging
 import os
 import queue
@@ -18,18 +19,21 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rdukit.settings import resolve
-from rdukit_node.isolation.group_folders import make_group, remove_group, try_lock, write_number
-from rdukit_node.isolation.groups import (
+from rdukit_node.isolation.model import (
+    GroupLimits,
     Hierarchy,
+    IsolationMeasure,
     LeaseGroups,
-    Limits,
+    applied,
+    as_report,
     find_hierarchies,
     group_in,
     may_take_over,
+    off,
     settings_of,
+    unavailable,
 )
-from rdukit_node.isolation.parts import Part, applied, as_report, off, unavailable
-from rdukit_node.isolation.settings import CGROUP, MEMORY_BYTES, MODE, PIDS
+from rdukit_node.settings import CGROUP, MEMORY_BYTES, MODE, PIDS
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +47,7 @@ class CgroupGuard:
     """The groups of one daemon. Its methods return at once and raise nothing; call them from one thread."""
 
     def __init__(
-        self, owner: str, tiles_per_rdu: int, limits: Limits, *, is_on: bool = True, proc: Path = Path("/proc")
+        self, owner: str, tiles_per_rdu: int, limits: GroupLimits, *, is_on: bool = True, proc: Path = Path("/proc")
     ) -> None:
         """Look for nothing yet.
 
@@ -67,7 +71,7 @@ class CgroupGuard:
     @classmethod
     def by_settings(cls, owner: str, tiles_per_rdu: int) -> "CgroupGuard":
         """The groups that the settings ask for."""
-        limits = Limits(max(0, resolve(PIDS)), max(0, resolve(MEMORY_BYTES)))
+        limits = GroupLimits(max(0, resolve(PIDS)), max(0, resolve(MEMORY_BYTES)))
         return cls(owner, tiles_per_rdu, limits, is_on=resolve(MODE) != "off" and resolve(CGROUP) != "off")
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
@@ -132,7 +136,7 @@ class CgroupGuard:
             return  # it ended before its turn came
         group = self._groups.join(lease, pid, tiles)
         found = self._hierarchies
-        parts: list[Part] = []
+        parts: list[IsolationMeasure] = []
         for controller in self._limits.controllers():
             hierarchy = next((each for each in found if controller in each.controllers), None)
             name = f"cgroup_{controller}"
@@ -147,7 +151,7 @@ class CgroupGuard:
             self._reports[lease] = as_report(parts)
         self._weigh_all()
 
-    def _enter_one(self, name: str, controller: str, hierarchy: Hierarchy, group: str, pid: int) -> Part:
+    def _enter_one(self, name: str, controller: str, hierarchy: Hierarchy, group: str, pid: int) -> IsolationMeasure:
         folder = self._folders.get(group, {}).get(hierarchy)
         at = group_in(hierarchy, self._read(f"{pid}/cgroup"))
         if at is None:
@@ -256,3 +260,63 @@ class CgroupGuard:
 
     def _read(self, name: str) -> str:
         return (self._proc / name).read_text()
+
+
+#: How long a group whose processes were killed may take to become empty.
+_EMPTY_WITHIN_S: Final = 2.0
+
+
+def make_group(hierarchy: Hierarchy, folder: Path, controller: str) -> None:
+    """Have a group with a controller; v2 hands a controller down from folder to folder."""
+    if hierarchy.version == 2:
+        write_number(folder.parent / "cgroup.subtree_control", f"+{controller}")
+    folder.mkdir(exist_ok=True)
+
+
+def try_lock(folder: Path) -> int | None:
+    """A descriptor that holds the lock of a folder until it is closed; ``None`` if somebody else has the lock."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def write_number(path: Path, value: object) -> None:
+    """Write to a file of a group.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    with path.open("w") as stream:  # one write, as the kernel wants it
+        stream.write(str(value))
+
+
+def remove_group(folder: Path, home: Path) -> None:
+    """Remove a group; processes that are still in it go to ``home``.
+
+    A killed process takes a moment to leave, so it tries again for a while; then it leaves the group, and says so.
+    """
+    deadline = time.monotonic() + _EMPTY_WITHIN_S
+    while True:
+        try:
+            for pid in (folder / "cgroup.procs").read_text().split():
+                _move_back(pid, home)
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() >= deadline:
+                logger.warning("event=cgroup-left folder=%s error=%s", folder, error)
+                return
+        time.sleep(0.01)
+
+
+def _move_back(pid: str, home: Path) -> None:
+    try:
+        write_number(home / "cgroup.procs", pid)
+    except ProcessLookupError:
+        return  # it ended meanwhile

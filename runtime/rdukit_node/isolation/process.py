@@ -13,9 +13,8 @@ from pathlib import Path
 from rdukit.errors import InvalidArgument, RuntimeFault
 from rdukit.fence import kernel
 from rdukit.settings import home_folder, resolve
-from rdukit_node.isolation.parts import Part, PartState, applied, as_report, cores_of, off, unavailable
-from rdukit_node.isolation.settings import CORES, DEBUGGABLE, MODE, WRITABLE
-from rdukit_node.paths import node_paths
+from rdukit_node.isolation.model import IsolationMeasure, MeasureState, applied, as_report, cores_of, off, unavailable
+from rdukit_node.settings import CORES, DEBUGGABLE, MODE, WRITABLE, node_paths
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
         if not state.parts:
             state.parts = tuple(_apply_once(_writable_folders()))
         parts = (*state.parts, _bind_cores(state, tiles, node_tiles) if resolve(CORES) else off("cores"))
-    if mode == "strict" and (missing := [part for part in parts if part.state is PartState.UNAVAILABLE]):
+    if mode == "strict" and (missing := [part for part in parts if part.state is MeasureState.UNAVAILABLE]):
         raise RuntimeFault(
             f"isolation is strict, but {', '.join(f'{part.name} is {part}' for part in missing)}; give the program "
             f"what it lacks, or set ${MODE.variable}=auto",
@@ -71,7 +70,7 @@ class _ProcessState:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[IsolationMeasure, ...] = ()
         #: Cores that the process might use before, and tiles of all its leases so far.
         self.allowed_cores = os.sched_getaffinity(0)
         self.tiles: set[int] = set()
@@ -83,7 +82,7 @@ def _state_of(pid: int) -> _ProcessState:
     return _ProcessState()
 
 
-def _apply_once(writable: tuple[Path, ...]) -> Iterator[Part]:
+def _apply_once(writable: tuple[Path, ...]) -> Iterator[IsolationMeasure]:
     threads = len(os.listdir("/proc/self/task")) - 1
     yield _attempt("no_new_privileges", kernel.set_no_new_privileges)
     yield _enter_domain(writable, threads)
@@ -94,14 +93,14 @@ def _apply_once(writable: tuple[Path, ...]) -> Iterator[Part]:
         yield _attempt("hidden", lambda: kernel.set_dumpable(False))
 
 
-def _attempt(name: str, action: Callable[[], str | None]) -> Part:
+def _attempt(name: str, action: Callable[[], str | None]) -> IsolationMeasure:
     try:
         return applied(name, action() or "")
     except OSError as error:
         return unavailable(name, error.strerror or error)
 
 
-def _enter_domain(writable: tuple[Path, ...], threads: int) -> Part:
+def _enter_domain(writable: tuple[Path, ...], threads: int) -> IsolationMeasure:
     try:
         abi = kernel.landlock_abi()
     except OSError as error:
@@ -152,7 +151,7 @@ def _unique(folders: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(folders))
 
 
-def _bind_cores(state: _ProcessState, tiles: Sequence[int], node_tiles: int) -> Part:
+def _bind_cores(state: _ProcessState, tiles: Sequence[int], node_tiles: int) -> IsolationMeasure:
     state.tiles.update(tiles)
     cores = cores_of(state.allowed_cores, state.tiles, node_tiles)
     try:

@@ -19,7 +19,7 @@ BYTE_COUNTERS: Final = ("ddr_read_bytes", "ddr_written_bytes", "pcie_rx_bytes", 
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class UsageTotals:
     """Counted by one holder, or by all of a lease; whole numbers from 0."""
 
     exec_ns: int = 0
@@ -36,8 +36,8 @@ class Totals:
     cycles: int = 0
     flops: int = 0
 
-    def __add__(self, other: "Totals") -> "Totals":
-        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
+    def __add__(self, other: "UsageTotals") -> "UsageTotals":
+        return UsageTotals(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})
 
     @property
     def host_seconds(self) -> float:
@@ -52,20 +52,20 @@ class Totals:
         }  # fmt: skip
 
 
-_NAMES: Final = tuple(field.name for field in fields(Totals))
+_NAMES: Final = tuple(field.name for field in fields(UsageTotals))
 
 
-def totals_of_page(values: PageValues) -> Totals:
+def totals_of_page(values: PageValues) -> UsageTotals:
     """What a holder's page says."""
     execute, program_load, argument_load, checkpoint, quiesce = values.phase_ns
-    return Totals(
+    return UsageTotals(
         execute, program_load, argument_load, checkpoint, quiesce,
         values.ddr_read, values.ddr_written, values.pcie_rx, values.pcie_tx,
         values.runs, values.sections, values.cycles, values.flops,
     )  # fmt: skip
 
 
-def totals_of_report(counters: Mapping[str, float | str]) -> Totals:
+def totals_of_report(counters: Mapping[str, float | str]) -> UsageTotals:
     """What a holder without a page reported. Bytes are counted as read: such clients do not tell them apart."""
 
     def number(name: str) -> float:
@@ -73,7 +73,7 @@ def totals_of_report(counters: Mapping[str, float | str]) -> Totals:
         assert not isinstance(value, str)
         return value
 
-    return Totals(
+    return UsageTotals(
         exec_ns=int(number("host_seconds") * 1e9),
         ddr_read_bytes=int(number("bytes")),
         runs=int(number("runs")),
@@ -91,12 +91,15 @@ class NodeTotals:
         self._tiles = [[0] * len(PHASE_COUNTERS) for _ in range(node.tiles)]
         self._rdus = [[0] * len(BYTE_COUNTERS) for _ in range(node.rdus)]
 
-    def book(self, tiles: Sequence[int], totals: Totals) -> None:
+    def book(self, tiles: Sequence[int], totals: UsageTotals) -> None:
         """Add a lease's totals. ``tiles``: its flat tile numbers."""
         _add(self._node, self._tiles, self._rdus, tiles, totals)
 
     def rows(
-        self, active: Sequence[tuple[Sequence[int], Totals]], leases: Sequence[str | None], replays: Mapping[int, int]
+        self,
+        active: Sequence[tuple[Sequence[int], UsageTotals]],
+        leases: Sequence[str | None],
+        replays: Mapping[int, int],
     ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
         """Rows of the ``counters`` operation, by tile and by RDU, with the active leases' totals added.
 
@@ -125,7 +128,7 @@ class NodeTotals:
 
 
 def _add(
-    node: NodeSpec, by_tile: list[list[int]], by_rdu: list[list[int]], tiles: Sequence[int], totals: Totals
+    node: NodeSpec, by_tile: list[list[int]], by_rdu: list[list[int]], tiles: Sequence[int], totals: UsageTotals
 ) -> None:
     times = [getattr(totals, name) for name in PHASE_COUNTERS]
     for index in tiles:

@@ -13,19 +13,19 @@ from rdukit.hardware import NodeSpec
 from rdukit.units import format_bytes
 from rdukit_node.inventory import node_tiles
 from rdukit_node.leases.placement import (
+    FreeCapacity,
     Placement,
-    Room,
-    empty_room,
     find_placement,
     longest_run,
-    most_memory,
-    most_tiles,
+    max_memory,
+    max_tiles,
+    whole_capacity,
 )
 from rdukit_node.states import (
     EndReason,
     LeaseEvent,
     LeaseState,
-    Step,
+    LeaseStep,
     TileEvent,
     TileState,
     next_lease_state,
@@ -42,7 +42,7 @@ _MAX_HISTORY: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LeaseRequest:
     """What an application asks for: ``tiles`` tiles and ``memory_bytes`` of device memory."""
 
     application: str
@@ -62,7 +62,7 @@ class Lease:
 
     id: LeaseId
     token: str = field(repr=False)
-    request: Request
+    request: LeaseRequest
     #: Flat tile numbers, ascending.
     tiles: tuple[int, ...]
     #: ``(flat RDU number, bytes)``; adds up to the request's memory.
@@ -90,7 +90,7 @@ class EndedLease:
     lease: Lease
     reason: EndReason
     ended_at: float
-    history: tuple[Step, ...]
+    history: tuple[LeaseStep, ...]
 
 
 class Allocator:
@@ -118,7 +118,7 @@ class Allocator:
         self.memory_allocated: Final[dict[LeaseId, int]] = {}
         #: Leases in a final state, oldest first; the newest ones only.
         self.ended: Final[OrderedDict[LeaseId, EndedLease]] = OrderedDict()
-        self._history: Final[dict[LeaseId, list[Step]]] = {}
+        self._history: Final[dict[LeaseId, list[LeaseStep]]] = {}
 
     @property
     def memory_total(self) -> int:
@@ -126,19 +126,19 @@ class Allocator:
         return self.node.rdus * self.node.chip.ddr_bytes
 
     @property
-    def room(self) -> Room:
+    def room(self) -> FreeCapacity:
         """What is free now."""
         capacity, broken = self.node.chip.ddr_bytes, self.out_of_service
-        return Room(
+        return FreeCapacity(
             [holder is None and index not in broken for index, holder in enumerate(self.tile_holders)],
             [max(0, capacity - n - gone) for n, gone in zip(self.memory_granted, self.memory_retired, strict=True)],
         )
 
     @property
-    def healthy_room(self) -> Room:
+    def healthy_room(self) -> FreeCapacity:
         """What would be free if nobody held a lease."""
         capacity = self.node.chip.ddr_bytes
-        return Room(
+        return FreeCapacity(
             [index not in self.out_of_service for index in range(self.node.tiles)],
             [max(0, capacity - gone) for gone in self.memory_retired],
         )
@@ -160,7 +160,7 @@ class Allocator:
         """The launches that hold leases."""
         return {_launch_of(lease.id, lease.request) for lease in self.leases.values()}
 
-    def acquire(self, request: Request, lease_id: LeaseId, token: str, now: float) -> Lease:
+    def acquire(self, request: LeaseRequest, lease_id: LeaseId, token: str, now: float) -> Lease:
         """Grant tiles and memory, exclusively.
 
         Raises:
@@ -205,7 +205,7 @@ class Allocator:
             raise InvalidArgument(f"lease {lease.id} is not one of this node, {node.platform}")
         self._grant(lease, Placement(lease.tiles, lease.memory))
 
-    def check_possible(self, request: Request) -> None:
+    def check_possible(self, request: LeaseRequest) -> None:
         """Whether the request would fit if nobody held a lease.
 
         Raises:
@@ -349,7 +349,7 @@ class Allocator:
             _assert(set(books) == set(self.leases), "each lease has its books, and nobody else")
         _assert(len(self.applications) <= self.max_applications, "no more applications than the limit")
 
-    def _check_request(self, request: Request) -> None:
+    def _check_request(self, request: LeaseRequest) -> None:
         if request.tiles < 1:
             raise InvalidArgument(f"{request.tiles} tiles asked for; legal: 1 to {self.node.tiles}")
         if request.memory_bytes < 0:
@@ -362,11 +362,11 @@ class Allocator:
                 f"tile affinity {mask:#x} is not legal on {self.node.platform}; legal: one bit for each of its "
                 f"{self.node.tiles} tiles, 0x1 to {(1 << self.node.tiles) - 1:#x}"
             )
-        empty = empty_room(self.node)
+        empty = whole_capacity(self.node)
         if find_placement(self.node, request.tiles, 0, empty, mask) is None:
             raise InvalidArgument(
                 f"tile affinity {mask:#x} has no room for {request.tiles} tiles on {self.node.platform}, which has "
-                f"{self.node.chip.tiles} tiles an RDU; at most {most_tiles(self.node, request.tiles, 0, empty, mask)} "
+                f"{self.node.chip.tiles} tiles an RDU; at most {max_tiles(self.node, request.tiles, 0, empty, mask)} "
                 "fit under this mask"
             )
 
@@ -381,7 +381,7 @@ class Allocator:
         self.leases[lease.id] = lease
         self.regions[lease.id] = {}
         self.memory_allocated[lease.id] = 0
-        self._history[lease.id] = [Step(lease.granted_at, "grant", LeaseState.ACTIVE)]
+        self._history[lease.id] = [LeaseStep(lease.granted_at, "grant", LeaseState.ACTIVE)]
 
     def _tile_state(self, index: int) -> TileState:
         return TileState.FREE if self.tile_holders[index] is None else TileState.LEASED
@@ -389,17 +389,17 @@ class Allocator:
     def _step(self, lease_id: LeaseId, event: LeaseEvent, now: float) -> EndReason | None:
         history = self._history[lease_id]
         state, reason = next_lease_state(lease_id, LeaseState.ACTIVE, event, history)
-        history.append(Step(now, str(event), state))
+        history.append(LeaseStep(now, str(event), state))
         if len(history) > _MAX_HISTORY:
             del history[1]
         return reason
 
-    def _no_resources(self, request: Request, room: Room) -> NoResources:
+    def _no_resources(self, request: LeaseRequest, room: FreeCapacity) -> NoResources:
         node, tiles, memory, mask = self.node, request.tiles, request.memory_bytes, request.affinity
         fits_when_empty = find_placement(node, tiles, memory, self.healthy_room, mask) is not None
-        fits_when_repaired = find_placement(node, tiles, memory, empty_room(node), mask) is not None
-        fewer_tiles = most_tiles(node, tiles, memory, room, mask)
-        less_memory = most_memory(node, tiles, room, mask)
+        fits_when_repaired = find_placement(node, tiles, memory, whole_capacity(node), mask) is not None
+        fewer_tiles = max_tiles(node, tiles, memory, room, mask)
+        less_memory = max_memory(node, tiles, room, mask)
         free = sum(room.tile_is_free)
         asked = f"{_tiles(tiles)} with {format_bytes(memory)}" + (f" under affinity {mask:#x}" if mask else "")
         if fits_when_empty:
@@ -436,7 +436,7 @@ class Allocator:
         )  # fmt: skip
 
 
-def _launch_of(lease_id: LeaseId, request: Request) -> str:
+def _launch_of(lease_id: LeaseId, request: LeaseRequest) -> str:
     # A lease without a launch is its own; the prefix keeps it apart from launches that happen to be named like an id.
     return f"launch:{request.launch}" if request.launch is not None else f"lease:{lease_id}"
 

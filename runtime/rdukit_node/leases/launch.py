@@ -1,11 +1,15 @@
-"""Who started this process, and as which rank: read from the variables that launchers set. Pure.
+"""The launch that a process belongs to: its launcher, rank and size, and a name that its ranks on this node share.
+
+Launchers do not all name a launch, so the name comes from the process that started the ranks.
 
 Source: SDK reference 18, 22 and runtime reference 9 for which launchers programs use (MPICH, Open MPI, Slurm); the
-variables are those launchers' own. torchrun is ours to add, since stock torch comes with it.
+variables are those launchers' own. torchrun and the names are ours to add.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
@@ -106,3 +110,37 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         return int(environ[name])
     except ValueError as cause:
         raise InvalidArgument(f"${name} is {environ[name]!r}; legal: a whole number") from cause
+
+
+def launch_name() -> str | None:
+    """A name that the ranks of this launch on this node share and no other launch has; None without a launcher."""
+    launch = read_launch(os.environ)
+    return None if launch.launcher is None else f"ranks-{_started_by(launch.launcher.rank)}"
+
+
+def _started_by(variable: str) -> str:
+    """The process that started the ranks: the nearest ancestor that is no rank itself (has no ``variable``).
+
+    Ranks may have shells of their own between; process id and start time make the name unique.
+    """
+    pid = os.getppid()
+    while pid > 1 and _has_variable(pid, variable):
+        pid = _stat(pid)[1]
+    return f"{pid}-{_stat(pid)[0]}"
+
+
+def _has_variable(pid: int, variable: str) -> bool:
+    try:
+        held = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # another user's: a launcher's daemon
+        return False
+    return any(entry.startswith(f"{variable}=".encode()) for entry in held.split(b"\0"))
+
+
+def _stat(pid: int) -> tuple[int, int]:
+    """A process's start time and parent; zeros when it cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0, 0
+    return int(fields[19]), int(fields[1])

@@ -14,7 +14,7 @@ from rdukit.hardware import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     """What is free: by flat tile number, and in bytes by flat RDU number."""
 
     tile_is_free: Sequence[bool]
@@ -29,13 +29,13 @@ class Placement:
     memory: tuple[tuple[int, int], ...]
 
 
-def empty_room(node: NodeSpec) -> Room:
+def whole_capacity(node: NodeSpec) -> FreeCapacity:
     """The room of a node that nobody uses."""
-    return Room([True] * node.tiles, [node.chip.ddr_bytes] * node.rdus)
+    return FreeCapacity([True] * node.tiles, [node.chip.ddr_bytes] * node.rdus)
 
 
 def find_placement(
-    node: NodeSpec, tiles: int, memory_bytes: int, room: Room, affinity: int | None = None
+    node: NodeSpec, tiles: int, memory_bytes: int, room: FreeCapacity, affinity: int | None = None
 ) -> Placement | None:
     """First fit, or ``None`` if there is none. With ``affinity``, only tiles whose bit is set in the mask."""
     allowed = [
@@ -46,7 +46,7 @@ def find_placement(
     return _find_whole_rdus(node, -(-tiles // node.chip.tiles), memory_bytes, allowed, room.memory_free)
 
 
-def most_tiles(node: NodeSpec, below: int, memory_bytes: int, room: Room, affinity: int | None = None) -> int:
+def max_tiles(node: NodeSpec, below: int, memory_bytes: int, room: FreeCapacity, affinity: int | None = None) -> int:
     """The largest number of tiles under ``below`` that fits with this memory; 0 if not even one does."""
     for tiles in range(min(below - 1, node.tiles), 0, -1):
         if find_placement(node, tiles, memory_bytes, room, affinity) is not None:
@@ -54,7 +54,7 @@ def most_tiles(node: NodeSpec, below: int, memory_bytes: int, room: Room, affini
     return 0
 
 
-def most_memory(node: NodeSpec, tiles: int, room: Room, affinity: int | None = None) -> int | None:
+def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | None = None) -> int | None:
     """The most bytes that fit with this number of tiles; ``None`` if the tiles themselves do not."""
     if find_placement(node, tiles, 0, room, affinity) is None:
         return None
@@ -68,7 +68,7 @@ def most_memory(node: NodeSpec, tiles: int, room: Room, affinity: int | None = N
     return low
 
 
-def longest_run(node: NodeSpec, room: Room) -> int:
+def longest_run(node: NodeSpec, room: FreeCapacity) -> int:
     """The most free tiles in a row inside one RDU."""
     best = 0
     for rdu in range(node.rdus):

@@ -1,6 +1,6 @@
 """``sn.log``, which all applications of a node append to, and ``snd.log``, the daemon's own.
 
-Logging fails no program: see ``rotated_log.py`` for how lines get into the files and ``log_lines.py`` for their form.
+Logging fails no program: ``rotated.py`` writes the lines, ``lines.py`` has their grammar.
 
 Source: runtime reference 2.1; modes of the files are ours.
 """
@@ -21,7 +21,7 @@ from rdukit.settings import Setting, resolve
 from rdukit_node.logs.lines import (
     DAEMON,
     LIBRARY,
-    Level,
+    LogLevel,
     LogLine,
     application_level,
     level_named,
@@ -29,8 +29,7 @@ from rdukit_node.logs.lines import (
     time_text,
 )
 from rdukit_node.logs.rotated import LogFile, say
-from rdukit_node.paths import node_paths
-from rdukit_node.settings import ROOT
+from rdukit_node.settings import ROOT, node_paths
 
 LOG_MAX_BYTES: Final = Setting("log.max_bytes", 50_000_000, "Size at which sn.log and snd.log are rotated.", int)
 LOG_KEEP: Final = Setting("log.keep", 8, "How many rotated files of each log are kept.", int)
@@ -40,13 +39,13 @@ LOG_SETTINGS: Final = (LOG_MAX_BYTES, LOG_KEEP, LOG_DAEMON_LEVEL)
 
 #: How long the daemon's lines wait for others, and how many may wait.
 _BATCH_S: Final = 0.05
-_MOST_WAITING: Final = 100_000
+_MAX_WAITING: Final = 100_000
 
 
 class ApplicationLog:
     """What a program says in ``sn.log``. Lines below the level cost a comparison."""
 
-    def __init__(self, program: str, file: LogFile, level: Level) -> None:
+    def __init__(self, program: str, file: LogFile, level: LogLevel) -> None:
         """``program``: its name in the "Log ID" line."""
         self.program: Final = program
         self.level: Final = level
@@ -69,50 +68,50 @@ class ApplicationLog:
             self._file.write()  # nothing yet: a line below the level must not be the reason that there is no file
             print(self.log_id(), file=stream or sys.stderr, flush=True)
 
-    def is_on(self, level: Level) -> bool:
+    def is_on(self, level: LogLevel) -> bool:
         """Whether lines of ``level`` are written."""
         return level >= self.level
 
-    def log(self, level: Level, function: str, text: str) -> None:
+    def log(self, level: LogLevel, function: str, text: str) -> None:
         """Write one line if its level is on; from ERR on to the console as well."""
         if level < self.level:
             return
         line = str(LogLine(time_text(time.time()), level, LIBRARY, os.getpid(), function, text))
         self._file.write(line)
-        if level >= Level.ERR:
+        if level >= LogLevel.ERR:
             say(line)
 
     def debug(self, function: str, text: str) -> None:
         """``log`` at DEBUG."""
-        self.log(Level.DEBUG, function, text)
+        self.log(LogLevel.DEBUG, function, text)
 
     def info(self, function: str, text: str) -> None:
         """``log`` at INFO."""
-        self.log(Level.INFO, function, text)
+        self.log(LogLevel.INFO, function, text)
 
     def notice(self, function: str, text: str) -> None:
         """``log`` at NOTICE."""
-        self.log(Level.NOTICE, function, text)
+        self.log(LogLevel.NOTICE, function, text)
 
     def warning(self, function: str, text: str) -> None:
         """``log`` at WARNING."""
-        self.log(Level.WARNING, function, text)
+        self.log(LogLevel.WARNING, function, text)
 
     def err(self, function: str, text: str) -> None:
         """``log`` at ERR."""
-        self.log(Level.ERR, function, text)
+        self.log(LogLevel.ERR, function, text)
 
     def crit(self, function: str, text: str) -> None:
         """``log`` at CRIT."""
-        self.log(Level.CRIT, function, text)
+        self.log(LogLevel.CRIT, function, text)
 
     def alert(self, function: str, text: str) -> None:
         """``log`` at ALERT."""
-        self.log(Level.ALERT, function, text)
+        self.log(LogLevel.ALERT, function, text)
 
     def emerg(self, function: str, text: str) -> None:
         """``log`` at EMERG."""
-        self.log(Level.EMERG, function, text)
+        self.log(LogLevel.EMERG, function, text)
 
 
 def application_log(program: str, path: Path | None = None) -> ApplicationLog:
@@ -131,8 +130,8 @@ def _application_log(program: str, path: Path) -> ApplicationLog:
     try:
         level = application_level(os.environ)
     except InvalidArgument as error:
-        say(f"{error.message}; using {Level.NOTICE.name}")
-        level = Level.NOTICE
+        say(f"{error.message}; using {LogLevel.NOTICE.name}")
+        level = LogLevel.NOTICE
     # Under a root folder programs of several users share the file; a home folder belongs to one.
     mode = 0o666 if resolve(ROOT) else 0o644
     return ApplicationLog(program, _log_file(path, mode), level)
@@ -145,13 +144,13 @@ class LogFileHandler(logging.Handler):
     and what waits before them, are written at once; a process that is killed loses what came in its last moment.
     """
 
-    def __init__(self, file: LogFile, module: str, level: Level) -> None:
+    def __init__(self, file: LogFile, module: str, level: LogLevel) -> None:
         """``module``: the second word in brackets."""
         super().__init__(_LOGGING_LEVELS[level])
         self._file = file
         self._module = module
         #: Lines not written yet, oldest first; dropped when the disk takes none for very long.
-        self._waiting: collections.deque[str] = collections.deque(maxlen=_MOST_WAITING)
+        self._waiting: collections.deque[str] = collections.deque(maxlen=_MAX_WAITING)
         self._flushing = threading.RLock()  # a signal handler may log in the middle
         self._is_wanted = threading.Event()
         self._is_closed = False
@@ -169,7 +168,7 @@ class LogFileHandler(logging.Handler):
         except Exception:  # noqa: BLE001 - a record that cannot be formatted fails no caller
             self.handleError(record)
             return
-        if level >= Level.ERR:
+        if level >= LogLevel.ERR:
             self.flush()
         elif not self._is_wanted.is_set():
             self._is_wanted.set()
@@ -223,14 +222,15 @@ def configure_daemon_log(path: Path) -> LogFileHandler:
     return handler
 
 
-def level_of(number: int) -> Level:
+def level_of(number: int) -> LogLevel:
     """The level of a record of ``logging``."""
-    return next((level for level, least in reversed(_LOGGING_LEVELS.items()) if number >= least), Level.DEBUG)
+    return next((level for level, least in reversed(_LOGGING_LEVELS.items()) if number >= least), LogLevel.DEBUG)
 
 
 _LOGGING_LEVELS: Final = {
-    Level.DEBUG: 0, Level.INFO: 20, Level.NOTICE: 25, Level.WARNING: 30, Level.ERR: 40, Level.CRIT: 50,
-    Level.ALERT: 60, Level.EMERG: 70,
+    LogLevel.DEBUG: 0, LogLevel.INFO: 20, LogLevel.NOTICE: 25, LogLevel.WARNING: 30, LogLevel.ERR: 40,
+    LogLevel.CRIT: 50,
+    LogLevel.ALERT: 60, LogLevel.EMERG: 70,
 }  # fmt: skip
 
 

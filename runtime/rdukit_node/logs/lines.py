@@ -23,7 +23,7 @@ DAEMON: Final = "SND"
 MAX_TEXT: Final = 16_384
 
 
-class Level(IntEnum):
+class LogLevel(IntEnum):
     """Levels, more severe ones higher; asking for one gives all that are as severe."""
 
     DEBUG = 0
@@ -36,7 +36,7 @@ class Level(IntEnum):
     EMERG = 7
 
 
-_ALIASES: Final = {"WARN": Level.WARNING, "ERROR": Level.ERR, "CRITICAL": Level.CRIT}
+_ALIASES: Final = {"WARN": LogLevel.WARNING, "ERROR": LogLevel.ERR, "CRITICAL": LogLevel.CRIT}
 #: A pattern is compiled when it is first used: programs that only write lines pay nothing for it at their start.
 _LINE: Final = r"(\S+) : \[([A-Z]+)\]\[([^\]]*)\]\[(\d+)\]: (.*?): (.*)"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -46,7 +46,7 @@ class LogLine(NamedTuple):
     """One event. ``time``: local, to the second, as ``YYYY-MM-DDThh:mm:ss``."""
 
     time: str
-    level: Level
+    level: LogLevel
     module: str
     pid: int
     function: str
@@ -60,9 +60,9 @@ class LogLine(NamedTuple):
 def parse_line(line: str) -> LogLine | None:
     """The event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
     found = re.fullmatch(_LINE, line.rstrip("\n"), re.DOTALL)
-    if found is None or found[2] not in Level.__members__:
+    if found is None or found[2] not in LogLevel.__members__:
         return None
-    return LogLine(found[1], Level[found[2]], found[3], int(found[4]), found[5], found[6])
+    return LogLine(found[1], LogLevel[found[2]], found[3], int(found[4]), found[5], found[6])
 
 
 def time_text(seconds: float) -> str:
@@ -70,7 +70,7 @@ def time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
 
 
-def level_named(text: str) -> Level:
+def level_named(text: str) -> LogLevel:
     """The level called ``text``, in any case.
 
     Raises:
@@ -79,12 +79,12 @@ def level_named(text: str) -> Level:
     word = text.strip().upper()
     if word in _ALIASES:
         return _ALIASES[word]
-    if word not in Level.__members__:
-        raise InvalidArgument(f"no log level is called {text!r}; legal: {', '.join(Level.__members__)}")
-    return Level[word]
+    if word not in LogLevel.__members__:
+        raise InvalidArgument(f"no log level is called {text!r}; legal: {', '.join(LogLevel.__members__)}")
+    return LogLevel[word]
 
 
-def application_level(environ: Mapping[str, str]) -> Level:
+def application_level(environ: Mapping[str, str]) -> LogLevel:
     """The level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
 
     Raises:
@@ -92,7 +92,7 @@ def application_level(environ: Mapping[str, str]) -> Level:
     """
     text = environ.get(LOG_LEVEL_VARIABLE, "")
     try:
-        return level_named(text) if text.strip() else Level.NOTICE
+        return level_named(text) if text.strip() else LogLevel.NOTICE
     except InvalidArgument as cause:
         raise InvalidArgument(f"${LOG_LEVEL_VARIABLE}: {cause.message}") from cause
 

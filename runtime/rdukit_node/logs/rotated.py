@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.files.home import make_folder
-from rdukit_node.logs.lines import LIBRARY, Level, LogLine, time_text
+from rdukit_node.logs.lines import LIBRARY, LogLevel, LogLine, time_text
 
 #: How long to try for the lock, and how long to do without after trying in vain.
 PATIENCE_S: Final = 1.0
@@ -106,7 +106,7 @@ class LogFile:
             data = _encode(lines)
             if self._lost:
                 text = f"{self._lost} lines lost"
-                note = LogLine(time_text(time.time()), Level.WARNING, LIBRARY, self._pid, "log", text)
+                note = LogLine(time_text(time.time()), LogLevel.WARNING, LIBRARY, self._pid, "log", text)
                 data = _encode((str(note),)) + data
             if self._is_torn:
                 data = b"\n" + data

@@ -18,9 +18,8 @@ from rdukit.http.tls import client_files
 from rdukit.interfaces import Closable
 from rdukit.proto import snml_pb2 as pb
 from rdukit.settings import TLS_CA, resolve
-from rdukit_node.paths import NodePaths, node_paths
+from rdukit_node.settings import DEFAULT_PORT, NodePaths, node_paths, server_address
 from rdukit_node.snml.calls import ERROR_METADATA
-from rdukit_node.snml.settings import DEFAULT_PORT, server_address
 from rdukit_node.snml.token import AUTHORIZATION, read_token
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from typing import Any, Final
 from rdukit.hardware import find_node
 from rdukit.proto import snml_pb2 as pb
 from rdukit.snd import PROTOCOL_VERSION
-from rdukit_node.snml.components import full_path, is_within, rows_within
-from rdukit_node.snml.messages import as_count, as_text, fill, from_row
+from rdukit_node.snml.messages import as_count, as_text, fill, from_row, full_path, is_within, rows_within
 
 Row = Mapping[str, Any]
 

@@ -30,11 +30,9 @@ from rdukit.http.tls import find_server_files
 from rdukit.proto import snml_pb2 as pb
 from rdukit.proto import snml_pb2_grpc
 from rdukit.settings import resolve
-from rdukit_node.paths import NodePaths
-from rdukit_node.snml.emulated import EmulatedNodeServicer
+from rdukit_node.settings import SNML_TLS_CA, SNML_TLS_CERTIFICATE, SNML_TLS_KEY, NodePaths
 from rdukit_node.snml.node_calls import NodeCalls
-from rdukit_node.snml.servicer import SnmlServicer
-from rdukit_node.snml.settings import SNML_TLS_CA, SNML_TLS_CERTIFICATE, SNML_TLS_KEY
+from rdukit_node.snml.servicer import EmulatedNodeServicer, SnmlServicer
 from rdukit_node.snml.token import load_or_create_token
 from rdukit_node.snml.watch import EventWatch
 

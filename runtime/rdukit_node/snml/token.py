@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "bearer"
 _MODE: Final = 0o600
-_SHORTEST: Final = 32
-_LONGEST: Final = 1024
+_MIN: Final = 32
+_MAX: Final = 1024
 
 
 def load_or_create_token(path: Path) -> str:
@@ -86,9 +86,9 @@ def _read(path: Path) -> str | None:
         return None
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(stream.fileno())
-        text = stream.read(_LONGEST).decode(errors="replace").strip()
+        text = stream.read(_MAX).decode(errors="replace").strip()
     is_private = stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) & 0o077 == 0
-    if is_private and status.st_uid in {os.geteuid(), 0} and len(text) >= _SHORTEST:
+    if is_private and status.st_uid in {os.geteuid(), 0} and len(text) >= _MIN:
         return text
     logger.warning("event=token-replaced path=%s reason=%s", path, "others could read it" if text else "empty")
     return None

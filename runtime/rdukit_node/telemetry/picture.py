@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rdukit_node.telemetry.sampling import (
-    Holder,
     LeaseRates,
     RduRates,
     Reading,
+    TileHolder,
     TileShares,
     lease_rates,
     rdu_rates,
@@ -22,7 +22,7 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TileCell:
     """One tile. ``slot``: its application's number; ``None``: nobody has it."""
 
     slot: int | None
@@ -33,29 +33,29 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class RduView:
+class RduPicture:
     """One RDU: its tiles and its traffic. ``exec_percent``: mean of the tiles that somebody has, if any."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TileCell, ...]
     exec_percent: float | None
     rates: RduRates
 
 
 @dataclass(frozen=True, slots=True)
-class XrduView:
+class XrduPicture:
     """One module of RDUs."""
 
     name: str
-    rdus: tuple[RduView, ...]
+    rdus: tuple[RduPicture, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class RunningApplication:
     """One application: all leases of a launch together."""
 
     slot: int
-    holders: tuple[Holder, ...]
+    holders: tuple[TileHolder, ...]
     tiles: int
     exec_percent: float
     idle_percent: float
@@ -66,7 +66,7 @@ class Occupant:
     runs: float
 
     @property
-    def first(self) -> Holder:
+    def first(self) -> TileHolder:
         """The holder that stands for it: of the oldest lease."""
         return self.holders[0]
 
@@ -82,8 +82,8 @@ class Picture:
 
     status: Mapping[str, Any]
     time_ns: int
-    xrdus: tuple[XrduView, ...]
-    occupants: tuple[Occupant, ...]
+    xrdus: tuple[XrduPicture, ...]
+    occupants: tuple[RunningApplication, ...]
     faults: tuple[Mapping[str, Any], ...]
     waiting: tuple[Mapping[str, Any], ...]
 
@@ -102,7 +102,7 @@ class Picture:
         )
 
 
-class Slots:
+class SlotNumbers:
     """Numbers of applications: the lowest free one, kept for as long as the application is there."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Slots:
         return self.taken
 
 
-def application_key(holder: Holder) -> str:
+def application_key(holder: TileHolder) -> str:
     """What the leases of one application have in common."""
     return f"launch {holder.launch}" if holder.launch else f"lease {holder.lease}"
 
@@ -134,7 +134,7 @@ def make_picture(
         slots: number of each application, by ``application_key``.
     """
     tiles = tile_shares(before, after)
-    xrdus: dict[str, list[RduView]] = {}
+    xrdus: dict[str, list[RduPicture]] = {}
     for rates in rdu_rates(before, after):
         _, _, xrdu, rdu = rates.path.split("/")
         mine = [tile for tile in tiles if tile.rdu == rates.rdu]
@@ -144,16 +144,16 @@ def make_picture(
     return Picture(
         status=after.status,
         time_ns=after.time_ns,
-        xrdus=tuple(XrduView(name, tuple(rdus)) for name, rdus in xrdus.items()),
+        xrdus=tuple(XrduPicture(name, tuple(rdus)) for name, rdus in xrdus.items()),
         occupants=_occupants(lease_rates(before, after), slots),
         faults=tuple(sorted(active, key=lambda fault: (severity.get(fault["severity"], 3), -int(fault["timestamp"])))),
         waiting=tuple(after.status.get("waiting", ())),
     )
 
 
-def _rdu_view(name: str, tiles: Sequence[TileShares], rates: RduRates, slots: Mapping[str, int]) -> RduView:
+def _rdu_view(name: str, tiles: Sequence[TileShares], rates: RduRates, slots: Mapping[str, int]) -> RduPicture:
     cells = tuple(
-        Cell(
+        TileCell(
             slot=None if tile.holder is None else slots[application_key(tile.holder)],
             busy=100 - tile.tenths[0] / 10,
             health=tile.health,
@@ -162,10 +162,10 @@ def _rdu_view(name: str, tiles: Sequence[TileShares], rates: RduRates, slots: Ma
         for tile in tiles
     )
     held = [tile.tenths[1] / 10 for tile in tiles if tile.holder is not None]
-    return RduView(name, cells, sum(held) / len(held) if held else None, rates)
+    return RduPicture(name, cells, sum(held) / len(held) if held else None, rates)
 
 
-def _occupants(leases: Sequence[LeaseRates], slots: Mapping[str, int]) -> tuple[Occupant, ...]:
+def _occupants(leases: Sequence[LeaseRates], slots: Mapping[str, int]) -> tuple[RunningApplication, ...]:
     groups: dict[str, list[LeaseRates]] = {}
     for lease in sorted(leases, key=lambda lease: lease.holder.granted_at):
         groups.setdefault(application_key(lease.holder), []).append(lease)
@@ -177,7 +177,7 @@ def _occupants(leases: Sequence[LeaseRates], slots: Mapping[str, int]) -> tuple[
             for i in (0, 1)
         ]
         found.append(
-            Occupant(
+            RunningApplication(
                 slot=slots[key],
                 holders=tuple(lease.holder for lease in group),
                 tiles=sum(len(lease.holder.tiles) for lease in group),

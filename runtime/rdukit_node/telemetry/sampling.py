@@ -1,14 +1,14 @@
-"""What happened on a node between two readings: shares of time by tile and by lease, bytes by channel and link.
+"""Differences between two readings of a node: shares of time by tile and by lease, bytes by channel and link.
 
 The daemon's counters only ever grow, so a reading means nothing alone; the tools, the exporter and the live picture
-take two and look at the difference. Nothing here asks a node or knows the time.
+take two and look at the difference. Only ``take_reading`` asks a node.
 
 Source: runtime reference 6.1 (six shares that add up to 100), 6.2 (differences of hardware counters).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 #: The five ways in which a tile is busy, in sntilestat's order; the rest of the time is idle.
 BUSY_PHASES: Final = ("exec", "pload", "aload", "chkpt", "quiesce")
@@ -37,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class TileHolder:
     """Who has a lease, and of what."""
 
     lease: str
@@ -70,7 +70,7 @@ class TileShares:
     tile: int
     health: str
     tenths: tuple[int, ...]
-    holder: Holder | None
+    holder: TileHolder | None
 
     @property
     def is_working(self) -> bool:
@@ -82,7 +82,7 @@ class TileShares:
 class LeaseRates:
     """What one lease did in the window: shares as of a tile, and amounts a second."""
 
-    holder: Holder
+    holder: TileHolder
     tenths: tuple[int, ...]
     ddr_read_bytes: float
     ddr_written_bytes: float
@@ -142,7 +142,7 @@ def is_same_daemon(before: Reading, after: Reading) -> bool:
     )
 
 
-def holders(reading: Reading) -> dict[str, Holder]:
+def holders(reading: Reading) -> dict[str, TileHolder]:
     """Everybody who has a lease, by its id, in the daemon's order."""
     details = {row["id"]: row for row in reading.status.get("leases", ())}
     return {row["id"]: _holder(row, details.get(row["id"], {})) for row in reading.counters.get("leases", ())}
@@ -218,10 +218,10 @@ _PHASE_NAMES: Final = tuple(f"{phase}_ns" for phase in BUSY_PHASES)
 _RDU_NAMES: Final = (*_AMOUNTS[:4], "pcie_replays")
 
 
-def _holder(row: Mapping[str, Any], details: Mapping[str, Any]) -> Holder:
+def _holder(row: Mapping[str, Any], details: Mapping[str, Any]) -> TileHolder:
     pid = row.get("pid")
     fault = details.get("fault")
-    return Holder(
+    return TileHolder(
         lease=str(row["id"]),
         application=str(row["application"]),
         tenant=row.get("tenant"),
@@ -257,3 +257,24 @@ def _amount(row: Mapping[str, Any], name: str) -> int:
 
 def _number(row: Mapping[str, Any], name: str) -> float:
     return float(row.get(name) or 0)
+
+
+class NodeClient(Protocol):
+    """Whoever answers a node's operations: a connection to its daemon."""
+
+    def call(self, op: str) -> Mapping[str, Any]:
+        """The answer; see ``docs/design/node.md``."""
+        ...
+
+
+def take_reading(node: NodeClient, with_components: bool = False) -> Reading:
+    """Ask for counters and status, and for the inventory if wanted.
+
+    Counters come last, so that their time is that of the reading.
+
+    Raises:
+        Unavailable: the daemon went away.
+    """
+    components = node.call("inventory")["components"] if with_components else ()
+    status = node.call("status")
+    return Reading(node.call("counters"), status, components)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from rdukit.hardware import find_node
 from rdukit_node.telemetry.sampling import (
     WORKING,
-    Holder,
     Reading,
+    TileHolder,
     apportion,
     grown,
     holders,
@@ -45,7 +45,7 @@ class Traffic:
     seconds: float
     #: Bytes a second: of a channel both ways together, of a link each way.
     capacity: float
-    holder: Holder | None
+    holder: TileHolder | None
 
     @property
     def in_rate(self) -> float:
@@ -116,7 +116,7 @@ class _Parts:
         rdu: Mapping[str, Any],
         old: Mapping[str, Any],
         leases: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-        by_lease: Mapping[str, Holder],
+        by_lease: Mapping[str, TileHolder],
         health: Mapping[str, str],
     ) -> None:
         self.kind = kind
@@ -125,11 +125,11 @@ class _Parts:
         self.working = [i for i, (_, health) in enumerate(self.components) if health in WORKING]
         here = [(row, before) for row, before in leases if self._tiles_here(by_lease[row["id"]])]
         #: The leases on this RDU, and ``None`` for those that ended in between.
-        self.holders: list[Holder | None] = [*(by_lease[row["id"]] for row, _ in here), None]
+        self.holders: list[TileHolder | None] = [*(by_lease[row["id"]] for row, _ in here), None]
         self.amounts = [self._by_holder(grown(rdu, old, name), name, here) for name in _COUNTERS[kind]]
         self.replays = grown(rdu, old, "pcie_replays") if kind == PCIE else 0
 
-    def rows(self) -> Iterator[tuple[str, str, int, int, int, Holder | None]]:
+    def rows(self) -> Iterator[tuple[str, str, int, int, int, TileHolder | None]]:
         weights = [self._weights(holder) for holder in self.holders]
         into, out = (
             [
@@ -149,7 +149,7 @@ class _Parts:
             for position, h in enumerate(users):
                 yield path, health, into[h][i], out[h][i], replays[i] if position == 0 else 0, self.holders[h]
 
-    def _tiles_here(self, holder: Holder) -> int:
+    def _tiles_here(self, holder: TileHolder) -> int:
         return sum(path.startswith(self.prefix) for path in holder.tiles)
 
     def _by_holder(
@@ -165,7 +165,7 @@ class _Parts:
             rest = 0  # the divisions' remainders
         return apportion(total, [*shares, rest if any(shares) or rest else 1])
 
-    def _weights(self, holder: Holder | None) -> list[int]:
+    def _weights(self, holder: TileHolder | None) -> list[int]:
         """By component: lanes of the links that the lease was granted, else all that work alike."""
         even = [int(i in self.working) for i in range(len(self.components))]
         if self.kind != PCIE or holder is None:

@@ -22,7 +22,7 @@ OPERATIONS: Final = ("hello", "status", "lease")
 
 
 @dataclass(frozen=True, slots=True)
-class Storm:
+class FaultLoad:
     """What a storm came to."""
 
     #: Events that the daemon said yes to, their sum of ``count``, and events a second that were reached.
@@ -33,7 +33,7 @@ class Storm:
     latencies_ms: dict[str, list[float]]
 
 
-def blow(socket: Path, seconds: float, rate: int, events_a_line: int, seed: int = 1) -> Storm:
+def run_fault_load(socket: Path, seconds: float, rate: int, events_a_line: int, seed: int = 1) -> FaultLoad:
     """Let another process inject at ``rate`` events a second while this one uses the daemon as others do."""
     process = subprocess.Popen(
         [sys.executable, "-m", "rdukit_node.testing.fault_load", "--socket", str(socket), "--seconds", str(seconds),
@@ -55,7 +55,7 @@ def blow(socket: Path, seconds: float, rate: int, events_a_line: int, seed: int 
     finally:
         process.kill()
         process.communicate()
-    return Storm(said["events"], said["counted"], said["rate"], latencies)
+    return FaultLoad(said["events"], said["counted"], said["rate"], latencies)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -83,13 +83,16 @@ def main() -> None:
     parser.add_argument("--line", type=int, required=True)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    draw = random.Random(options.seed)
+    generator = random.Random(options.seed)
     events = counted = 0
     with SndClient(options.socket) as client:
         print("begun", flush=True)
         began = time.monotonic()
         while (now := time.monotonic() - began) < options.seconds:
-            line = [{"class": draw.choice(CLASSES), "count": draw.choice((1, 1, 1, 2))} for _ in range(options.line)]
+            line = [
+                {"class": generator.choice(CLASSES), "count": generator.choice((1, 1, 1, 2))}
+                for _ in range(options.line)
+            ]
             client.call("inject", events=line)
             events += len(line)
             counted += sum(int(event["count"]) for event in line)

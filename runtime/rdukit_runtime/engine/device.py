@@ -1,13 +1,21 @@
-"""Where the emulated device really is: in this machine's own memory, or on a CUDA GPU.
+"""The emulated device's real place: this machine's own memory, or a CUDA GPU; and memory kept between steps.
 
 One PEF runs on either. On a GPU persistent regions lie in its memory and kernels run as generated ATen code, which
 there means cuBLAS and cuDNN; libraries that were built for the processor are not used. Runs are asynchronous as all of
-CUDA is: what reads a result waits for it. Source: ours.
+CUDA is: readers of a result wait for it.
+
+glibc gives large blocks back to the system as soon as they are freed, and each new one is filled with zeros page by
+page: a fifth of a step of a model with 124 million parameters. Freed memory therefore stays in the process while an
+application is open. Source: ours.
 """
 
 import contextlib
+import ctypes
+import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -15,7 +23,7 @@ import torch
 from rdukit.errors import InvalidArgument, OutOfDeviceMemory
 from rdukit.settings import resolve
 from rdukit.units import format_bytes
-from rdukit_runtime.settings import DEVICE, ENGINE_TF32
+from rdukit_runtime.settings import DEVICE, ENGINE_TF32, KEEP_MEMORY
 
 CPU: Final = torch.device("cpu")
 
@@ -152,3 +160,45 @@ def _set_precisions(wanted: _Precisions) -> None:
 def _switches() -> tuple[Any, Any]:
     """torch's own names for them; it declares no types."""
     return torch.backends.cuda.matmul, torch.backends.cudnn
+
+
+logger = logging.getLogger(__name__)
+
+#: Parameters of ``mallopt``, of glibc's malloc.h.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_MAX: Final = -4
+#: Bytes of free memory at the heap's end that glibc keeps, at most: as much as ``mallopt`` takes.
+_KEPT: Final = 2**31 - 1
+
+_open_applications = 0
+
+
+def application_opened() -> None:
+    """From now on the process keeps what it frees, if the setting allows it and the C library is glibc."""
+    global _open_applications
+    _open_applications += 1
+    libc = _glibc()
+    if libc is not None and resolve(KEEP_MEMORY):
+        kept = libc.mallopt(_TRIM_THRESHOLD, _KEPT) and libc.mallopt(_MMAP_MAX, 0)
+        logger.debug("freed memory is kept accepted=%s", bool(kept))
+
+
+def application_closed() -> None:
+    """With the last application the freed memory goes back to the system."""
+    global _open_applications
+    _open_applications -= 1
+    libc = _glibc()
+    if _open_applications == 0 and libc is not None and resolve(KEEP_MEMORY):
+        libc.malloc_trim(0)
+
+
+@cache
+def _glibc() -> Any:
+    """The C library with glibc's allocator; None if it is another one, or replaced by one that is preloaded."""
+    if "malloc" in os.environ.get("LD_PRELOAD", ""):
+        return None
+    libc = ctypes.CDLL(None)
+    if not all(hasattr(libc, name) for name in ("gnu_get_libc_version", "mallopt", "malloc_trim")):
+        return None
+    libc.malloc_trim.argtypes = [ctypes.c_size_t]
+    return libc

@@ -24,8 +24,14 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.settings import home_folder
 from rdukit.system.cpu import cpu_signature
 from rdukit_runtime.engine.device import CPU, device_numbers
-from rdukit_runtime.engine.machine_probe import GEMM_DTYPES, Buffers, Clock, measure_round
-from rdukit_runtime.engine.other_load import others_share, read_load
+from rdukit_runtime.engine.machine_probe import (
+    GEMM_DTYPES,
+    Buffers,
+    DeviceTimer,
+    measure_round,
+    others_share,
+    read_load,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +149,7 @@ def measure_limits(
     threads = _checked_threads(threads)
     with _torch_threads(threads), torch.no_grad(), device_numbers(device):
         buffers = Buffers.larger_than_cache(device)
-        clock = Clock(device, is_own_time=threads == 1 and device.type == "cpu")
+        clock = DeviceTimer(device, is_own_time=threads == 1 and device.type == "cpu")
         before = read_load()
         rounds = [measure_round(buffers, clock, seconds * _FIGURE_SHARE) for _ in range(_ROUNDS)]
     return MachineLimits(

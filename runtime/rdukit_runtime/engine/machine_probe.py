@@ -6,6 +6,7 @@ Source: ours.
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,8 +20,8 @@ GEMM_DTYPES: Final = ("f32", "bf16", "int8")
 _RUN_S: Final = 0.04
 _SIZES: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 _MiB: Final = 1 << 20
-_LEAST_BUFFER_BYTES: Final = 64 * _MiB
-_MOST_BUFFER_BYTES: Final = 1024 * _MiB
+_MIN_BUFFER_BYTES: Final = 64 * _MiB
+_MAX_BUFFER_BYTES: Final = 1024 * _MiB
 #: Assumed where the system does not say how large its last-level cache is.
 _USUAL_CACHE_BYTES: Final = 32 * _MiB
 
@@ -43,9 +44,9 @@ class Buffers(NamedTuple):
     @classmethod
     def larger_than_cache(cls, device: torch.device) -> "Buffers":
         """Each larger than the last cache, as far as memory is free."""
-        wanted = min(max(2 * last_cache_bytes(), _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
+        wanted = min(max(2 * last_cache_bytes(), _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
         if device.type == "cuda":
-            wanted = _MOST_BUFFER_BYTES
+            wanted = _MAX_BUFFER_BYTES
         count = max(min(wanted, _free_bytes(device) // 8), _MiB) // 4
         return cls(torch.ones(count, device=device), torch.zeros(count, device=device))
 
@@ -60,7 +61,7 @@ def last_cache_bytes() -> int:
     return max(sizes)
 
 
-def measure_round(buffers: Buffers, clock: "Clock", figure_s: float) -> Round:
+def measure_round(buffers: Buffers, clock: "DeviceTimer", figure_s: float) -> Round:
     """Measure everything once, each figure for about ``figure_s`` seconds."""
     source, target = buffers
     read_s = min(clock.best_seconds(run, figure_s / 3) for run in (source.sum, lambda: torch.dot(source, source)))
@@ -116,7 +117,7 @@ _ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
 }
 
 
-def _gemm_gflop_s(route: _Route, clock: "Clock", figure_s: float) -> float:
+def _gemm_gflop_s(route: _Route, clock: "DeviceTimer", figure_s: float) -> float:
     """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
     best = 0.0
     ends = time.perf_counter() + figure_s
@@ -132,7 +133,7 @@ def _gemm_gflop_s(route: _Route, clock: "Clock", figure_s: float) -> float:
     return best
 
 
-def _operator_seconds(clock: "Clock", budget_s: float) -> float:
+def _operator_seconds(clock: "DeviceTimer", budget_s: float) -> float:
     one = torch.ones(1, device=clock.device)
 
     def hundred() -> None:
@@ -142,7 +143,7 @@ def _operator_seconds(clock: "Clock", budget_s: float) -> float:
     return clock.best_seconds(hundred, budget_s) / 100
 
 
-class Clock(NamedTuple):
+class DeviceTimer(NamedTuple):
     """Times what runs on a device, and waits for it.
 
     ``is_own_time``: by the processor time of the calling thread, which does all the work: what others run meanwhile
@@ -164,3 +165,36 @@ class Clock(NamedTuple):
             synchronise(self.device)
             best, count = min(best, now() - began), count + 1
         return max(best, 1e-9)
+
+
+_STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Processor time in seconds since some moment: of the whole machine, and of this process."""
+
+    at_s: float
+    machine_s: float
+    own_s: float
+
+
+def read_load(stat: Path = _STAT) -> Load | None:
+    """The load so far; None where the system does not say."""
+    try:
+        first = stat.read_text().splitlines()[0].split()
+    except (OSError, IndexError):
+        return None
+    # user nice system idle iowait irq softirq steal; guests are counted among user and nice.
+    fields = [int(field) for field in first[1:9]]
+    busy = sum(fields) - sum(fields[3:5])
+    times = os.times()
+    return Load(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), times.user + times.system)
+
+
+def others_share(before: Load | None, after: Load | None, processors: int) -> float:
+    """Share of all processors' time, 0 to 1, that others used between two moments; 0 where it is not known."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return 0.0
+    others = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)
+    return min(max(others / ((after.at_s - before.at_s) * processors), 0.0), 1.0)

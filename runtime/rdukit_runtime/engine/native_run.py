@@ -8,7 +8,7 @@ import torch
 
 from rdukit.errors import SectionFailed
 from rdukit_runtime.engine.native import NativeKernel, NativeSteps, fill_handles, take_handles
-from rdukit_runtime.engine.plans import Step, section_failed
+from rdukit_runtime.engine.plans import PlanStep, section_failed
 
 
 class NativeRun:
@@ -18,7 +18,7 @@ class NativeRun:
         steps: at least one. persistent: slots whose tensors stay the same from load to unload.
     """
 
-    def __init__(self, steps: Sequence[Step], persistent: Set[int]) -> None:
+    def __init__(self, steps: Sequence[PlanStep], persistent: Set[int]) -> None:
         self.steps = tuple(steps)
         made: set[int] = set()
         external: dict[int, None] = {}
@@ -106,10 +106,10 @@ class HandleTable:
             self._kept = []
 
 
-def group_steps(steps: Sequence[Step], persistent: Set[int]) -> tuple["Step | NativeRun", ...]:
+def group_steps(steps: Sequence[PlanStep], persistent: Set[int]) -> tuple["PlanStep | NativeRun", ...]:
     """The steps in order, with consecutive native ones joined."""
-    parts: list[Step | NativeRun] = []
-    native: list[Step] = []
+    parts: list[PlanStep | NativeRun] = []
+    native: list[PlanStep] = []
     for step in steps:
         if isinstance(step.kernel, NativeKernel):
             native.append(step)

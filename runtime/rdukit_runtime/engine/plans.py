@@ -1,4 +1,4 @@
-"""The order half of a loaded PEF: which sections run, bound to which slots, what they need and what they cost. Pure."""
+"""Plans of a loaded PEF: sections in order, bound to slots, with their needs and their cost. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class PlanCost(NamedTuple):
     ddr_written: int
 
 
-class Store(NamedTuple):
+class RegionStore(NamedTuple):
     """An output that lives on in a region which it shares: copied there from its slot when the run has ended."""
 
     name: str
@@ -44,19 +44,19 @@ class Store(NamedTuple):
     home: torch.Tensor
 
 
-class Plan(NamedTuple):
+class ExecutionPlan(NamedTuple):
     """Steps in order, and the tensors that must be there before: (section type, name, slot)."""
 
-    steps: tuple["Step", ...]
+    steps: tuple["PlanStep", ...]
     needs: tuple[tuple[str, str, int], ...]
     cost: PlanCost
     #: Empty in programs without shared regions.
-    stores: tuple[Store, ...] = ()
+    stores: tuple[RegionStore, ...] = ()
     #: Slots that the steps fill anew: emptied before the first, so that two sets of gradients never exist at once.
     replaced: tuple[int, ...] = ()
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One section bound to slots.
 
     ``written`` are (position among the outputs, slot) of those that go into memory of their own, such as a buffer;
@@ -141,7 +141,7 @@ def make_plan(
     slots: Mapping[str, int],
     made_slots: Mapping[str, int],
     find_home: Callable[[str], torch.Tensor | None],
-) -> Plan:
+) -> ExecutionPlan:
     """Bind sections to slots and find what is dead after each.
 
     What is freed, and emptied before the run, says ``rdukit.pef.memory``.
@@ -155,12 +155,12 @@ def make_plan(
     slot_of = dict(slots)
     for number in graph.schedule:
         slot_of.update({n: made_slots[n] for n in pef.sections[number].outputs if n in made_slots})
-    steps: list[Step] = []
-    stores: list[Store] = []
+    steps: list[PlanStep] = []
+    stores: list[RegionStore] = []
     for chosen in sections:
         section = pef.sections[chosen]
         steps.append(
-            Step(
+            PlanStep(
                 section,
                 kernels[section.kernel],
                 tuple(slot_of[name] for name in section.inputs),
@@ -176,12 +176,12 @@ def make_plan(
         )
         for name in section.outputs:
             if (home := find_home(name)) is not None:
-                stores.append(Store(name, slot_of[name], home))
+                stores.append(RegionStore(name, slot_of[name], home))
     replaced = tuple(slot_of[name] for name in replaced_by(pef, graph, sections))
-    return Plan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores), replaced)
+    return ExecutionPlan(tuple(steps), _needs(pef, steps, made_slots), _cost_of(steps), tuple(stores), replaced)
 
 
-def _needs(pef: Pef, steps: Sequence[Step], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+def _needs(pef: Pef, steps: Sequence[PlanStep], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
     """What the steps read and neither make themselves nor find in persistent memory."""
     needs: list[tuple[str, str, int]] = []
     made: set[int] = set()
@@ -194,7 +194,7 @@ def _needs(pef: Pef, steps: Sequence[Step], made_slots: Mapping[str, int]) -> tu
     return tuple(needs)
 
 
-def _cost_of(steps: Sequence[Step]) -> PlanCost:
+def _cost_of(steps: Sequence[PlanStep]) -> PlanCost:
     costs = [step.section.cost for step in steps]
     return PlanCost(
         sum(cost.cycles for cost in costs),
@@ -205,7 +205,7 @@ def _cost_of(steps: Sequence[Step]) -> PlanCost:
     )
 
 
-def count_plans(ran: Iterable[tuple[Plan, int, float]]) -> Counters:
+def count_plans(ran: Iterable[tuple[ExecutionPlan, int, float]]) -> Counters:
     """What has run so far: plans with how often, and the host seconds that they took."""
     total = Counters()
     for plan, count, host_seconds in ran:

@@ -14,16 +14,17 @@ from rdukit.errors import PefCorrupt, PefMismatch, PefNotAllowed
 from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Ref, Special, references
 from rdukit.pef.operators import find_signature, is_foreign
 from rdukit_runtime.engine.device import CPU
-from rdukit_runtime.engine.device_operators import ELSEWHERE
-from rdukit_runtime.engine.grouped_operators import GROUPED_OPERATORS
-from rdukit_runtime.engine.guard_operators import GUARD_OPERATORS
-from rdukit_runtime.engine.lstm_operators import LSTM_OPERATORS
-from rdukit_runtime.engine.norm_operators import NORM_OPERATORS
+from rdukit_runtime.engine.device_operators import ELSEWHERE, wide_form, widens
 from rdukit_runtime.engine.operand_checks import checked
+from rdukit_runtime.engine.operators import (
+    GROUPED_OPERATORS,
+    GUARD_OPERATORS,
+    LSTM_OPERATORS,
+    NORM_OPERATORS,
+    WEIGHT_OPERATORS,
+)
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
-from rdukit_runtime.engine.weight_operators import WEIGHT_OPERATORS
-from rdukit_runtime.engine.wide_products import wide_form, widens
 from rdukit_runtime.settings import DEVICE
 
 #: Our own operators by name, and those of torch that are ours here.

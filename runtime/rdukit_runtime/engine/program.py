@@ -1,4 +1,7 @@
-"""A loaded PEF that can run: symbols as slots, sections as steps over them."""
+"""A loaded PEF that can run: symbols as slots, sections as steps over them.
+
+After each run a watch checks that its slots keep at most what the memory plan says.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,21 +10,20 @@ from typing import NamedTuple
 
 import torch
 
-from rdukit.errors import InvalidArgument, PefCorrupt, RdukitError
-from rdukit.pef.memory import PERSISTENT
+from rdukit.errors import InvalidArgument, PefCorrupt, RdukitError, RuntimeFault
+from rdukit.pef.memory import PERSISTENT, MemoryPlan, MemoryWalk
 from rdukit.pef.model import Graph, Pef, Section
 from rdukit.settings import CHECK, resolve
+from rdukit.units import format_bytes
 from rdukit_node.status_page import EXECUTE, HOST, StatusPage
-from rdukit_runtime.engine.copies import copy_between, copy_into
 from rdukit_runtime.engine.device import CPU, device_numbers, out_of_memory, synchronise
-from rdukit_runtime.engine.device_tensors import DeviceTensors
-from rdukit_runtime.engine.memory_watch import MemoryWatch
+from rdukit_runtime.engine.device_tensors import DeviceTensors, copy_between, copy_into
 from rdukit_runtime.engine.native_run import HandleTable, NativeRun, group_steps
 from rdukit_runtime.engine.plans import (
     Counters,
-    Plan,
-    Step,
-    Store,
+    ExecutionPlan,
+    PlanStep,
+    RegionStore,
     choose_sections,
     count_plans,
     find_graph,
@@ -39,12 +41,12 @@ RunTimes = tuple[int, int, int]
 class ReadyPlan(NamedTuple):
     """A plan as the program runs it: its steps with consecutive native ones joined; whether several threads pay."""
 
-    plan: Plan
-    parts: tuple[Step | NativeRun, ...]
+    plan: ExecutionPlan
+    parts: tuple[PlanStep | NativeRun, ...]
     gains_from_threads: bool
 
 
-class Program(DeviceTensors):
+class LoadedProgram(DeviceTensors):
     """Slots and steps of one PEF.
 
     Args:
@@ -248,7 +250,7 @@ class Program(DeviceTensors):
             self._tensor(name).fill_(scalars[name])
         self._held = scalars
 
-    def _store(self, stores: Sequence[Store]) -> None:
+    def _store(self, stores: Sequence[RegionStore]) -> None:
         """Copy outputs into the regions they share, after all sections: until then these read the old values.
 
         What lies in shared memory itself, such as a view of an input, is copied aside first.
@@ -265,7 +267,7 @@ class Program(DeviceTensors):
             store.home.copy_(made)
             self._stored[pef.symbols[store.name].region] = store.name
 
-    def _run_step(self, step: Step, scalars: Mapping[str, float]) -> None:
+    def _run_step(self, step: PlanStep, scalars: Mapping[str, float]) -> None:
         slots = self._slots
         inputs = [slots[i] for i in step.inputs]
         for slot in step.taken:
@@ -301,7 +303,7 @@ class Program(DeviceTensors):
                 )
         self._unseen.discard(section.id)
 
-    def _write_back(self, step: Step, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _write_back(self, step: PlanStep, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy what belongs into memory of its own there; the other outputs as they are."""
         kept = list(made)
         for position, slot in step.written:
@@ -336,3 +338,36 @@ class Program(DeviceTensors):
     def counters(self) -> Counters:
         """What has run so far."""
         return count_plans((self._plans[key].plan, int(runs), seconds) for key, (runs, seconds) in self._ran.items())
+
+
+class MemoryWatch:
+    """Follows a program's runs by the plan. Good from load until a run fails: what that one leaves nobody plans.
+
+    Switched on by ``RDUKIT_CHECK``.
+    """
+
+    def __init__(self, pef: Pef) -> None:
+        self._walk = MemoryWalk(pef)
+
+    def check(self, graph: Graph, sections: Sequence[int], passing: Iterable[torch.Tensor]) -> MemoryPlan:
+        """``sections`` have run, and ``passing`` is what slots hold outside persistent memory.
+
+        Returns:
+            The plan of this run.
+        Raises:
+            RuntimeFault: they keep more memory than the plan says.
+        """
+        plan = self._walk.run(graph, sections)
+        held = held_bytes(passing)
+        if held > plan.end_bytes:
+            raise RuntimeFault(
+                f"internal: after sections {list(sections)[:8]} of graph {graph.name!r} the engine keeps "
+                f"{format_bytes(held)} beyond persistent memory, the plan says {format_bytes(plan.end_bytes)}"
+            )
+        return plan
+
+
+def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of memory that the tensors keep: each storage once."""
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(storages.values())

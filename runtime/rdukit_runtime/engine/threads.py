@@ -47,7 +47,7 @@ def gains_from_threads(costs: Iterable[Cost]) -> bool:
     return large > 0 and large >= small
 
 
-def most_threads(current: int, leased: int, setting: int, usable: int, *, is_chosen: bool) -> int:
+def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chosen: bool) -> int:
     """The most threads that a run may have. Pure.
 
     Args:
@@ -109,7 +109,7 @@ class LeasedThreads:
         found = self._most.get(current)
         if found is None:
             is_chosen = is_chosen_count(current, os.environ, self._machine, self._bound)
-            found = most_threads(current, self._leased, self._setting, self._usable, is_chosen=is_chosen)
+            found = max_threads(current, self._leased, self._setting, self._usable, is_chosen=is_chosen)
             self._most[current] = found
         return found
 

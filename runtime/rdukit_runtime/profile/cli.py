@@ -45,8 +45,8 @@ def profile(
     from rdukit.cli.tables import print_tables
     from rdukit_runtime.profile.operators import operators_to_dicts
     from rdukit_runtime.profile.pef import profile_to_dict
+    from rdukit_runtime.profile.reports import operators_table, profile_tables
     from rdukit_runtime.profile.run import ProfileRequest, profile_file, profile_operators
-    from rdukit_runtime.profile.tables import operators_table, profile_tables
 
     request = ProfileRequest(file, runs, graph, _types_of(types), is_portable, renews_limits)
     with _progress(runs, "runs") as on_run:
@@ -74,8 +74,8 @@ def _types_of(text: str | None) -> tuple[str, ...] | None:
 
 
 def _write_files(found: "Profile", trace: Path | None, roofline: Path | None) -> None:
+    from rdukit_runtime.profile.reports import trace_profile
     from rdukit_runtime.profile.roofline import draw_roofline
-    from rdukit_runtime.profile.trace import trace_profile
 
     files = []
     if trace is not None:

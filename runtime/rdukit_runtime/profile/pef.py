@@ -1,11 +1,12 @@
-"""What a PEF's sections take on this machine, and how far that is from what the machine can do. Pure.
+"""The profile of a PEF's sections on this machine, and its distance from the machine's limits. Pure.
 
 Two clocks are kept apart everywhere: *measured* is the host's, *projected* the cost model's for the emulated chip.
 FLOPs and bytes are the cost model's count; a section moves its inputs, weights and outputs once.
 
 The limit of a section is the roofline: the smaller of the machine's GEMM speed in the section's dtype and of memory
 bandwidth times FLOPs per byte. Portable kernels have a third limit, their operator calls; it is named where it binds
-and does not change the share.
+and does not change the share. A section's dtype is that of its matrix products: a kernel's graph has the dtypes of its
+inputs, the others follow from conversions and operands.
 
 Source: ours.
 """
@@ -16,6 +17,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, Final
 
+from rdukit.pef.kernel import Argument, KernelGraph, KernelNode, Special, references
 from rdukit.pef.model import Section
 from rdukit_runtime.engine.machine_limits import MachineLimits
 
@@ -45,7 +47,7 @@ class SectionWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SectionRow:
     """One section, or several that share a kernel, of which ``first`` is the first. Figures are of one step."""
 
     first: Section
@@ -121,7 +123,7 @@ class Profile:
     sections: tuple[Section, ...]
     runs: int
     limits: MachineLimits
-    rows: tuple[Row, ...]
+    rows: tuple[SectionRow, ...]
     #: Host seconds of a step outside its sections.
     outside_s: float
     #: (section id, host seconds) of the last run, in order; sections that were not asked for included.
@@ -137,12 +139,12 @@ class Profile:
         """Of one step on the emulated chip."""
         return sum(row.projected_s for row in self.rows)
 
-    def share(self, row: Row) -> float:
+    def share(self, row: SectionRow) -> float:
         """Of the step's host time. All rows and ``outside_s`` add up to 1."""
         return row.measured_s / self.measured_s if self.measured_s else 0.0
 
 
-def section_rows(work: Sequence[SectionWork], measured: Measured, limits: MachineLimits) -> tuple[Row, ...]:
+def section_rows(work: Sequence[SectionWork], measured: Measured, limits: MachineLimits) -> tuple[SectionRow, ...]:
     """One row for each of ``work``; sections that did not run are left out."""
     seconds: dict[int, list[float]] = {}
     for run in measured.sections:
@@ -151,9 +153,9 @@ def section_rows(work: Sequence[SectionWork], measured: Measured, limits: Machin
     return tuple(_row(each, median(seconds[each.section.id]), limits) for each in work if each.section.id in seconds)
 
 
-def group_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
+def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
     """Rows of one kernel, type and work added up, in the order of their first; the limits' seconds add up too."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[SectionRow]] = {}
     for row in rows:
         key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
         groups.setdefault(key, []).append(row)
@@ -216,30 +218,30 @@ def profile_to_dict(profile: Profile, operators: Sequence[Mapping[str, Any]] | N
     return value
 
 
-def exceeds_gemm_limit(rows: Sequence[Row]) -> bool:
+def exceeds_gemm_limit(rows: Sequence[SectionRow]) -> bool:
     """Whether a section computes faster than the machine's GEMM: that was measured while others used the machine."""
     return any(row.is_beyond and row.bound is Bound.COMPUTE for row in rows)
 
 
-def _row(work: SectionWork, measured_s: float, limits: MachineLimits) -> Row:
+def _row(work: SectionWork, measured_s: float, limits: MachineLimits) -> SectionRow:
     gflop_s, limit_s, bound = limits_of(work, limits)
     cost = work.section.cost
-    return Row(
+    return SectionRow(
         work.section, work.form, work.dtype, 1, measured_s, cost.seconds, cost.flops, bytes_of(work.section),
         gflop_s, limit_s, bound,
     )  # fmt: skip
 
 
-def _joined(rows: Sequence[Row]) -> Row:
+def _joined(rows: Sequence[SectionRow]) -> SectionRow:
     first = rows[0]
-    return Row(
+    return SectionRow(
         first.first, first.form, first.dtype, len(rows), sum(r.measured_s for r in rows),
         sum(r.projected_s for r in rows), sum(r.flops for r in rows), sum(r.bytes for r in rows),
         first.limit_gflop_s, sum(r.limit_s for r in rows), first.bound,
     )  # fmt: skip
 
 
-def _row_to_dict(profile: Profile, row: Row) -> dict[str, Any]:
+def _row_to_dict(profile: Profile, row: SectionRow) -> dict[str, Any]:
     section = row.first
     return {
         "id": section.id,
@@ -268,3 +270,51 @@ def _row_to_dict(profile: Profile, row: Row) -> dict[str, Any]:
             "bound": row.bound.value,
         },
     }
+
+
+#: Limits by torch's dtype; what is not here has the limit of f32.
+_LIMIT_OF: Final[Mapping[str, str]] = {"bfloat16": "bf16", "float16": "bf16", "int8": "int8", "uint8": "int8"}
+#: Wider wins when operands differ.
+_RANK: Final = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_PRODUCTS: Final = frozenset(
+    {"linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "convolution", "convolution_backward", "lstm", "gru"}
+)
+_PRODUCT_PREFIXES: Final = ("conv", "_scaled_dot_product", "scaled_dot_product", "_int_mm", "linear", "mkldnn_linear")
+
+
+def limit_dtype(kernel: KernelGraph) -> str:
+    """``f32``, ``bf16`` or ``int8``: the dtype of most of the kernel's matrix products, else of its widest input."""
+    dtypes = _value_dtypes(kernel)
+    found = [_first_dtype(node, dtypes) for node in kernel.nodes if is_product(node.op)]
+    names = [name for name in found if name is not None]
+    if not names:
+        inputs = [spec.dtype for spec in kernel.inputs if spec.dtype in _RANK and "float" in spec.dtype]
+        names = [max(inputs, key=_RANK.index, default="float32")]
+    return _LIMIT_OF.get(max(names, key=names.count), "f32")
+
+
+def is_product(op: str) -> bool:
+    """Whether an operator multiplies matrices."""
+    parts = op.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return name in _PRODUCTS or name.startswith(_PRODUCT_PREFIXES)
+
+
+def _value_dtypes(kernel: KernelGraph) -> dict[str, str]:
+    """The dtype of every value, as far as inputs and conversions tell."""
+    dtypes = {spec.name: spec.dtype for spec in kernel.inputs}
+    for node in kernel.nodes:
+        arguments = [*node.args, *node.kwargs.values()]
+        converted = _conversion(arguments)
+        operands = [dtypes[name] for name in references(arguments) if dtypes.get(name) in _RANK]
+        dtypes[node.name] = converted or max(operands, key=_RANK.index, default="float32")
+    return dtypes
+
+
+def _conversion(arguments: Sequence[Argument]) -> str | None:
+    return next((a.text for a in arguments if isinstance(a, Special) and a.kind == "dtype"), None)
+
+
+def _first_dtype(node: KernelNode, dtypes: Mapping[str, str]) -> str | None:
+    names = references([*node.args, *node.kwargs.values()])
+    return dtypes.get(names[0]) if names else None

@@ -1,21 +1,152 @@
 """A profile as a roofline: FLOPs per byte against GFLOP/s, on logarithmic axes, under this machine's limits. Pure.
 
-One dot a kernel (sections that share one share the dot), its area by its part of the host time, its colour by section
-type as in the picture of a PEF. The slope is memory bandwidth, the roofs are GEMM speeds by dtype. Sections that only
-move data have no FLOPs and are listed below. Colours follow the viewer's light or dark scheme.
+Names stand beside their dots, none on another name, dot or line. Coordinates are pixels, y downwards.
 
-Source: ours; the picture is the usual one (Williams, Waterman, Patterson 2009).
+Source: ours.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10, sqrt
 from typing import Final
 
 from rdukit.units import format_seconds
-from rdukit_runtime.profile.labels import CHARACTER, Dot, Label, Rectangle, place_labels, squares_along, text_box
-from rdukit_runtime.profile.pef import Profile, Row, group_rows
+from rdukit_runtime.profile.pef import Profile, SectionRow, group_rows
+
+#: Width of a character at the pictures' 11 pixels.
+CHARACTER: Final = 6.7
+#: Pixels from a dot's edge up to which its text needs no line.
+_NEAR: Final = 9.0
+_SQUARE: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Pixels; ``top`` is above ``bottom``."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def overlaps(self, other: "Rectangle") -> bool:
+        """Whether both share a pixel."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+    def overlaps_any(self, others: Iterable["Rectangle"]) -> bool:
+        """Whether it shares a pixel with one of them."""
+        return any(self.overlaps(other) for other in others)
+
+    def is_inside(self, frame: "Rectangle") -> bool:
+        """Whether it is nowhere outside ``frame``."""
+        across = self.left >= frame.left and self.right <= frame.right
+        return across and self.top >= frame.top and self.bottom <= frame.bottom
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A circle and the text that belongs beside it."""
+
+    text: str
+    x: float
+    y: float
+    radius: float
+
+    @property
+    def box(self) -> Rectangle:
+        """What a label must not cover."""
+        reach = self.radius + 1.5
+        return Rectangle(self.x - reach, self.y - reach, self.x + reach, self.y + reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Text for a dot; ``x``, ``y`` is the beginning of its baseline."""
+
+    dot: Dot
+    x: float
+    y: float
+
+    @property
+    def box(self) -> Rectangle:
+        """What it covers."""
+        return text_box(self.x, self.y, self.dot.text)
+
+    @property
+    def leader(self) -> tuple[float, float, float, float]:
+        """From the dot's edge to the nearest point of the text: x, y, x, y."""
+        box, dot = self.box, self.dot
+        x, y = min(max(dot.x, box.left), box.right), min(max(dot.y, box.top), box.bottom)
+        length = max(sqrt((x - dot.x) ** 2 + (y - dot.y) ** 2), dot.radius)
+        part = dot.radius / length
+        return dot.x + (x - dot.x) * part, dot.y + (y - dot.y) * part, x, y
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it takes a line to see which dot is meant."""
+        x1, y1, x2, y2 = self.leader
+        return sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2) > _NEAR
+
+
+def place_labels(
+    labelled: Sequence[Dot], dots: Sequence[Dot], taken: Sequence[Rectangle], frame: Rectangle
+) -> list[Label]:
+    """A label for each of ``labelled``, the nearest free place first; a dot without one stays without a name.
+
+    Args:
+        dots: all of them. taken: where nothing may be. frame: what labels stay inside of.
+    """
+    covered = [*taken, *(dot.box for dot in dots)]
+    labels: list[Label] = []
+    for dot in labelled:
+        places = [Label(dot, x, y) for x, y in _places(dot)]
+        free = [label for label in places if label.box.is_inside(frame) and not label.box.overlaps_any(covered)]
+        lines = [*(label.box for label in labels), *(piece for label in labels for piece in _line_of(label))]
+        clear = [label for label in free if _is_clear(label, [*lines, *(d.box for d in dots if d is not dot)])]
+        clear = clear or [label for label in free if _is_clear(label, lines)]
+        if clear:
+            labels.append(clear[0])
+            covered += [clear[0].box, *_line_of(clear[0])]
+    return labels
+
+
+def _is_clear(label: Label, covered: Sequence[Rectangle]) -> bool:
+    """Whether its line, if it has one, crosses nothing."""
+    return not any(piece.overlaps_any(covered) for piece in _line_of(label))
+
+
+def _line_of(label: Label) -> list[Rectangle]:
+    return squares_along(*label.leader) if label.is_far else []
+
+
+def text_box(x: float, y: float, text: str) -> Rectangle:
+    """What a line of text covers, generously; ``x``, ``y`` is the beginning of its baseline."""
+    return Rectangle(x - 2, y - 10, x + len(text) * CHARACTER + 2, y + 3)
+
+
+def _places(dot: Dot) -> Iterator[tuple[float, float]]:
+    """Right, left, above, below; then the same farther and farther away."""
+    width = len(dot.text) * CHARACTER
+    for away in range(4, 130, 9):
+        reach = dot.radius + away
+        yield dot.x + reach, dot.y + 4
+        yield dot.x - reach - width, dot.y + 4
+        yield dot.x - width / 2, dot.y - reach
+        yield dot.x - width / 2, dot.y + reach + 9
+        for side in (reach * 0.8, -reach * 0.8 - width):
+            yield dot.x + side, dot.y - reach * 0.8
+            yield dot.x + side, dot.y + reach * 0.8 + 8
+
+
+def squares_along(x1: float, y1: float, x2: float, y2: float) -> list[Rectangle]:
+    """Small squares that cover a line."""
+    count = max(ceil(max(abs(x2 - x1), abs(y2 - y1)) / _SQUARE), 1)
+    points = [(x1 + (x2 - x1) * i / count, y1 + (y2 - y1) * i / count) for i in range(count + 1)]
+    half = _SQUARE / 2
+    return [Rectangle(x - half, y - half, x + half, y + half) for x, y in points]
+
 
 WIDTH: Final = 960
 HEIGHT: Final = 620
@@ -25,10 +156,10 @@ _TOP: Final = 78
 _BOTTOM: Final = 66
 _LINE: Final = 13
 #: Labelled dots; the others have their name where the pointer is.
-MOST_LABELS: Final = 16
-_MOST_NAME: Final = 30
-_LEAST_RADIUS: Final = 3.5
-_MOST_RADIUS: Final = 22.0
+MAX_LABELS: Final = 16
+_MAX_NAME: Final = 30
+_MIN_RADIUS: Final = 3.5
+_MAX_RADIUS: Final = 22.0
 _NAMES: Final = {"fwd": "forward", "bckwd": "backward", "opt": "optimizer"}
 
 _STYLE: Final = """
@@ -89,7 +220,7 @@ def draw_roofline(profile: Profile) -> str:
     taken = [text_box(x, y, text) for x, y, text in roofs]
     for segment in _segments(profile, horizontal, vertical):
         taken += squares_along(*segment)
-    labels = place_labels(dots[:MOST_LABELS], dots, taken, frame)
+    labels = place_labels(dots[:MAX_LABELS], dots, taken, frame)
     still = [row for row in rows if not row.flops and row.measured_s]
     foot = _foot(profile, still)
     height = HEIGHT + _LINE * max(len(foot) - 1, 0)
@@ -109,7 +240,7 @@ def draw_roofline(profile: Profile) -> str:
     )
 
 
-def axes(profile: Profile, rows: Sequence[Row]) -> tuple[Axis, Axis]:
+def axes(profile: Profile, rows: Sequence[SectionRow]) -> tuple[Axis, Axis]:
     """FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     ridge = max(peaks) / profile.limits.memory_gb_s
@@ -118,8 +249,8 @@ def axes(profile: Profile, rows: Sequence[Row]) -> tuple[Axis, Axis]:
     return Axis.around(x, _LEFT, WIDTH - _RIGHT), Axis.around(y, HEIGHT - _BOTTOM, _TOP)
 
 
-def _dot(profile: Profile, row: Row, horizontal: Axis, vertical: Axis) -> Dot:
-    radius = max(_MOST_RADIUS * sqrt(profile.share(row)), _LEAST_RADIUS)
+def _dot(profile: Profile, row: SectionRow, horizontal: Axis, vertical: Axis) -> Dot:
+    radius = max(_MAX_RADIUS * sqrt(profile.share(row)), _MIN_RADIUS)
     text = f"{_short(row.name)} {100 * profile.share(row):.0f} %"
     return Dot(text, horizontal.pixel(row.intensity), vertical.pixel(row.gflop_s), radius)
 
@@ -229,7 +360,7 @@ def _memory_name(profile: Profile, horizontal: Axis, vertical: Axis, dots: Seque
     return (*(free or inside)[0], text)
 
 
-def _circle(profile: Profile, row: Row, dot: Dot) -> str:
+def _circle(profile: Profile, row: SectionRow, dot: Dot) -> str:
     title = (
         f"{row.name} ({row.first.type.value}, {row.form}, {row.dtype}): {format_seconds(row.measured_s)}, "
         f"{100 * profile.share(row):.1f} % of the step, {row.gflop_s:.3g} GFLOP/s, {row.gb_s:.3g} GB/s, "
@@ -246,7 +377,7 @@ def _leader(label: Label) -> str:
     return f'<line class="leader" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _foot(profile: Profile, still: Sequence[Row]) -> list[str]:
+def _foot(profile: Profile, still: Sequence[SectionRow]) -> list[str]:
     """Lines that name the sections without FLOPs."""
     if not still:
         return []
@@ -265,7 +396,7 @@ def _text(x: float, y: float, style: str, text: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _MOST_NAME else f"{name[:12]}…{name[-(_MOST_NAME - 13) :]}"
+    return name if len(name) <= _MAX_NAME else f"{name[:12]}…{name[-(_MAX_NAME - 13) :]}"
 
 
 def _number(value: float) -> str:

@@ -30,7 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Row(StrEnum):
+class BreakdownRow(StrEnum):
     """Rows of the breakdown, in its order."""
 
     #: From the beginning of the first run to the end of the last run or reading of an output.
@@ -55,13 +55,13 @@ class Row(StrEnum):
 class Breakdown:
     """Nanoseconds of each row, summed over processes."""
 
-    nanoseconds: Mapping[Row, int]
+    nanoseconds: Mapping[BreakdownRow, int]
     runs: int
     processes: int
 
-    def percentage(self, row: Row) -> float:
+    def percentage(self, row: BreakdownRow) -> float:
         """Share of the total; 0 if nothing was timed."""
-        total = self.nanoseconds[Row.TOTAL]
+        total = self.nanoseconds[BreakdownRow.TOTAL]
         return 100.0 * self.nanoseconds[row] / total if total else 0.0
 
 
@@ -75,19 +75,19 @@ class Recorder:
         self.runs = 0
         self._clock = clock
         self._thread = threading.get_ident()
-        self._nanoseconds = dict.fromkeys(Row, 0)
+        self._nanoseconds = dict.fromkeys(BreakdownRow, 0)
         #: Rows of the timed functions that are open, outermost first; empty before the first run.
-        self._open: list[Row] = []
+        self._open: list[BreakdownRow] = []
         self._first: int | None = None
         #: When the innermost open row was entered or came back.
         self._since = 0
         self._last = 0
 
-    def timed(self, row: Row, function: Callable[P, R]) -> Callable[P, R]:
+    def timed(self, row: BreakdownRow, function: Callable[P, R]) -> Callable[P, R]:
         """``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock."""
 
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            if threading.get_ident() != self._thread or (self._first is None and row is not Row.SAMBA):
+            if threading.get_ident() != self._thread or (self._first is None and row is not BreakdownRow.SAMBA):
                 return function(*args, **kwargs)
             self._enter(row)
             try:
@@ -97,14 +97,14 @@ class Recorder:
 
         return wrapper
 
-    def _enter(self, row: Row) -> None:
+    def _enter(self, row: BreakdownRow) -> None:
         now = self._clock()
         if self._first is None:
             self._first = now
         if self._open:
             self._nanoseconds[self._open[-1]] += now - self._since
         self._open.append(row)
-        self.runs += row is Row.SAMBA
+        self.runs += row is BreakdownRow.SAMBA
         self._since = now
 
     def _leave(self) -> None:
@@ -115,9 +115,9 @@ class Recorder:
     def breakdown(self) -> Breakdown:
         """What was timed so far. The rows after ``TOTAL`` add up to it."""
         found = dict(self._nanoseconds)
-        found[Row.TOTAL] = 0 if self._first is None else self._last - self._first
-        rest = sum(found[row] for row in Row if row not in {Row.TOTAL, Row.SAMBA})
-        found[Row.SAMBA] = found[Row.TOTAL] - rest
+        found[BreakdownRow.TOTAL] = 0 if self._first is None else self._last - self._first
+        rest = sum(found[row] for row in BreakdownRow if row not in {BreakdownRow.TOTAL, BreakdownRow.SAMBA})
+        found[BreakdownRow.SAMBA] = found[BreakdownRow.TOTAL] - rest
         return Breakdown(found, self.runs, int(self.runs > 0))
 
     def write(self, folder: Path) -> None:
@@ -142,7 +142,7 @@ def breakdown_to_dict(breakdown: Breakdown) -> dict[str, Any]:
     return {
         "runs": breakdown.runs,
         "processes": breakdown.processes,
-        "nanoseconds": {str(row): breakdown.nanoseconds[row] for row in Row},
+        "nanoseconds": {str(row): breakdown.nanoseconds[row] for row in BreakdownRow},
     }
 
 
@@ -153,7 +153,7 @@ def breakdown_from_dict(value: Mapping[str, Any]) -> Breakdown:
         InvalidArgument: a field is missing or is not a whole number.
     """
     try:
-        rows = {row: int(value["nanoseconds"][str(row)]) for row in Row}
+        rows = {row: int(value["nanoseconds"][str(row)]) for row in BreakdownRow}
         return Breakdown(rows, int(value["runs"]), int(value["processes"]))
     except (KeyError, TypeError, ValueError) as cause:
         raise InvalidArgument(f"this is not a profile that a program wrote: {cause!r}") from cause
@@ -161,10 +161,10 @@ def breakdown_from_dict(value: Mapping[str, Any]) -> Breakdown:
 
 def join_breakdowns(parts: Iterable[Breakdown]) -> Breakdown:
     """The sum over processes: a program of several ranks has several times its duration as total."""
-    rows: dict[Row, int] = dict.fromkeys(Row, 0)
+    rows: dict[BreakdownRow, int] = dict.fromkeys(BreakdownRow, 0)
     runs = processes = 0
     for part in parts:
-        rows = {row: rows[row] + part.nanoseconds[row] for row in Row}
+        rows = {row: rows[row] + part.nanoseconds[row] for row in BreakdownRow}
         runs += part.runs
         processes += part.processes
     return Breakdown(rows, runs, processes)
@@ -186,5 +186,5 @@ def breakdown_rows(breakdown: Breakdown) -> list[dict[str, object]]:
                 strict=True,
             )
         )
-        for row in Row
+        for row in BreakdownRow
     ]  # fmt: skip

@@ -36,12 +36,12 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _EXPECTED: Final = (LeaseLost, HwException, Unavailable, NoResources)
 
 
-class Wrong(Exception):
+class BrokenPromise(Exception):
     """A promise of the node was broken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTiles:
     """A lease, and what else its client was told."""
 
     lease: DaemonLease
@@ -70,10 +70,10 @@ class Client:
         """Lease after lease until the folder says stop; an exception of the node is said, and is no reason to end."""
         while not self.must_end:
             try:
-                draw = self.random.random()
+                share = self.random.random()
                 if self.pef is not None:
                     self._run_program(self.pef)
-                elif draw < 0.2:
+                elif share < 0.2:
                     self._share()
                 else:
                     self._hold()
@@ -110,23 +110,23 @@ class Client:
             self.say("exception", code=error.code)
 
     @contextmanager
-    def _lease(self, tiles: int, wait_s: float) -> Iterator[Held]:
+    def _lease(self, tiles: int, wait_s: float) -> Iterator[HeldTiles]:
         with SndClient(self.socket) as client:
             hello = client.call("hello")
             body = client.acquire("stress", tiles, 1 << 20, wait_s, tenant=f"t{self.random.randrange(3)}")
             node = find_node(str(hello["platform"]))
             with DaemonLease(client, body, node.chip, False, hello["features"]) as lease:
-                yield Held(lease, node, int(hello["pid"]), str(body["token"]))
+                yield HeldTiles(lease, node, int(hello["pid"]), str(body["token"]))
 
     @contextmanager
-    def _witness(self, held: Held) -> Iterator[None]:
+    def _witness(self, held: HeldTiles) -> Iterator[None]:
         """Lock a byte for each tile of this daemon's life."""
         with (self.folder / f"tiles-{held.daemon_pid}").open("ab") as file:
             for path in held.lease.tiles:
                 try:
                     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, tile_of_path(held.node, path).index)
                 except OSError as cause:
-                    raise Wrong(f"{path} of {held.lease.id} is somebody else's too") from cause
+                    raise BrokenPromise(f"{path} of {held.lease.id} is somebody else's too") from cause
             yield
             fcntl.lockf(file, fcntl.LOCK_UN)
 
@@ -137,7 +137,7 @@ class Client:
             size = self.random.randrange(1, 100_000)
             region = lease.allocate(f"r{number}", size)
             if any(region.buffer):
-                raise Wrong(f"memory of {lease.id} is not zeros")
+                raise BrokenPromise(f"memory of {lease.id} is not zeros")
             region.buffer[:] = bytes([mark]) * size
             regions.append(region)
         end = time.monotonic() + seconds
@@ -149,7 +149,7 @@ class Client:
             time.sleep(0.002)
         for region in regions:
             if bytes(region.buffer) != bytes([mark]) * region.bytes:
-                raise Wrong(f"somebody wrote into the memory of {lease.id}")
+                raise BrokenPromise(f"somebody wrote into the memory of {lease.id}")
         regions[0].free()
 
     def _run_program(self, pef: Path) -> None:
@@ -165,7 +165,7 @@ class Client:
                 application.run("main", (0,), {})
             found = application.program.read("y")
             if not torch.equal(found.float(), torch.tensor([[3.0, 12.0]] * 4)):
-                raise Wrong(f"y is {found.tolist()}")
+                raise BrokenPromise(f"y is {found.tolist()}")
 
 
 def say(folder: Path, what: str, **more: object) -> None:

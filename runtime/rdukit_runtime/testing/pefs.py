@@ -20,7 +20,7 @@ MEMORY_BYTES = 4 << 30
 CPU_S = 20
 
 
-class TookTooLong(Exception):
+class TimeLimitExceeded(Exception):
     """The processor time of one PEF is used up."""
 
 
@@ -41,7 +41,7 @@ def try_pef(path: Path) -> str:
                     program.read(name)
     except RdukitError as refused:
         return f"refused {refused.code}"
-    except TookTooLong:
+    except TimeLimitExceeded:
         return "refused too-long"
     except MemoryError:
         return "refused out-of-memory"
@@ -51,7 +51,7 @@ def try_pef(path: Path) -> str:
 
 
 def _end(number: int, frame: object) -> None:
-    raise TookTooLong
+    raise TimeLimitExceeded
 
 
 def main() -> None:

@@ -161,7 +161,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             twice, but public programs and notebooks do it.
         """
         from rdukit_compiler.capture.signature import check_signature, graph_signature
-        from rdukit_node.leases.launch_name import launch_name
+        from rdukit_node.leases.launch import launch_name
         from rdukit_runtime.application import open_application
 
         self._unload_earlier()

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rdukit.pef.model import Pef
-from rdukit_runtime.profile.step import Recorder, Row, find_recorder
+from rdukit_runtime.profile.step import BreakdownRow, Recorder, find_recorder
 
 if TYPE_CHECKING:
     from rdukit_runtime.application import Application
 
 #: Methods of (session, application, program) and the rows that they count for.
-_SESSION = {"_resolve_scalars": Row.ARGINS, "run": Row.SAMBA}
-_APPLICATION = {"run": Row.PYTHON_TO_C}
+_SESSION = {"_resolve_scalars": BreakdownRow.ARGINS, "run": BreakdownRow.SAMBA}
+_APPLICATION = {"run": BreakdownRow.PYTHON_TO_C}
 _PROGRAM = {
-    "choose_sections": Row.RUN_SETUP, "_plan": Row.RUN_SETUP, "_hold": Row.ARGINS, "run": Row.RUN_HW, "seed": Row.XFER,
+    "choose_sections": BreakdownRow.RUN_SETUP, "_plan": BreakdownRow.RUN_SETUP, "_hold": BreakdownRow.ARGINS,
+    "run": BreakdownRow.RUN_HW, "seed": BreakdownRow.XFER,
 }  # fmt: skip
 
 
@@ -41,15 +42,15 @@ def profile_runs(session: Any, application: "Application") -> None:
     _time_transfers(recorder, program)
 
 
-def _wrap(recorder: Recorder, owner: Any, methods: dict[str, Row]) -> None:
+def _wrap(recorder: Recorder, owner: Any, methods: dict[str, BreakdownRow]) -> None:
     for name, row in methods.items():
         setattr(owner, name, recorder.timed(row, getattr(owner, name)))
 
 
 def _time_transfers(recorder: Recorder, program: Any) -> None:
     """Convert first and copy then, so that each has its own time; unprofiled runs do both in one step."""
-    write = recorder.timed(Row.XFER, program.write_all)
-    convert = recorder.timed(Row.CONV_FUNC, torch.Tensor.to)
+    write = recorder.timed(BreakdownRow.XFER, program.write_all)
+    convert = recorder.timed(BreakdownRow.CONV_FUNC, torch.Tensor.to)
 
     def write_all(values: Sequence[tuple[str, torch.Tensor]]) -> None:
         write([(name, _converted(program, name, value, convert)) for name, value in values])
@@ -70,13 +71,13 @@ def _converted(program: Any, name: str, value: torch.Tensor, convert: Any) -> to
 
 
 def _timed_reader(recorder: Recorder, program: Any, function: Any) -> Any:
-    by_row = {row: recorder.timed(row, function) for row in (Row.XFER, Row.CONV_FUNC)}
+    by_row = {row: recorder.timed(row, function) for row in (BreakdownRow.XFER, BreakdownRow.CONV_FUNC)}
     return lambda name: by_row[_reading_row(program, name)](name)
 
 
-def _reading_row(program: Any, name: str) -> Row:
+def _reading_row(program: Any, name: str) -> BreakdownRow:
     symbol = program.pef.symbols.get(name)
-    return Row.CONV_FUNC if symbol is not None and symbol.dtype != symbol.host_dtype else Row.XFER
+    return BreakdownRow.CONV_FUNC if symbol is not None and symbol.dtype != symbol.host_dtype else BreakdownRow.XFER
 
 
 def runtime_profile(pef: Pef, measured: Sequence[tuple[int, float]]) -> dict[str, Any]:

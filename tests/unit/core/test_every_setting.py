@@ -94,7 +94,7 @@ def _children() -> object:
 
 
 def _state() -> object:
-    from rdukit_node.paths import node_paths
+    from rdukit_node.settings import node_paths
 
     return node_paths()
 
@@ -152,10 +152,10 @@ def _log_level() -> object:
 
 
 def _threads() -> object:
-    from rdukit_runtime.engine.threads import most_threads
+    from rdukit_runtime.engine.threads import max_threads
     from rdukit_runtime.settings import ENGINE_THREADS
 
-    return most_threads(4, 4, resolve(ENGINE_THREADS), 16, is_chosen=False)
+    return max_threads(4, 4, resolve(ENGINE_THREADS), 16, is_chosen=False)
 
 
 def _log_file() -> object:

@@ -13,7 +13,7 @@ from rdukit.errors import (
     OutOfDeviceMemory,
 )
 from rdukit.hardware import GIB, find_node
-from rdukit_node.leases.allocator import Allocator, Lease, LeaseId, RegionId, Request
+from rdukit_node.leases.allocator import Allocator, Lease, LeaseId, LeaseRequest, RegionId
 from rdukit_node.states import EndReason, LeaseEvent
 
 
@@ -26,7 +26,7 @@ class Node:
 
     def acquire(self, tiles: int, memory_bytes: int = 0, **more: object) -> Lease:
         self.count += 1
-        request = Request(f"app{self.count}", tiles, memory_bytes, **more)  # type: ignore[arg-type]
+        request = LeaseRequest(f"app{self.count}", tiles, memory_bytes, **more)  # type: ignore[arg-type]
         return self.allocator.acquire(request, LeaseId(f"L{self.count}"), "secret", float(self.count))
 
     def release(self, lease: Lease) -> None:
@@ -154,7 +154,7 @@ def test_an_ended_lease_says_why_and_ends_once(test1: Node) -> None:
     with pytest.raises(NotFound):
         test1.allocator.end(LeaseId("never"), LeaseEvent.RELEASE, 7.0)
     with pytest.raises(InvalidArgument):
-        test1.allocator.acquire(Request("again", 1, 0), lease.id, "", 8.0)
+        test1.allocator.acquire(LeaseRequest("again", 1, 0), lease.id, "", 8.0)
 
 
 def test_the_token_is_not_in_the_lease_s_text(test1: Node) -> None:

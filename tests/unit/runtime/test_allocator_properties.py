@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from rdukit.errors import InvalidArgument, NoResources, OutOfDeviceMemory
 from rdukit.hardware import GIB, ChipSpec, NodeSpec
-from rdukit_node.leases.allocator import Allocator, LeaseId, RegionId, Request
+from rdukit_node.leases.allocator import Allocator, LeaseId, LeaseRequest, RegionId
 from rdukit_node.leases.placement import find_placement
 from rdukit_node.states import LeaseEvent
 
@@ -33,7 +33,7 @@ class Grants(RuleBasedStateMachine):
     def acquire(self, tiles: int, memory: int, launch: str | None, affinity: int | None) -> LeaseId:
         self.count += 1
         lease_id = LeaseId(f"L{self.count}")
-        request = Request("app", tiles, memory, launch=launch, affinity=affinity)
+        request = LeaseRequest("app", tiles, memory, launch=launch, affinity=affinity)
         room = self.allocator.room
         try:
             lease = self.allocator.acquire(request, lease_id, "t", float(self.count))

@@ -14,10 +14,10 @@ from rdukit.hardware import GIB
 from rdukit.snd import SndClient
 from rdukit.testing import FakeClock
 from rdukit_node.daemon.daemon import NodeDaemon
-from rdukit_node.daemon.journal import Journal
+from rdukit_node.daemon.database_writer import DatabaseWriter
 from rdukit_node.daemon.server import SndServer, listening
 from rdukit_node.faults.store import FaultStore
-from rdukit_node.testing.harness import Desk, acquire
+from rdukit_node.testing.harness import DaemonHarness, acquire
 
 STEPS = (-86_400.0, 86_400.0)
 
@@ -25,7 +25,7 @@ STEPS = (-86_400.0, 86_400.0)
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[FakeClock, Path]]:
     """A daemon behind a socket, on a clock that stands still; each request wakes it."""
-    desk = Desk()
+    desk = DaemonHarness()
     path = tmp_path / "snd.sock"
     with listening(path) as listener:
         server = SndServer(desk.daemon, listener, desk.clock)
@@ -69,7 +69,7 @@ def test_a_request_waits_as_long_as_it_said_whatever_the_wall_clock_does(
 
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_due_stays_as_far_away_as_it_was(step: float) -> None:
-    desk = Desk()
+    desk = DaemonHarness()
     desk.connect(1, is_admin=True)
     desk.connect(2)
     started = desk.ok(1, "status")["uptime_s"]
@@ -90,7 +90,7 @@ def test_what_is_due_stays_as_far_away_as_it_was(step: float) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_reset_of_an_rdu_takes_as_long_as_it_takes(step: float) -> None:
-    desk = Desk(rdu_reset_s=10)
+    desk = DaemonHarness(rdu_reset_s=10)
     desk.connect(1, is_admin=True)
     desk.ok(1, "reset", component="/NODE/XRDU_0/RDU_0")
     desk.clock.step(step)
@@ -104,10 +104,10 @@ def test_the_reset_of_an_rdu_takes_as_long_as_it_takes(step: float) -> None:
 
 
 def test_rows_that_gather_are_written_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    desk = Desk()
+    desk = DaemonHarness()
     desk.connect(1)
     daemon: NodeDaemon = desk.daemon
-    journal = Journal(daemon, FaultStore.open(tmp_path / "snfm.db"))
+    journal = DatabaseWriter(daemon, FaultStore.open(tmp_path / "snfm.db"))
     journal.write(desk.clock.now())
     acquire(desk, 1)
     desk.clock.step(-86_400)

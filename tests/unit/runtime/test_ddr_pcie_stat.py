@@ -1,16 +1,16 @@
 """What snddrstat and snpciestat print."""
 
 from rdukit_node.cli import snddrstat, snpciestat
-from rdukit_node.cli.intervals import Options
+from rdukit_node.cli.intervals import StatisticsOptions
 from rdukit_node.telemetry.sampling import Reading
-from rdukit_node.testing.readings import ImaginaryNode
+from rdukit_node.testing.harness import FakeNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 
 
 def readings() -> tuple[Reading, Reading]:
     """An SN30 for two seconds: one program on half an RDU, one dead channel, one dead and one degraded link."""
-    node = ImaginaryNode("SN30-8")
+    node = FakeNode("SN30-8")
     node.grant("a", range(4), pid=41207, io=[{"path": f"{RDU}/PCIE_0", "first_lane": 0, "lanes": 16}])
     node.set_health(f"{RDU}/DDRCH_2", "Excluded")
     node.set_health(f"{RDU}/PCIE_3", "Unavailable")
@@ -23,7 +23,7 @@ def readings() -> tuple[Reading, Reading]:
 
 
 def test_channels_are_listed_with_rates_utilisation_and_program() -> None:
-    lines = snddrstat.TABLE.lines(snddrstat.TABLE.rows(*readings(), Options()))
+    lines = snddrstat.TABLE.lines(snddrstat.TABLE.rows(*readings(), StatisticsOptions()))
     assert lines[:4] == [
         "DDRCH                  rd_GB/s wr_GB/s  tot%    PID     USER COMMAND",
         "/XRDU_0/RDU_0/DDRCH_0    5.000   0.001  19.5  41207     jdoe python mlp.py run --pef=pef/mlp/mlp.pef",
@@ -35,7 +35,7 @@ def test_channels_are_listed_with_rates_utilisation_and_program() -> None:
 
 
 def test_links_are_listed_with_rates_utilisation_replays_and_program() -> None:
-    lines = snpciestat.TABLE.lines(snpciestat.TABLE.rows(*readings(), Options()))
+    lines = snpciestat.TABLE.lines(snpciestat.TABLE.rows(*readings(), StatisticsOptions()))
     assert lines[:5] == [
         "PCIE                   rx_GB/s tx_GB/s  util%  replay    PID     USER COMMAND",
         "/XRDU_0/RDU_0/PCIE_0     1.250   0.000    3.9       0  41207     jdoe python mlp.py run --pef=pef/mlp/mlp.pef",
@@ -47,20 +47,22 @@ def test_links_are_listed_with_rates_utilisation_replays_and_program() -> None:
 
 def test_skip_idle_leaves_the_rdus_that_somebody_uses() -> None:
     before, after = readings()
-    assert {row["ddrch"].split("/")[2] for row in snddrstat.TABLE.rows(before, after, Options(skip_idle=True))} == {
-        "RDU_0"
-    }
-    assert len(snddrstat.TABLE.rows(before, after, Options(skip_idle=True))) == 8
+    assert {
+        row["ddrch"].split("/")[2] for row in snddrstat.TABLE.rows(before, after, StatisticsOptions(skip_idle=True))
+    } == {"RDU_0"}
+    assert len(snddrstat.TABLE.rows(before, after, StatisticsOptions(skip_idle=True))) == 8
 
 
 def test_filters_leave_what_the_holder_uses() -> None:
     before, after = readings()
-    assert [row["pcie"] for row in snpciestat.TABLE.rows(before, after, Options(pid=41207))] == ["/XRDU_0/RDU_0/PCIE_0"]
-    assert len(snddrstat.TABLE.rows(before, after, Options(user="jdoe"))) == 7
-    assert snddrstat.TABLE.rows(before, after, Options(user="nobody")) == []
+    assert [row["pcie"] for row in snpciestat.TABLE.rows(before, after, StatisticsOptions(pid=41207))] == [
+        "/XRDU_0/RDU_0/PCIE_0"
+    ]
+    assert len(snddrstat.TABLE.rows(before, after, StatisticsOptions(user="jdoe"))) == 7
+    assert snddrstat.TABLE.rows(before, after, StatisticsOptions(user="nobody")) == []
 
 
 def test_machines_get_bytes_too_and_they_add_up() -> None:
     before, after = readings()
-    assert sum(row["read_bytes"] for row in snddrstat.TABLE.rows(before, after, Options())) == 70_000_000_000
-    assert sum(row["rx_bytes"] for row in snpciestat.TABLE.rows(before, after, Options())) == 2_500_000_000
+    assert sum(row["read_bytes"] for row in snddrstat.TABLE.rows(before, after, StatisticsOptions())) == 70_000_000_000
+    assert sum(row["rx_bytes"] for row in snpciestat.TABLE.rows(before, after, StatisticsOptions())) == 2_500_000_000

@@ -9,7 +9,7 @@ from rdukit.pef.file import FORMAT_VERSION, read_pef
 from rdukit.pef.model import SymbolKind
 from rdukit_runtime.engine.device_tensors import persistent_layout
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.program import LoadedProgram
 
 FILES = sorted((Path(__file__).parents[2] / "data/pef").glob("mlp_*.pef"))
 
@@ -25,7 +25,7 @@ def test_a_training_step_of_an_earlier_versions_pef_equals_torch(file: Path) -> 
     loaded = read_pef(file)
     pef = loaded.pef
     _, size = persistent_layout(pef)
-    program = Program(pef, {d: build_portable(k) for d, k in loaded.kernels.items()}, memoryview(bytearray(size)))
+    program = LoadedProgram(pef, {d: build_portable(k) for d, k in loaded.kernels.items()}, memoryview(bytearray(size)))
     torch.manual_seed(0)
     symbols = [s for s in pef.symbols.values() if s.kind is SymbolKind.PARAMETER]
     values = {s.name: (torch.randn(s.shape) * 0.5).requires_grad_() for s in symbols}

@@ -18,7 +18,7 @@ from rdukit_runtime.engine.device import CPU, allocate_regions, choose_device, e
 from rdukit_runtime.engine.device_operators import attention, attention_backward
 from rdukit_runtime.engine.optimizer_operators import _of_one_dtype
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.program import LoadedProgram
 
 META = torch.device("meta")
 ATEN = torch.ops.aten
@@ -179,7 +179,7 @@ def test_a_program_elsewhere_has_all_its_tensors_there_and_shares_regions() -> N
     pef, kernels = example_pef(), example_kernels()
     _, size = persistent_layout(pef)
     memory = bytearray(size)
-    program = Program(
+    program = LoadedProgram(
         pef, {digest: build_portable(graph, META) for digest, graph in kernels.items()}, memoryview(memory), None, META
     )
     program.write("x", torch.ones(4, 3))
@@ -202,6 +202,8 @@ def test_a_program_elsewhere_has_all_its_tensors_there_and_shares_regions() -> N
 def test_a_program_on_the_host_knows_views_of_its_persistent_memory() -> None:
     pef = example_pef()
     _, size = persistent_layout(pef)
-    program = Program(pef, {d: build_portable(g) for d, g in example_kernels().items()}, memoryview(bytearray(size)))
+    program = LoadedProgram(
+        pef, {d: build_portable(g) for d, g in example_kernels().items()}, memoryview(bytearray(size))
+    )
     assert program._is_persistent(program.device_tensor("weight").view(-1)[2:])
     assert not program._is_persistent(torch.ones(3))

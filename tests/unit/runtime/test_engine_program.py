@@ -23,9 +23,8 @@ from rdukit.pef import (
 )  # fmt: skip
 from rdukit.pef.kernel import Special
 from rdukit_runtime.engine.device_tensors import persistent_layout
-from rdukit_runtime.engine.memory_watch import MemoryWatch
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.engine.program import Program
+from rdukit_runtime.engine.program import LoadedProgram, MemoryWatch
 
 FWD = KernelGraph(
     (TensorSpec("x", "float32", (2,), (1,)), TensorSpec("w", "float32", (2,), (1,))),
@@ -69,7 +68,7 @@ def section(
                    SectionResources(1, 1, 1, 8), cost)  # fmt: skip
 
 
-def build_program() -> Program:
+def build_program() -> LoadedProgram:
     kernels = {k.digest(): k for k in (FWD, BWD, OPT)}
     symbols = [
         symbol("x", SymbolKind.INPUT), symbol("w", SymbolKind.PARAMETER), symbol("m", SymbolKind.STATE),
@@ -89,13 +88,13 @@ def build_program() -> Program:
         hyperparameters={"sgd0.lr": 0.5, "sgd0.momentum": 0.0, "sgd0.weight_decay": 0.0}, signature={},
     )  # fmt: skip
     _, size = persistent_layout(pef)
-    program = Program(pef, {d: build_portable(k) for d, k in kernels.items()}, memoryview(bytearray(size)))
+    program = LoadedProgram(pef, {d: build_portable(k) for d, k in kernels.items()}, memoryview(bytearray(size)))
     program.write("x", torch.tensor([1.0, 2.0]))
     program.write("w", torch.tensor([3.0, 4.0]))
     return program
 
 
-def run(program: Program, *types: str) -> None:
+def run(program: LoadedProgram, *types: str) -> None:
     graph = program.find_graph(None)
     program.run(graph, program.choose_sections(graph, types or None), program.pef.hyperparameters)
 

@@ -15,7 +15,7 @@ from rdukit_runtime.engine.threads import (
     LeasedThreads,
     gains_from_threads,
     is_chosen_count,
-    most_threads,
+    max_threads,
     threads_for,
 )  # fmt: skip
 
@@ -51,16 +51,16 @@ def test_one_large_section_among_many_small_ones_is_not_enough() -> None:
 
 
 def test_no_run_has_more_threads_than_its_lease_or_the_process_has_cores() -> None:
-    assert most_threads(16, 2, 0, 16, is_chosen=False) == 2
-    assert most_threads(16, 16, 0, 4, is_chosen=False) == 4
-    assert most_threads(8, 16, 0, 16, is_chosen=False) == 8  # two hardware threads a core: torch takes the half
-    assert most_threads(1, 0, 0, 1, is_chosen=False) == 1
+    assert max_threads(16, 2, 0, 16, is_chosen=False) == 2
+    assert max_threads(16, 16, 0, 4, is_chosen=False) == 4
+    assert max_threads(8, 16, 0, 16, is_chosen=False) == 8  # two hardware threads a core: torch takes the half
+    assert max_threads(1, 0, 0, 1, is_chosen=False) == 1
 
 
 def test_a_choice_wins_over_the_lease_and_the_setting_over_both() -> None:
-    assert most_threads(3, 2, 0, 16, is_chosen=True) == 3
-    assert most_threads(3, 2, 5, 16, is_chosen=True) == 5
-    assert most_threads(3, 2, 99, 16, is_chosen=False) == 16
+    assert max_threads(3, 2, 0, 16, is_chosen=True) == 3
+    assert max_threads(3, 2, 5, 16, is_chosen=True) == 5
+    assert max_threads(3, 2, 99, 16, is_chosen=False) == 16
 
 
 def test_torch_at_its_default_is_nobodys_choice() -> None:

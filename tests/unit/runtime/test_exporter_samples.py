@@ -10,14 +10,19 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
 from rdukit.testing import FakeClock
 from rdukit_node.telemetry.exporter import COLLECTORS, METRICS, Observed, node_samples
-from rdukit_node.telemetry.exporter_process import NodeCollector
-from rdukit_node.telemetry.exporter_settings import ExporterSettings, parse_settings, read_settings, switch
-from rdukit_node.testing.readings import ImaginaryNode
+from rdukit_node.telemetry.exporter_process import (
+    ExporterSettings,
+    NodeCollector,
+    parse_settings,
+    read_settings,
+    switch,
+)
+from rdukit_node.testing.harness import FakeNode
 
 Samples = dict[str, dict[tuple[str, ...], float]]
 
 
-def observe(node: ImaginaryNode, **work: float) -> Observed:
+def observe(node: FakeNode, **work: float) -> Observed:
     """One second, in which the lease ``a`` did ``work``."""
     before = node.read()
     if work:
@@ -35,8 +40,8 @@ def by_name(observed: Observed | None, collectors: tuple[str, ...] = COLLECTORS)
     return found
 
 
-def busy_node() -> ImaginaryNode:
-    node = ImaginaryNode("SN30-8")
+def busy_node() -> FakeNode:
+    node = FakeNode("SN30-8")
     node.grant("a", [8, 9], job="j7", tenant="physics")
     return node
 
@@ -111,7 +116,7 @@ def test_each_collector_can_be_switched_off_and_every_metric_has_one() -> None:
 class Wire:
     """An imaginary daemon's connection."""
 
-    def __init__(self, node: ImaginaryNode, world: "World") -> None:
+    def __init__(self, node: FakeNode, world: "World") -> None:
         self.node, self.world, self.is_open = node, world, True
 
     def call(self, op: str, **_: object) -> Any:
@@ -127,7 +132,7 @@ class World:
     """Which daemon answers at present."""
 
     def __init__(self) -> None:
-        self.node: ImaginaryNode | None = None
+        self.node: FakeNode | None = None
         self.connections = 0
 
     def connect(self) -> Any:

@@ -11,13 +11,13 @@ from rdukit.hardware import find_node
 from rdukit_node.faults.catalogue import (
     PARTS,
     catalogue_rows,
+    check_policy,
     class_by_error_type,
     default_policies,
     fault_classes,
     fault_types,
     find_class,
 )
-from rdukit_node.faults.checks import check_policy
 from rdukit_node.faults.enums import Action, Severity
 from rdukit_node.faults.register import LEGAL_KINDS, FaultClass, fault
 
@@ -30,9 +30,9 @@ def test_a_class_has_every_text_and_draws_the_same_data_for_the_same_seed(entry:
         assert text and not text.startswith(" "), entry.name
     assert entry.error_type.startswith("ETYPE_") and entry.part in PARTS
     assert entry.fault_type.startswith("FTYPE_") == bool(entry.fault_desc)
-    data = entry.draw(random.Random(3), NODE)
-    assert json.loads(json.dumps(data)) == data == entry.draw(random.Random(3), NODE)
-    assert (entry.draw.__doc__ or "").endswith(".")
+    data = entry.sample(random.Random(3), NODE)
+    assert json.loads(json.dumps(data)) == data == entry.sample(random.Random(3), NODE)
+    assert (entry.sample.__doc__ or "").endswith(".")
 
 
 def test_exceptions_of_uncorrectable_classes_exist_and_are_hardware_errors() -> None:
@@ -67,12 +67,12 @@ def test_an_unknown_class_is_refused_with_the_legal_names() -> None:
 
 
 def test_a_second_class_of_a_name_is_refused() -> None:
-    texts = dict.fromkeys(("error_desc", "cause", "signs", "effect", "suggestion"), "x")
+    texts = dict.fromkeys(("error_desc", "cause", "signs", "effect", "suggestion", "part"), "x")
     kind = find_class("fan").kind
     with pytest.raises(ValueError, match="two fault classes"):
-        fault("fan", kind=kind, error_type="ETYPE_OTHER", **texts)(find_class("fan").draw)
+        fault("fan", kind=kind, error_type="ETYPE_OTHER", **texts)(find_class("fan").sample)
     with pytest.raises(ValueError, match="not for a XRDU"):
-        fault("fan2", kind=kind, error_type="ETYPE_OTHER", action=Action.RESET_TILE, **texts)(find_class("fan").draw)
+        fault("fan2", kind=kind, error_type="ETYPE_OTHER", action=Action.RESET_TILE, **texts)(find_class("fan").sample)
 
 
 def test_every_default_policy_is_a_legal_one() -> None:

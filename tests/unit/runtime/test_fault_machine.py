@@ -10,8 +10,8 @@ from rdukit.hardware import GIB, find_node
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.faults.enums import Action, HangEvent, HangOutcome, RduState, Severity
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Injection, Owner, Policy, Snapshot, nobody
-from rdukit_node.inventory import ComponentKind, Health, Presence, components
+from rdukit_node.faults.model import FaultSnapshot, Injection, Policy, TileOwner, nobody
+from rdukit_node.inventory import ComponentHealth, ComponentKind, Presence, components
 
 NODE = find_node("SN30-8")
 RDU = "/NODE/XRDU_0/RDU_0"
@@ -20,13 +20,13 @@ DIMM = next(c.path for c in components(NODE) if c.kind == "DIMM")
 NOW = 1_700_000_000 * 10**9
 SECOND = 10**9
 
-ALICE = Owner("alice-app", "alice", "job-1", "lease-a")
-BOB = Owner("bob-app", "bob", "job-2", "lease-b")
+ALICE = TileOwner("alice-app", "alice", "job-1", "lease-a")
+BOB = TileOwner("bob-app", "bob", "job-2", "lease-b")
 
 MakeMachine = Callable[..., FaultMachine]
 
 
-def owner_of(path: str) -> Owner | None:
+def owner_of(path: str) -> TileOwner | None:
     """Alice has tiles 0 to 3 of the first RDU, Bob the other four."""
     if not path.startswith(RDU + "/"):
         return None
@@ -49,7 +49,7 @@ def make() -> Iterator[MakeMachine]:
 
 def test_a_new_node_is_healthy_and_perfect(make: MakeMachine) -> None:
     machine = make()
-    assert machine.is_healthy and machine.health_of("/NODE") == Health.ONLINE
+    assert machine.is_healthy and machine.health_of("/NODE") == ComponentHealth.ONLINE
     assert all(row.perfect and row.available_tiles == 8 and row.since == NOW for row in machine.op_states())
     assert machine.unusable_tiles() == frozenset() and machine.retired_memory(0) == 0
 
@@ -76,7 +76,7 @@ def test_at_the_threshold_within_the_window_errors_become_one_fault(make: MakeMa
     assert (fault.fault_type, fault.severity, fault.action) == ("FTYPE_DIMM_CE_RATE", Severity.MINOR, Action.NONE)
     assert machine.errors[0].fault_uuid == fault.fault_uuid and machine.errors[0].err_count == 47
     assert machine.op_states()[0].state is RduState.FUNCTIONAL and machine.unusable_tiles() == frozenset()
-    assert machine.health_of(DIMM) == machine.health_of(RDU) == machine.health_of("/NODE") == Health.DEGRADED
+    assert machine.health_of(DIMM) == machine.health_of(RDU) == machine.health_of("/NODE") == ComponentHealth.DEGRADED
 
 
 def test_a_hung_tile_that_a_reset_cures_is_back_at_once_and_in_the_hang_log(make: MakeMachine) -> None:
@@ -97,7 +97,7 @@ def test_a_tile_whose_reset_fails_is_excluded_until_a_reset_cures_it(make: MakeM
     assert (fault.fault_type, fault.action) == ("FTYPE_TILE_EXCLUDED", Action.EXCLUDE_TILE)
     assert outcome.interrupts[0].fault == fault
     assert outcome.interrupts[0].as_json()["detail"]["fault_uuid"] == fault.fault_uuid  # type: ignore[index]
-    assert machine.unusable_tiles() == {1} and machine.health_of(TILE) == Health.EXCLUDED
+    assert machine.unusable_tiles() == {1} and machine.health_of(TILE) == ComponentHealth.EXCLUDED
     state = machine.op_states()[0]
     assert (state.state, state.available_tiles, state.perfect) == (RduState.DEGRADED, 7, False)
 
@@ -140,7 +140,7 @@ def test_an_rdu_error_ends_every_program_on_it_once(make: MakeMachine) -> None:
     machine = make()
     outcome = machine.inject([Injection("rdu-removed", RDU)], owner_of, NOW)
     assert [hit.owner for hit in outcome.interrupts] == [ALICE, BOB]
-    assert machine.presence_of(TILE) == Presence.ABSENT and machine.health_of(TILE) == Health.OFFLINE
+    assert machine.presence_of(TILE) == Presence.ABSENT and machine.health_of(TILE) == ComponentHealth.OFFLINE
     assert machine.op_states()[0].state is RduState.UNAVAILABLE
     assert machine.unusable_tiles() == set(range(8)) and machine.retired_memory(0) == NODE.chip.ddr_bytes
     with pytest.raises(Conflict, match="is not there"):
@@ -165,7 +165,10 @@ def test_while_an_rdu_is_being_reset_it_is_pending_and_nothing_is_healthy(make: 
     assert hang.event is HangEvent.CHIP_RESET and hang.outcome is HangOutcome.IN_PROGRESS
     assert {hit.code for hit in outcome.interrupts} == {"hardware-error"} and len(outcome.interrupts) == 2
     assert machine.op_states()[0].state is RduState.PENDING and not machine.is_healthy
-    assert machine.health_of("/NODE") == Health.DEGRADED and machine.health_of(TILE) == Health.UNAVAILABLE
+    assert (
+        machine.health_of("/NODE") == ComponentHealth.DEGRADED
+        and machine.health_of(TILE) == ComponentHealth.UNAVAILABLE
+    )
     assert machine.unusable_tiles() == set(range(8)) and machine.next_due_ns == NOW + 5 * SECOND
     with pytest.raises(Conflict, match="is being reset"):
         machine.reset(TILE, nobody, NOW)
@@ -236,7 +239,7 @@ def test_what_has_a_critical_fault_whose_cause_stays_is_not_granted_until_it_is_
     _, returned, _ = machine.clear(fault.fault_uuid, "root", nobody, NOW)
     assert returned and machine.unusable_tiles() == tiles, "the cause is still there"
     again = make()
-    again.restore(Snapshot(machine.errors, machine.faults, machine.hangs, machine.op_states(), machine.policies,
+    again.restore(FaultSnapshot(machine.errors, machine.faults, machine.hangs, machine.op_states(), machine.policies,
                            machine.conditions), NOW)  # fmt: skip
     assert again.unusable_tiles() == tiles
     again.validate()
@@ -251,7 +254,7 @@ def test_programs_go_on_when_the_hosts_memory_fails_but_nobody_gets_tiles_any_mo
     outcome = machine.inject([Injection("host-memory")], owner_of, NOW)
     assert outcome.interrupts == ()
     assert len(machine.unusable_tiles()) == machine.node.rdus * machine.node.chip.tiles
-    assert machine.health_of("/NODE") == machine.health_of(RDU) == Health.UNAVAILABLE
+    assert machine.health_of("/NODE") == machine.health_of(RDU) == ComponentHealth.UNAVAILABLE
     machine.reset(RDU, owner_of, NOW)
     assert machine.op_states()[0].state is RduState.UNAVAILABLE, "a reset does not mend the host"
     (fault,) = [fault for fault in machine.active_faults() if fault.comp_name == "/NODE"]
@@ -338,7 +341,7 @@ def test_a_machine_goes_on_from_what_another_one_wrote(make: MakeMachine) -> Non
     first, second = make(), make()
     first.inject([Injection("ddr-correctable", DIMM, count=23), Injection("tile-excluded", TILE)], owner_of, NOW)
     first.set_policy(Policy("ETYPE_FAN", "FTYPE_FAN", 1, 60, Action.NONE, Severity.MAJOR))
-    snapshot = Snapshot(
+    snapshot = FaultSnapshot(
         first.errors, first.faults, first.hangs, first.op_states(), first.policies, first.conditions
     )  # fmt: skip
     second.restore(snapshot, NOW + SECOND)
@@ -353,7 +356,9 @@ def test_a_machine_goes_on_from_what_another_one_wrote(make: MakeMachine) -> Non
 def test_a_reset_that_a_dead_daemon_left_is_found_out(make: MakeMachine) -> None:
     first, second = make(rdu_reset_ns=SECOND), make(rdu_reset_ns=SECOND)
     first.inject([Injection("rdu-init", RDU)], nobody, NOW)
-    snapshot = Snapshot(first.errors, first.faults, first.hangs, first.op_states(), first.policies, first.conditions)
+    snapshot = FaultSnapshot(
+        first.errors, first.faults, first.hangs, first.op_states(), first.policies, first.conditions
+    )
     second.restore(snapshot, NOW + SECOND)
     assert second.hangs[0].outcome is HangOutcome.FAILED
     assert second.op_states()[0].state is RduState.UNAVAILABLE, "what stops a reset is still there"
@@ -365,7 +370,7 @@ def test_rows_about_another_platform_are_history_only(make: MakeMachine) -> None
     big.inject([Injection("tile-excluded", "/NODE/XRDU_3/RDU_1/TILE_7")], nobody, NOW)
     numbers = itertools.count()
     small = FaultMachine(find_node("TEST-1"), lambda: f"small-{next(numbers)}")
-    small.restore(Snapshot(big.errors, big.faults, conditions=big.conditions), NOW)
+    small.restore(FaultSnapshot(big.errors, big.faults, conditions=big.conditions), NOW)
     small.validate()
     assert small.is_healthy and len(small.faults) == 1 and small.conditions == ()
 

@@ -9,8 +9,8 @@ from rdukit.errors import Conflict
 from rdukit.hardware import find_node
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Injection, Outcome, Owner, Snapshot, nobody
-from rdukit_node.faults.write_queue import PendingChanges
+from rdukit_node.faults.model import FaultOutcome, FaultSnapshot, Injection, TileOwner, nobody
+from rdukit_node.faults.store import PendingChanges
 from rdukit_node.inventory import components
 
 NODE = find_node("TEST-1")
@@ -34,9 +34,9 @@ steps = st.one_of(
 )
 
 
-def owner_of(path: str) -> Owner | None:
+def owner_of(path: str) -> TileOwner | None:
     number = int(path[-1])
-    return None if number == 3 else Owner(f"app-{number // 2}", None, None, f"lease-{number // 2}")
+    return None if number == 3 else TileOwner(f"app-{number // 2}", None, None, f"lease-{number // 2}")
 
 
 @settings(max_examples=150, deadline=None)
@@ -50,7 +50,7 @@ def test_books_agree_after_every_step(sequence: list[tuple[str, object]], rdu_re
     pending = PendingChanges()
     for kind, value in sequence:
         now += SECOND // 2
-        outcome = Outcome()
+        outcome = FaultOutcome()
         if kind == "inject":
             assert isinstance(value, list)
             outcome = machine.inject(value, owner_of, now)
@@ -87,7 +87,7 @@ def test_books_agree_after_every_step(sequence: list[tuple[str, object]], rdu_re
     pending.add(changes)
     kept = {row.err_uuid for row in machine.errors}, {row.fault_uuid for row in machine.faults}
     written = pending.as_changes()
-    snapshot = Snapshot(
+    snapshot = FaultSnapshot(
         tuple(row for row in written.errors if row.err_uuid in kept[0]),
         tuple(row for row in written.faults if row.fault_uuid in kept[1]),
         machine.hangs,
@@ -98,7 +98,7 @@ def test_books_agree_after_every_step(sequence: list[tuple[str, object]], rdu_re
     assert {row.err_uuid: row for row in snapshot.errors} == {row.err_uuid: row for row in machine.errors}
     second = FaultMachine(NODE, lambda: f"uuid-{next(numbers)}", most_rows=most_rows)
     second.restore(
-        Snapshot(machine.errors, machine.faults, snapshot.hangs, snapshot.op_states, snapshot.policies,
+        FaultSnapshot(machine.errors, machine.faults, snapshot.hangs, snapshot.op_states, snapshot.policies,
                  snapshot.conditions), now,
     )  # fmt: skip
     second.validate()

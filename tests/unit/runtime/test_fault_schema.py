@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rdukit.errors import Conflict, InvalidArgument, NotFound, RdukitError, Unavailable
 from rdukit.hardware import find_node
 from rdukit_node.faults.machine import FaultMachine
-from rdukit_node.faults.model import Changes, Injection, nobody
+from rdukit_node.faults.model import ChangedRows, Injection, nobody
 from rdukit_node.faults.schema import APPLICATION_ID, LOGS, VERSION
 from rdukit_node.faults.store import FaultStore
 
@@ -250,8 +250,8 @@ def test_the_inventory_is_replaced(path: Path) -> None:
     names = ("comp_name", "kind", "parent", "serial", "part", "presence", "health")
     rows = [{name: f"{name}-{number}" for name in names} | {"size_bytes": number} for number in (2, 1)]
     store = FaultStore.open(path)
-    store.write(Changes(), inventory=rows, now_ns=NOW)
-    store.write(Changes(), inventory=rows[:1], now_ns=NOW)
+    store.write(ChangedRows(), inventory=rows, now_ns=NOW)
+    store.write(ChangedRows(), inventory=rows[:1], now_ns=NOW)
     with FaultStore.read_only(path) as reader:
         assert reader.inventory() == rows[:1] == reader.answer("inventory", {})["components"]
     store.close()
@@ -280,7 +280,7 @@ def test_no_damaged_file_does_more_than_be_refused(
         return
     try:
         store.load()
-        store.write(Changes(), [{"seq": 1}], now_ns=NOW)
+        store.write(ChangedRows(), [{"seq": 1}], now_ns=NOW)
     except InvalidArgument:
         pass
     finally:

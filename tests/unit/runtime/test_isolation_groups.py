@@ -7,16 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_node.isolation.cgroup import CgroupGuard
-from rdukit_node.isolation.groups import (
+from rdukit_node.isolation.model import (
+    GroupLimits,
     Hierarchy,
     LeaseGroups,
-    Limits,
+    applied,
+    as_report,
+    cores_of,
     find_hierarchies,
     group_in,
     may_take_over,
+    off,
     settings_of,
+    unavailable,
 )
-from rdukit_node.isolation.parts import applied, as_report, cores_of, off, unavailable
 
 MOUNTS = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -68,17 +72,17 @@ def test_a_group_that_somebody_else_chose_is_left_alone() -> None:
     ],
 )
 def test_a_limit_has_its_versions_file(controller: str, version: int, file: str, number: int) -> None:
-    assert settings_of(controller, version, 4, 8, Limits(pids=9, memory_bytes=70)) == (file, number)
+    assert settings_of(controller, version, 4, 8, GroupLimits(pids=9, memory_bytes=70)) == (file, number)
 
 
 def test_weights_stay_within_what_the_kernel_takes() -> None:
-    assert settings_of("cpu", 1, 0, 8, Limits()) == ("cpu.shares", 2)
-    assert settings_of("cpu", 2, 10**6, 8, Limits()) == ("cpu.weight", 10_000)
+    assert settings_of("cpu", 1, 0, 8, GroupLimits()) == ("cpu.shares", 2)
+    assert settings_of("cpu", 2, 10**6, 8, GroupLimits()) == ("cpu.weight", 10_000)
 
 
 def test_controllers_without_a_limit_are_not_touched() -> None:
-    assert Limits().controllers() == ("cpu",)
-    assert Limits(pids=1, memory_bytes=1).controllers() == ("cpu", "pids", "memory")
+    assert GroupLimits().controllers() == ("cpu",)
+    assert GroupLimits(pids=1, memory_bytes=1).controllers() == ("cpu", "pids", "memory")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(1, 3)), max_size=30))
@@ -141,7 +145,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_an_application_gets_a_group_of_version_2(machine: Path) -> None:
-    guard = CgroupGuard("node a/b", 8, Limits(pids=100, memory_bytes=1), proc=machine / "proc")
+    guard = CgroupGuard("node a/b", 8, GroupLimits(pids=100, memory_bytes=1), proc=machine / "proc")
     guard.enter("lease-1", 7, 16)
     guard.enter("lease-2", 8, 8)
     guard.enter("lease-3", 9, 8)

@@ -6,16 +6,16 @@ import pytest
 
 from rdukit.errors import InvalidArgument
 from rdukit.hardware import GIB
-from rdukit_node.leases.kept_leases import LeaseFile
-from rdukit_node.testing.harness import Desk, acquire
+from rdukit_node.leases.files import LeaseFile
+from rdukit_node.testing.harness import DaemonHarness, acquire
 
 
-def restarted(desk: Desk, folder: Path, patience: float = 10) -> Desk:
+def restarted(desk: DaemonHarness, folder: Path, patience: float = 10) -> DaemonHarness:
     """The daemon after ``desk``'s."""
     file = LeaseFile(folder / "leases.json")
     file.write(desk.daemon.kept_leases())
     desk.daemon.leave(desk.clock.now())
-    after = Desk(first_id=100)
+    after = DaemonHarness(first_id=100)
     for kept in file.read():
         after.daemon.restore_lease(kept, after.clock.now() + patience, after.clock.now())
     after.daemon.validate()
@@ -25,14 +25,14 @@ def restarted(desk: Desk, folder: Path, patience: float = 10) -> Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    found = Desk()
+def desk() -> DaemonHarness:
+    found = DaemonHarness()
     for number in (1, 2):
         found.connect(number)
     return found
 
 
-def test_a_lease_goes_on_with_its_tiles_its_regions_and_its_counts(desk: Desk, tmp_path: Path) -> None:
+def test_a_lease_goes_on_with_its_tiles_its_regions_and_its_counts(desk: DaemonHarness, tmp_path: Path) -> None:
     lease = acquire(desk, 1, tiles=2)
     desk.page(1, lease["id"]).count_run(1, 2, 3, 4, 5)
     after = restarted(desk, tmp_path)
@@ -56,7 +56,7 @@ def test_a_lease_goes_on_with_its_tiles_its_regions_and_its_counts(desk: Desk, t
     after.daemon.validate()
 
 
-def test_who_does_not_come_in_time_has_lost_it_and_its_counts_are_booked(desk: Desk, tmp_path: Path) -> None:
+def test_who_does_not_come_in_time_has_lost_it_and_its_counts_are_booked(desk: DaemonHarness, tmp_path: Path) -> None:
     lease = acquire(desk, 1, tiles=4)
     desk.page(1, lease["id"]).count_run(1, 2, 3, 4, 5)
     after = restarted(desk, tmp_path)
@@ -74,7 +74,7 @@ def test_who_does_not_come_in_time_has_lost_it_and_its_counts_are_booked(desk: D
     after.daemon.validate()
 
 
-def test_a_failure_of_its_hardware_is_not_forgotten(desk: Desk, tmp_path: Path) -> None:
+def test_a_failure_of_its_hardware_is_not_forgotten(desk: DaemonHarness, tmp_path: Path) -> None:
     desk.connect(9, is_admin=True)
     lease = acquire(desk, 1, tiles=2)
     desk.page(1, lease["id"])
@@ -85,7 +85,7 @@ def test_a_failure_of_its_hardware_is_not_forgotten(desk: Desk, tmp_path: Path) 
     assert after.ok(1, "interrupt", lease=lease["id"])["fault"]["code"] == "tile-fault"
 
 
-def test_clients_that_do_not_come_back_are_not_waited_for(desk: Desk, tmp_path: Path) -> None:
+def test_clients_that_do_not_come_back_are_not_waited_for(desk: DaemonHarness, tmp_path: Path) -> None:
     acquire(desk, 1, tiles=2)
     assert restarted(desk, tmp_path).ok(2, "status")["leases"] == []
     assert [row["reason"] for row in desk.daemon.ended_rows] == ["the node daemon stopped"]
@@ -97,8 +97,8 @@ def test_a_file_that_is_damaged_keeps_nothing_and_stops_nothing(tmp_path: Path, 
     assert LeaseFile(tmp_path / "leases.json").read() == []
 
 
-def test_a_lease_of_another_platform_is_not_restored(desk: Desk, tmp_path: Path) -> None:
-    large = Desk("SN10-8")
+def test_a_lease_of_another_platform_is_not_restored(desk: DaemonHarness, tmp_path: Path) -> None:
+    large = DaemonHarness("SN10-8")
     large.connect(1)
     acquire(large, 1, tiles=4, memory_bytes=GIB)
     lease = acquire(large, 1, tiles=4, memory_bytes=GIB)

@@ -7,7 +7,7 @@ import pytest
 from rdukit_node.daemon.connections import Peer, SocketGrant
 from rdukit_node.daemon.protocol import LEASE_OPERATIONS, OPERATIONS
 from rdukit_node.leases.allocator import LeaseId
-from rdukit_node.testing.harness import ADMIN_TOKEN, Desk, acquire
+from rdukit_node.testing.harness import ADMIN_TOKEN, DaemonHarness, acquire
 
 #: Legal arguments of every operation; a lease's are filled in.
 ARGUMENTS: dict[str, dict[str, object]] = {
@@ -21,9 +21,9 @@ ARGUMENTS: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture
-def desk() -> Desk:
+def desk() -> DaemonHarness:
     """Connection 1 holds leases L1 and L2; 5 came by L1's own socket, as a process of the daemon's user."""
-    desk = Desk()
+    desk = DaemonHarness()
     desk.connect(1, is_admin=True)
     for _ in range(2):
         acquire(desk, 1, tiles=1)
@@ -31,7 +31,7 @@ def desk() -> Desk:
     return desk
 
 
-def test_it_serves_what_a_program_does_under_its_lease(desk: Desk) -> None:
+def test_it_serves_what_a_program_does_under_its_lease(desk: DaemonHarness) -> None:
     hello = desk.ok(5, "hello")
     assert hello["admin"] is False and "socket" in hello["features"]
     assert desk.ok(5, "attach", lease="L1", token="token-1")["lease"]["id"] == "L1"
@@ -45,7 +45,7 @@ def test_it_serves_what_a_program_does_under_its_lease(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(set(OPERATIONS) - LEASE_OPERATIONS))
-def test_everything_else_is_refused_with_a_reason(desk: Desk, op: str) -> None:
+def test_everything_else_is_refused_with_a_reason(desk: DaemonHarness, op: str) -> None:
     desk.ok(5, "attach", lease="L1", token="token-1")
     arguments = dict(ARGUMENTS.get(op, {}))
     if "lease" in OPERATIONS[op]:
@@ -57,7 +57,7 @@ def test_everything_else_is_refused_with_a_reason(desk: Desk, op: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(op for op in LEASE_OPERATIONS if "lease" in OPERATIONS[op]))
-def test_no_other_lease_can_be_touched_even_with_its_token(desk: Desk, op: str) -> None:
+def test_no_other_lease_can_be_touched_even_with_its_token(desk: DaemonHarness, op: str) -> None:
     more: dict[str, dict[str, object]] = {
         "attach": {"token": "token-2"}, "reattach": {"token": "token-2", "regions": []},
         "allocate": {"bytes": 1, "name": "a"}, "free": {"region": "region-1"}, "report": {"counters": {}},
@@ -69,7 +69,7 @@ def test_no_other_lease_can_be_touched_even_with_its_token(desk: Desk, op: str) 
     )  # fmt: skip
 
 
-def test_only_a_holder_makes_one_and_who_is_another_user_can_reach_it(desk: Desk) -> None:
+def test_only_a_holder_makes_one_and_who_is_another_user_can_reach_it(desk: DaemonHarness) -> None:
     desk.connect(2)
     assert desk.code(2, "socket", lease="L1") == "permission-denied"
     desk.ok(2, "attach", lease="L1", token="token-1")
@@ -83,20 +83,20 @@ def test_only_a_holder_makes_one_and_who_is_another_user_can_reach_it(desk: Desk
     assert desk.daemon.lease_sockets == {"L1": 0o666}
 
 
-def test_the_next_daemon_serves_it_again(desk: Desk) -> None:
+def test_the_next_daemon_serves_it_again(desk: DaemonHarness) -> None:
     desk.ok(1, "keep", lease="L1")
     desk.ok(1, "socket", lease="L1", mode="660")
     (kept,) = desk.daemon.kept_leases()
-    after = Desk()
+    after = DaemonHarness()
     after.daemon.restore_lease(kept, 1e9, 0.0)
     assert after.daemon.lease_sockets == {"L1": 0o660}
     after.daemon.validate()
-    before = Desk()
+    before = DaemonHarness()
     before.daemon.restore_lease(replace(kept, socket_mode=None), 1e9, 0.0)
     assert before.daemon.lease_sockets == {}
 
 
-def test_reports_of_more_and_more_processes_take_no_more_memory(desk: Desk) -> None:
+def test_reports_of_more_and_more_processes_take_no_more_memory(desk: DaemonHarness) -> None:
     for number in range(10, 210):
         desk.daemon.connected(number, Peer(number, 1000, "ada"), LeaseId("L1"))
         desk.ok(number, "attach", lease="L1", token="token-1")

@@ -23,7 +23,7 @@ from rdukit_node.logs.files import (
     configure_daemon_log,
     level_of,
 )
-from rdukit_node.logs.lines import Level, LogLine, application_level, log_id_line, parse_line, time_text
+from rdukit_node.logs.lines import LogLevel, LogLine, application_level, log_id_line, parse_line, time_text
 from rdukit_node.logs.rotated import LogFile
 
 
@@ -42,7 +42,7 @@ def texts(path: Path) -> list[str]:
 
 
 def test_a_line_is_of_the_documented_form() -> None:
-    line = LogLine("2024-03-05T10:41:09", Level.INFO, "LIB", 41207, "sn_create_session", "PEF File: pef/mlp/mlp.pef")
+    line = LogLine("2024-03-05T10:41:09", LogLevel.INFO, "LIB", 41207, "sn_create_session", "PEF File: pef/mlp/mlp.pef")
     # Source: runtime reference 2.1.
     assert str(line) == "2024-03-05T10:41:09 : [INFO][LIB][41207]: sn_create_session: PEF File: pef/mlp/mlp.pef"
     assert parse_line(f"{line}\n") == line
@@ -56,15 +56,15 @@ def test_the_log_id_names_user_program_and_process() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_breaks_a_line_in_two(function: str, text: str) -> None:
-    line = str(LogLine("2024-03-05T10:41:09", Level.ERR, "LIB", 1, function, text))
+    line = str(LogLine("2024-03-05T10:41:09", LogLevel.ERR, "LIB", 1, function, text))
     assert len(line.splitlines()) == 1
     parsed = parse_line(line.encode(errors="backslashreplace").decode())
     assert parsed is not None
-    assert (parsed.level, parsed.pid) == (Level.ERR, 1)
+    assert (parsed.level, parsed.pid) == (LogLevel.ERR, 1)
 
 
 def test_a_very_long_text_is_cut() -> None:
-    assert len(str(LogLine("t", Level.INFO, "LIB", 1, "f", "x" * 10**6))) < 20_000
+    assert len(str(LogLine("t", LogLevel.INFO, "LIB", 1, "f", "x" * 10**6))) < 20_000
 
 
 @pytest.mark.parametrize("line", ["", "2024 : [LOUD][LIB][1]: f: t", "2024 : [INFO][LIB][x]: f: t", "Log ID"])
@@ -73,9 +73,10 @@ def test_other_lines_are_not_of_the_grammar(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "level"), [("", Level.NOTICE), ("debug", Level.DEBUG), ("ERROR", Level.ERR), (" EMERG ", Level.EMERG)]
+    ("text", "level"),
+    [("", LogLevel.NOTICE), ("debug", LogLevel.DEBUG), ("ERROR", LogLevel.ERR), (" EMERG ", LogLevel.EMERG)],
 )
-def test_the_environment_sets_the_level(text: str, level: Level) -> None:
+def test_the_environment_sets_the_level(text: str, level: LogLevel) -> None:
     assert application_level({"SF_RNT_LOG_LEVEL": text}) is level
 
 
@@ -84,22 +85,22 @@ def test_a_level_that_does_not_exist_is_refused_with_the_legal_ones() -> None:
         application_level({"SF_RNT_LOG_LEVEL": "LOUD"})
 
 
-@pytest.mark.parametrize("level", Level)
-def test_levels_form_a_hierarchy(level: Level, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("level", LogLevel)
+def test_levels_form_a_hierarchy(level: LogLevel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = ApplicationLog("python", LogFile(tmp_path / "sn.log"), level)
     for method in (log.debug, log.info, log.notice, log.warning, log.err, log.crit, log.alert, log.emerg):
         method("f", method.__name__.upper())
-    assert texts(tmp_path / "sn.log") == [each.name for each in Level if each >= level]
+    assert texts(tmp_path / "sn.log") == [each.name for each in LogLevel if each >= level]
     # From ERR on they go to the console as well, with the process id.
     console = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in console] == [
-        each.name for each in Level if each >= max(level, Level.ERR)
+        each.name for each in LogLevel if each >= max(level, LogLevel.ERR)
     ]
     assert all(f"[{os.getpid()}]" in line for line in console)
 
 
 def test_nothing_is_opened_before_the_first_line(tmp_path: Path) -> None:
-    sn_log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), Level.NOTICE)
+    sn_log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), LogLevel.NOTICE)
     sn_log.info("f", "below the level")
     assert not (tmp_path / "logs").exists()
     sn_log.notice("f", "at the level")
@@ -114,7 +115,7 @@ def test_the_applications_log_is_found_by_settings(
     log = application_log("python")
     assert application_log("python") is log
     assert log.path == tmp_path / "var/log/sambaflow/runtime/sn.log"
-    assert (log.level, capsys.readouterr().err.count("legal: DEBUG")) == (Level.NOTICE, 1)
+    assert (log.level, capsys.readouterr().err.count("legal: DEBUG")) == (LogLevel.NOTICE, 1)
     former = os.umask(0o077)
     try:
         log.notice("f", "t")
@@ -124,7 +125,7 @@ def test_the_applications_log_is_found_by_settings(
 
 
 def test_the_log_id_is_announced_once_a_process(tmp_path: Path) -> None:
-    log, stream = ApplicationLog("python", LogFile(tmp_path / "sn.log"), Level.NOTICE), io.StringIO()
+    log, stream = ApplicationLog("python", LogFile(tmp_path / "sn.log"), LogLevel.NOTICE), io.StringIO()
     log.announce(stream)
     log.announce(stream)
     assert stream.getvalue() == f"{log.log_id()}\n"
@@ -159,7 +160,7 @@ def test_a_file_that_somebody_else_rotated_is_left(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "logs").write_text("a file where the folder should be")
-    log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), Level.NOTICE)
+    log = ApplicationLog("python", LogFile(tmp_path / "logs/sn.log"), LogLevel.NOTICE)
     log.notice("f", "first")
     log.notice("f", "second")
     said = capsys.readouterr().err
@@ -218,8 +219,8 @@ def test_the_daemons_log_is_its_users_alone_and_in_the_grammar(tmp_path: Path, m
     assert (tmp_path / "snd.log").stat().st_mode & 0o777 == 0o600
     lines = [parse_line(line) for line in (tmp_path / "snd.log").read_text().splitlines()]
     assert [(line.level, line.module, line.pid) for line in lines if line] == [
-        (Level.INFO, "SND", os.getpid()),
-        (Level.ERR, "SND", os.getpid()),
+        (LogLevel.INFO, "SND", os.getpid()),
+        (LogLevel.ERR, "SND", os.getpid()),
     ]
     assert lines[0] is not None
     assert lines[1] is not None
@@ -229,7 +230,7 @@ def test_the_daemons_log_is_its_users_alone_and_in_the_grammar(tmp_path: Path, m
 
 
 def test_an_error_is_written_at_once_after_what_came_before(tmp_path: Path) -> None:
-    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", Level.INFO)
+    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", LogLevel.INFO)
     for number, text in ((logging.INFO, "first"), (logging.WARNING, "second"), (logging.ERROR, "third")):
         handler.handle(logging.LogRecord("n", number, "p", 1, text, (), None))
     assert texts(tmp_path / "snd.log") == ["first", "second", "third"]
@@ -239,7 +240,7 @@ def test_an_error_is_written_at_once_after_what_came_before(tmp_path: Path) -> N
 
 
 def test_a_record_that_cannot_be_formatted_fails_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", Level.INFO)
+    handler = LogFileHandler(LogFile(tmp_path / "snd.log"), "SND", LogLevel.INFO)
     handler.handle(logging.LogRecord("n", logging.INFO, "p", 1, "event=%d", ("no number",), None))
     handler.close()
     assert "TypeError" in capsys.readouterr().err
@@ -247,9 +248,16 @@ def test_a_record_that_cannot_be_formatted_fails_no_program(tmp_path: Path, caps
 
 @pytest.mark.parametrize(
     ("number", "level"),
-    [(5, Level.DEBUG), (10, Level.DEBUG), (20, Level.INFO), (25, Level.NOTICE), (30, Level.WARNING), (50, Level.CRIT)],
+    [
+        (5, LogLevel.DEBUG),
+        (10, LogLevel.DEBUG),
+        (20, LogLevel.INFO),
+        (25, LogLevel.NOTICE),
+        (30, LogLevel.WARNING),
+        (50, LogLevel.CRIT),
+    ],
 )
-def test_levels_of_logging_have_their_counterparts(number: int, level: Level) -> None:
+def test_levels_of_logging_have_their_counterparts(number: int, level: LogLevel) -> None:
     assert level_of(number) is level
 
 

@@ -16,8 +16,14 @@ from rdukit_runtime.engine.machine_limits import (
     processor_name,
     renew_limits,
 )
-from rdukit_runtime.engine.machine_probe import GEMM_DTYPES, Clock, last_cache_bytes
-from rdukit_runtime.engine.other_load import Load, others_share, read_load
+from rdukit_runtime.engine.machine_probe import (
+    GEMM_DTYPES,
+    DeviceTimer,
+    Load,
+    last_cache_bytes,
+    others_share,
+    read_load,
+)
 
 #: Enough for a figure that is not zero.
 SHORT_S = 0.01
@@ -118,7 +124,7 @@ def test_the_share_of_others_is_what_the_machine_did_and_this_process_did_not(tm
 
 
 def test_one_thread_is_not_charged_for_the_time_that_it_waits() -> None:
-    clock = Clock(torch.device("cpu"), is_own_time=True)
+    clock = DeviceTimer(torch.device("cpu"), is_own_time=True)
     assert clock.best_seconds(lambda: time.sleep(0.02), 0.0) < 0.02
 
 

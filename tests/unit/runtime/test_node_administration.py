@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from rdukit_node.daemon.connections import Peer
-from rdukit_node.testing.harness import ADMIN_TOKEN, Desk, acquire
+from rdukit_node.testing.harness import ADMIN_TOKEN, DaemonHarness, acquire
 
 TILE = "/NODE/XRDU_0/RDU_0/TILE_0"
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk("SN10-8")
+def desk() -> Iterator[DaemonHarness]:
+    desk = DaemonHarness("SN10-8")
     desk.connect(1)
     desk.connect(2)
     desk.connect(9, is_admin=True)
@@ -20,13 +20,15 @@ def desk() -> Iterator[Desk]:
     desk.daemon.validate()
 
 
-def inject(desk: Desk, fault: str, component: str | None = None, **more: object) -> tuple[list[str], list[str]]:
+def inject(
+    desk: DaemonHarness, fault: str, component: str | None = None, **more: object
+) -> tuple[list[str], list[str]]:
     event = {"class": fault, **({} if component is None else {"component": component}), **more}
     answer = desk.ok(9, "inject", events=[event])
     return answer["errors"], answer["faults"]
 
 
-def test_everybody_may_look_and_only_administrators_may_change_anything(desk: Desk) -> None:
+def test_everybody_may_look_and_only_administrators_may_change_anything(desk: DaemonHarness) -> None:
     for op in (
         "inventory",
         "op_state",
@@ -51,7 +53,7 @@ def test_everybody_may_look_and_only_administrators_may_change_anything(desk: De
     desk.ok(1, "inject", events=[{"class": "tile-hang", "component": TILE}])
 
 
-def test_an_uncorrectable_error_agrees_everywhere_at_once(desk: Desk) -> None:
+def test_an_uncorrectable_error_agrees_everywhere_at_once(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1, tiles=2, memory_bytes=100, tenant="blue", job="job-7")
     page = desk.page(1, lease["id"])
     (error,), faults = inject(desk, "scratchpad-uncorrectable", TILE)
@@ -72,7 +74,9 @@ def test_an_uncorrectable_error_agrees_everywhere_at_once(desk: Desk) -> None:
     assert faults == [fault["fault_uuid"] for fault in desk.ok(2, "faults")["faults"]]
 
 
-def test_faults_and_their_end_are_in_the_log_but_not_each_error(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_faults_and_their_end_are_in_the_log_but_not_each_error(
+    desk: DaemonHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "rdukit_node.daemon.administration")
     inject(desk, "pcie-correctable", "/NODE/XRDU_0/RDU_0/PCIE_0", count=3)
     assert caplog.records == []
@@ -87,7 +91,7 @@ def test_faults_and_their_end_are_in_the_log_but_not_each_error(desk: Desk, capl
     assert [line.split()[0] for _, line in lines[1:]] == ["event=clear", "event=repair"]
 
 
-def test_a_failure_of_one_tenants_tile_leaves_the_others_alone(desk: Desk) -> None:
+def test_a_failure_of_one_tenants_tile_leaves_the_others_alone(desk: DaemonHarness) -> None:
     mine, other = acquire(desk, 1), acquire(desk, 2)
     pages = desk.page(1, mine["id"]), desk.page(2, other["id"])
     inject(desk, "tile-hang", mine["tiles"][0], data={"resets_that_fail": None})
@@ -96,7 +100,7 @@ def test_a_failure_of_one_tenants_tile_leaves_the_others_alone(desk: Desk) -> No
     assert desk.ok(2, "interrupt", lease=other["id"])["fault"] is None
 
 
-def test_a_tile_that_is_excluded_is_not_granted_until_it_is_repaired(desk: Desk) -> None:
+def test_a_tile_that_is_excluded_is_not_granted_until_it_is_repaired(desk: DaemonHarness) -> None:
     inject(desk, "tile-hang", TILE, data={"resets_that_fail": None})
     status = desk.ok(1, "status")
     assert status["tiles"][0]["health"] == "Excluded"
@@ -112,7 +116,7 @@ def test_a_tile_that_is_excluded_is_not_granted_until_it_is_repaired(desk: Desk)
     assert TILE in acquire(desk, 2, tiles=1)["tiles"]
 
 
-def test_a_fault_that_is_cleared_without_repair_returns_under_a_new_id(desk: Desk) -> None:
+def test_a_fault_that_is_cleared_without_repair_returns_under_a_new_id(desk: DaemonHarness) -> None:
     _, (fault,) = inject(desk, "pcie-link-down", "/NODE/XRDU_0/RDU_0/PCIE_0")
     cleared = desk.ok(9, "clear", fault=fault)
     assert cleared["fault"]["fault_state"] == "CLEARED"
@@ -124,14 +128,14 @@ def test_a_fault_that_is_cleared_without_repair_returns_under_a_new_id(desk: Des
     assert desk.ok(1, "faults")["faults"] == []
 
 
-def test_answers_that_promise_something_are_durable(desk: Desk) -> None:
+def test_answers_that_promise_something_are_durable(desk: DaemonHarness) -> None:
     answer = desk.ask(9, "inject", events=[{"class": "ddr-correctable"}])
     assert answer.is_durable
     assert desk.daemon.administration.faults.take_changes().errors
     assert not desk.ask(9, "errors").is_durable
 
 
-def test_a_storm_is_one_row_and_every_event_counts(desk: Desk) -> None:
+def test_a_storm_is_one_row_and_every_event_counts(desk: DaemonHarness) -> None:
     component = desk.ok(1, "inventory")["components"]
     dimm = next(row["comp_name"] for row in component if "DIMM" in row["comp_name"])
     for _ in range(20):
@@ -141,7 +145,7 @@ def test_a_storm_is_one_row_and_every_event_counts(desk: Desk) -> None:
     assert len(rows) <= 2
 
 
-def test_a_wrong_event_changes_nothing_even_beside_right_ones(desk: Desk) -> None:
+def test_a_wrong_event_changes_nothing_even_beside_right_ones(desk: DaemonHarness) -> None:
     events = [{"class": "ddr-correctable"}, {"class": "gremlins"}]
     error = desk.error(9, "inject", events=events)
     assert error["code"] == "invalid-argument"
@@ -149,7 +153,7 @@ def test_a_wrong_event_changes_nothing_even_beside_right_ones(desk: Desk) -> Non
     assert desk.ok(1, "errors")["errors"] == []
 
 
-def test_steps_of_a_scenario_happen_when_they_are_due(desk: Desk) -> None:
+def test_steps_of_a_scenario_happen_when_they_are_due(desk: DaemonHarness) -> None:
     text = f"""
 seed: 3
 steps:
@@ -168,7 +172,7 @@ steps:
     assert desk.daemon.next_deadline() is None
 
 
-def test_policies_can_be_changed_and_only_to_legal_words(desk: Desk) -> None:
+def test_policies_can_be_changed_and_only_to_legal_words(desk: DaemonHarness) -> None:
     policy = desk.ok(1, "policies")["policies"][0]
     changed = {name: policy[name] for name in ("error_type", "fault_type", "action", "severity")}
     answer = desk.ok(9, "set_policy", **changed, count=3, window_s=60)
@@ -179,7 +183,7 @@ def test_policies_can_be_changed_and_only_to_legal_words(desk: Desk) -> None:
     )
 
 
-def test_each_application_leaves_an_accounting_row(desk: Desk) -> None:
+def test_each_application_leaves_an_accounting_row(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1, tiles=2, tenant="blue", command="python train.py")
     desk.page(1, lease["id"]).count_run(sections=3, cycles=10, flops=20, ddr_read=30, ddr_written=5)
     desk.daemon.disconnected(1, desk.clock.now())
@@ -192,7 +196,7 @@ def test_each_application_leaves_an_accounting_row(desk: Desk) -> None:
     assert counters["rdus"][0]["ddr_read_bytes"] == 30, "what ended is still counted"
 
 
-def test_counters_tell_who_works_on_which_tiles(desk: Desk) -> None:
+def test_counters_tell_who_works_on_which_tiles(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1, tiles=2)
     desk.ok(2, "attach", lease=lease["id"], token=lease["token"])
     desk.page(1, lease["id"])
@@ -206,7 +210,7 @@ def test_counters_tell_who_works_on_which_tiles(desk: Desk) -> None:
     assert counters["tiles"][0]["exec_ns"] == counters["tiles"][1]["exec_ns"] > 0
 
 
-def test_a_waiting_request_is_granted_when_there_is_room(desk: Desk) -> None:
+def test_a_waiting_request_is_granted_when_there_is_room(desk: DaemonHarness) -> None:
     first = acquire(desk, 1, tiles=32)
     arguments = {"application": "late", "tiles": 4, "memory_bytes": 0, "wait_s": 30}
     assert desk.find_answer(2, "acquire", **arguments) is None
@@ -221,7 +225,7 @@ def test_a_waiting_request_is_granted_when_there_is_room(desk: Desk) -> None:
     assert "wait" in desk.kinds()
 
 
-def test_a_waiting_request_ends_at_its_deadline_or_with_its_connection(desk: Desk) -> None:
+def test_a_waiting_request_ends_at_its_deadline_or_with_its_connection(desk: DaemonHarness) -> None:
     acquire(desk, 1, tiles=32)
     desk.connect(3)
     for number in (2, 3):
@@ -238,17 +242,17 @@ def test_a_waiting_request_ends_at_its_deadline_or_with_its_connection(desk: Des
     assert desk.ok(1, "status")["waiting"] == []
 
 
-def test_nobody_overtakes_those_who_wait(desk: Desk) -> None:
+def test_nobody_overtakes_those_who_wait(desk: DaemonHarness) -> None:
     acquire(desk, 1, tiles=20)
     assert desk.find_answer(2, "acquire", application="large", tiles=32, memory_bytes=0, wait_s=5) is None
     assert "waits before this one" in desk.error(9, "acquire", application="small", tiles=1, memory_bytes=0)["message"]
 
 
-def test_what_can_never_fit_is_refused_and_does_not_wait(desk: Desk) -> None:
+def test_what_can_never_fit_is_refused_and_does_not_wait(desk: DaemonHarness) -> None:
     assert desk.code(1, "acquire", application="huge", tiles=33, memory_bytes=0, wait_s=5) == "no-resources"
 
 
-def test_what_can_never_fit_is_told_so_also_while_others_wait(desk: Desk) -> None:
+def test_what_can_never_fit_is_told_so_also_while_others_wait(desk: DaemonHarness) -> None:
     acquire(desk, 1, tiles=32, memory_bytes=0)
     assert desk.find_answer(2, "acquire", application="next", tiles=1, memory_bytes=0, wait_s=5) is None
     error = desk.error(9, "acquire", application="huge", tiles=999, memory_bytes=0)
@@ -256,7 +260,7 @@ def test_what_can_never_fit_is_told_so_also_while_others_wait(desk: Desk) -> Non
     assert error["detail"]["fits_when_empty"] is False
 
 
-def test_retired_memory_is_not_free(desk: Desk) -> None:
+def test_retired_memory_is_not_free(desk: DaemonHarness) -> None:
     before = desk.ok(1, "status")["memory"]
     inject(desk, "ddr-uncorrectable", "/NODE/XRDU_0/RDU_0/DDRCH_0")
     after = desk.ok(1, "status")["memory"]
@@ -264,7 +268,7 @@ def test_retired_memory_is_not_free(desk: Desk) -> None:
     assert after["free"] == after["total"] - after["retired"] < before["free"]
 
 
-def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: Desk) -> None:
+def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: DaemonHarness) -> None:
     desk.daemon.connected(5, Peer(None))
     acquire(desk, 5)
     (lease,) = desk.ok(1, "status")["leases"]
@@ -272,7 +276,7 @@ def test_a_process_that_cannot_be_seen_is_said_not_to_be_in_a_group(desk: Desk) 
     assert "cannot be seen" in lease["isolation"]["node"]["cgroup"]
 
 
-def test_two_programs_of_one_name_are_told_apart_in_a_fault(desk: Desk) -> None:
+def test_two_programs_of_one_name_are_told_apart_in_a_fault(desk: DaemonHarness) -> None:
     leases = [acquire(desk, 1, tiles=2), acquire(desk, 2, tiles=2)]
     for number, lease in enumerate(leases, 1):
         inject(desk, "tile-excluded", lease["tiles"][0])
@@ -284,7 +288,7 @@ def test_two_programs_of_one_name_are_told_apart_in_a_fault(desk: Desk) -> None:
         ]  # fmt: skip
 
 
-def test_each_fault_says_what_helps_a_real_node_and_what_helps_here(desk: Desk) -> None:
+def test_each_fault_says_what_helps_a_real_node_and_what_helps_here(desk: DaemonHarness) -> None:
     """The class: following the second advice ends the fault, and it does not come back."""
     for entry in desk.ok(9, "catalogue")["classes"]:
         inject(desk, entry["name"], None, count=2000)

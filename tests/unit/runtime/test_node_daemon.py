@@ -10,26 +10,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rdukit.hardware import GIB
-from rdukit_node.testing.harness import Desk, acquire
+from rdukit_node.testing.harness import DaemonHarness, acquire
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
+def desk() -> Iterator[DaemonHarness]:
+    desk = DaemonHarness()
     desk.connect(1)
     desk.connect(2)
     yield desk
     desk.daemon.validate()
 
 
-def test_a_lease_ends_when_its_only_connection_closes(desk: Desk) -> None:
+def test_a_lease_ends_when_its_only_connection_closes(desk: DaemonHarness) -> None:
     acquire(desk, 2)
     desk.daemon.disconnected(2, desk.clock.now())
     assert desk.ok(1, "status")["leases"] == []
     assert desk.kinds() == ["grant", "death"]
 
 
-def test_a_lease_lives_while_one_of_its_connections_does(desk: Desk) -> None:
+def test_a_lease_lives_while_one_of_its_connections_does(desk: DaemonHarness) -> None:
     lease = acquire(desk, 2)
     desk.ok(1, "attach", lease=lease["id"], token=lease["token"])
     assert desk.ok(1, "status")["leases"][0]["pids"] == [1001, 1002]
@@ -39,20 +39,20 @@ def test_a_lease_lives_while_one_of_its_connections_does(desk: Desk) -> None:
     assert desk.kinds() == ["grant", "attach", "detach"]
 
 
-def test_attaching_twice_holds_once(desk: Desk) -> None:
+def test_attaching_twice_holds_once(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1)
     desk.ok(1, "attach", lease=lease["id"], token=lease["token"])
     desk.daemon.validate()
     assert desk.kinds() == ["grant"]
 
 
-def test_a_wrong_token_does_not_attach(desk: Desk) -> None:
+def test_a_wrong_token_does_not_attach(desk: DaemonHarness) -> None:
     lease = acquire(desk, 2)
     assert desk.code(1, "attach", lease=lease["id"], token="token-2") == "unauthenticated"
     assert desk.code(1, "attach", lease="L99", token="token-1") == "not-found"
 
 
-def test_only_a_holder_may_use_or_release_a_lease(desk: Desk) -> None:
+def test_only_a_holder_may_use_or_release_a_lease(desk: DaemonHarness) -> None:
     lease = acquire(desk, 2)["id"]
     assert desk.code(1, "release", lease=lease) == "permission-denied"
     assert desk.code(1, "allocate", lease=lease, bytes=1, name="r") == "permission-denied"
@@ -61,7 +61,7 @@ def test_only_a_holder_may_use_or_release_a_lease(desk: Desk) -> None:
     assert desk.code(1, "free", lease=lease, region=region) == "permission-denied"
 
 
-def test_a_release_ends_the_lease_for_all_its_holders(desk: Desk) -> None:
+def test_a_release_ends_the_lease_for_all_its_holders(desk: DaemonHarness) -> None:
     lease = acquire(desk, 2)
     desk.ok(1, "attach", lease=lease["id"], token=lease["token"])
     desk.ok(1, "allocate", lease=lease["id"], bytes=10, name="r")
@@ -72,7 +72,7 @@ def test_a_release_ends_the_lease_for_all_its_holders(desk: Desk) -> None:
     assert desk.ok(1, "status")["memory"]["used"] == 0
 
 
-def test_regions_of_a_holder_that_left_are_free_again(desk: Desk) -> None:
+def test_regions_of_a_holder_that_left_are_free_again(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1, memory_bytes=100)
     desk.ok(2, "attach", lease=lease["id"], token=lease["token"])
     assert desk.ask(2, "allocate", lease=lease["id"], bytes=100, name="r").grant is not None
@@ -81,7 +81,7 @@ def test_regions_of_a_holder_that_left_are_free_again(desk: Desk) -> None:
     desk.ok(1, "allocate", lease=lease["id"], bytes=100, name="r")
 
 
-def test_memory_that_could_not_be_created_is_not_accounted(desk: Desk) -> None:
+def test_memory_that_could_not_be_created_is_not_accounted(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1, memory_bytes=100)
     answer = desk.ask(1, "allocate", lease=lease["id"], bytes=100, name="r")
     assert answer.grant is not None
@@ -90,7 +90,7 @@ def test_memory_that_could_not_be_created_is_not_accounted(desk: Desk) -> None:
     desk.ok(1, "allocate", lease=lease["id"], bytes=100, name="r")
 
 
-def test_counters_of_all_holders_add_up_also_of_those_that_left(desk: Desk) -> None:
+def test_counters_of_all_holders_add_up_also_of_those_that_left(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1)
     desk.ok(2, "attach", lease=lease["id"], token=lease["token"])
     desk.ok(1, "report", lease=lease["id"], counters={"runs": 1, "phase": "setup"})
@@ -102,14 +102,14 @@ def test_counters_of_all_holders_add_up_also_of_those_that_left(desk: Desk) -> N
     assert desk.ok(1, "status")["leases"][0]["counters"]["runs"] == 13
 
 
-def test_neither_status_nor_events_show_a_token(desk: Desk) -> None:
+def test_neither_status_nor_events_show_a_token(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1)
     shown = json.dumps([desk.ok(1, "status"), desk.ok(1, "events")])
     assert lease["id"] in shown
     assert lease["token"] not in shown
 
 
-def test_status_says_who_has_each_tile(desk: Desk) -> None:
+def test_status_says_who_has_each_tile(desk: DaemonHarness) -> None:
     lease = acquire(desk, 1)
     desk.clock.advance(7)
     status = desk.ok(1, "status")
@@ -122,13 +122,13 @@ def test_status_says_who_has_each_tile(desk: Desk) -> None:
     assert {"total": 384 * GIB, "used": GIB}.items() <= status["memory"].items()
 
 
-def test_a_refusal_is_an_event(desk: Desk) -> None:
+def test_a_refusal_is_an_event(desk: DaemonHarness) -> None:
     assert desk.code(1, "acquire", application="big", tiles=5, memory_bytes=0) == "no-resources"
     event = desk.ok(1, "events")["events"][0]
     assert (event["kind"], event["application"], event["lease"]) == ("refuse", "big", None)
 
 
-def test_events_come_in_pages_and_none_twice(desk: Desk) -> None:
+def test_events_come_in_pages_and_none_twice(desk: DaemonHarness) -> None:
     for _ in range(130):
         desk.ok(1, "release", lease=acquire(desk, 1)["id"])
     seen: list[int] = []
@@ -138,7 +138,7 @@ def test_events_come_in_pages_and_none_twice(desk: Desk) -> None:
     assert seen == list(range(1, 261))
 
 
-def test_stopping_ends_every_lease(desk: Desk) -> None:
+def test_stopping_ends_every_lease(desk: DaemonHarness) -> None:
     acquire(desk, 1)
     acquire(desk, 2)
     desk.daemon.stop(desk.clock.now())
@@ -150,7 +150,7 @@ class Clients(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk("SN10-8")
+        self.desk = DaemonHarness("SN10-8")
         self.next_number = 1
         self.known: list[Mapping[str, Any]] = []
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rdukit.errors import all_error_classes
-from rdukit_node.daemon.connections import Answer, PageGrant, RegionGrant
+from rdukit_node.daemon.connections import PageGrant, RegionGrant, Response
 from rdukit_node.daemon.protocol import OPERATIONS
 from rdukit_node.faults.catalogue import fault_classes
 from rdukit_node.inventory import components
 from rdukit_node.status_page import private_page
-from rdukit_node.testing.harness import ADMIN_TOKEN, Desk
+from rdukit_node.testing.harness import ADMIN_TOKEN, DaemonHarness
 
 CODES = set(all_error_classes())
 LOOKS = ("hello", "status", "events", "counters", "inventory", "op_state", "errors", "faults", "policies", "hangs",
          "applications", "catalogue")  # fmt: skip
 USES = ("attach", "allocate", "free", "release", "report", "page", "interrupt", "isolation")
-COMPONENTS = [component.path for component in components(Desk().daemon.allocator.node)]
+COMPONENTS = [component.path for component in components(DaemonHarness().daemon.allocator.node)]
 CLASSES = sorted(fault_classes())
 
 scalars = (
@@ -51,7 +51,7 @@ scenario_texts = st.lists(
 ).map("".join)  # fmt: skip
 
 
-def check_answer(answer: Answer | None) -> Mapping[str, Any]:
+def check_answer(answer: Response | None) -> Mapping[str, Any]:
     """An answer that could be sent, and that does not say that the daemon failed. ``{}``: it waits."""
     if answer is None:
         return {}
@@ -67,7 +67,7 @@ def check_answer(answer: Answer | None) -> Mapping[str, Any]:
 @settings(max_examples=300, deadline=None)
 @given(line=st.binary(max_size=200) | requests.map(lambda request: json.dumps(request).encode()))
 def test_any_line_is_answered(line: bytes) -> None:
-    desk = Desk()
+    desk = DaemonHarness()
     desk.connect(1, is_admin=True)
     check_answer(desk.daemon.handle(1, line, 0.0))
     desk.daemon.validate()
@@ -76,7 +76,7 @@ def test_any_line_is_answered(line: bytes) -> None:
 @settings(max_examples=150, deadline=None)
 @given(text=scenario_texts)
 def test_any_scenario_is_read_or_refused(text: str) -> None:
-    desk = Desk()
+    desk = DaemonHarness()
     desk.connect(1, is_admin=True)
     check_answer(desk.find_answer(1, "scenario", text=text or " "))
     desk.daemon.tick(1e6)
@@ -88,7 +88,7 @@ class HostileClients(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk("TEST-1")
+        self.desk = DaemonHarness("TEST-1")
         self.next_number = 1
         self.leases: list[Mapping[str, Any]] = []
         self.faults: list[str] = []
@@ -249,7 +249,7 @@ TestHostileClients.settings = settings(
 
 
 def test_the_page_of_a_holder_that_left_is_let_go_at_once_though_others_wait() -> None:
-    desk = Desk("TEST-1")
+    desk = DaemonHarness("TEST-1")
     for number in (1, 2, 3):
         desk.connect(number)
     lease = desk.ok(1, "acquire", application="a", tiles=4, memory_bytes=0)["lease"]

@@ -18,9 +18,6 @@ from rdukit.pef.model import Cost, SectionResources
 from rdukit.testing.pefs import example_kernels, example_pef
 from rdukit_runtime.engine.machine_limits import MachineLimits
 from rdukit_runtime.engine.portable import build_portable
-from rdukit_runtime.profile.dtypes import limit_dtype
-from rdukit_runtime.profile.inputs import index_bounds
-from rdukit_runtime.profile.labels import Dot, Rectangle, place_labels
 from rdukit_runtime.profile.operators import OperatorClock
 from rdukit_runtime.profile.pef import (
     Bound,
@@ -29,12 +26,13 @@ from rdukit_runtime.profile.pef import (
     SectionWork,
     exceeds_gemm_limit,
     group_rows,
+    limit_dtype,
     profile_to_dict,
     section_rows,
 )
-from rdukit_runtime.profile.roofline import draw_roofline
-from rdukit_runtime.profile.tables import operators_table, profile_tables
-from rdukit_runtime.profile.trace import trace_profile
+from rdukit_runtime.profile.reports import operators_table, profile_tables, trace_profile
+from rdukit_runtime.profile.roofline import Dot, Rectangle, draw_roofline, place_labels
+from rdukit_runtime.profile.run import index_bounds
 
 #: 100 GFLOP/s and 10 GB/s: the ridge is at 10 FLOPs per byte.
 LIMITS = MachineLimits("processor", 1, 10.0, 8.0, {"f32": 100.0, "bf16": 400.0, "int8": 0.0}, 1e-6)

@@ -8,7 +8,7 @@ from rdukit_node.states import (
     EndReason,
     LeaseEvent,
     LeaseState,
-    Step,
+    LeaseStep,
     TileEvent,
     TileState,
     next_lease_state,
@@ -29,7 +29,7 @@ def test_a_step_that_ends_a_lease_has_a_reason_whose_final_state_is_the_one_reac
 
 
 def test_an_impossible_step_names_the_possible_ones_and_carries_the_history() -> None:
-    history = [Step(1.0, "grant", LeaseState.ACTIVE), Step(2.0, "release", LeaseState.RELEASED)]
+    history = [LeaseStep(1.0, "grant", LeaseState.ACTIVE), LeaseStep(2.0, "release", LeaseState.RELEASED)]
     with pytest.raises(InvalidTransition, match=r"lease-1 is released.*final") as caught:
         next_lease_state("lease-1", LeaseState.RELEASED, LeaseEvent.ATTACH, history)
     assert caught.value.detail["history"] == [

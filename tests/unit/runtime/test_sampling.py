@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit_node.telemetry.sampling import apportion, is_same_daemon, lease_rates, rdu_rates, tile_shares
-from rdukit_node.testing.readings import ImaginaryNode
+from rdukit_node.testing.harness import FakeNode
 
 COUNTS = st.integers(min_value=0, max_value=2**63 - 1)
 
@@ -27,7 +27,7 @@ def test_without_weights_the_parts_are_equal_and_nothing_among_none_is_nothing()
 
 @given(st.lists(st.integers(min_value=0, max_value=10**12), min_size=5, max_size=5), st.floats(0.001, 100))
 def test_the_six_shares_of_a_tile_always_add_up_to_a_hundred(busy: list[int], seconds: float) -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     before = node.read()
     names = ("exec_ns", "pload_ns", "aload_ns", "chkpt_ns", "quiesce_ns")
@@ -39,7 +39,7 @@ def test_the_six_shares_of_a_tile_always_add_up_to_a_hundred(busy: list[int], se
 
 
 def test_a_tile_is_idle_when_the_program_is_on_the_host() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0, 1])
     before = node.read()
     node.work("a", exec_ns=957_000_000, pload_ns=6_000_000, aload_ns=3_000_000)
@@ -52,7 +52,7 @@ def test_a_tile_is_idle_when_the_program_is_on_the_host() -> None:
 
 
 def test_two_processes_that_are_busy_at_once_in_one_lease_fill_the_tile_and_no_more() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     before = node.read()
     node.work("a", exec_ns=1_500_000_000, aload_ns=500_000_000)
@@ -61,7 +61,7 @@ def test_two_processes_that_are_busy_at_once_in_one_lease_fill_the_tile_and_no_m
 
 
 def test_a_machine_whose_clock_was_set_back_gives_no_nonsense() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     before = node.read()
     node.work("a", exec_ns=10)
@@ -70,7 +70,7 @@ def test_a_machine_whose_clock_was_set_back_gives_no_nonsense() -> None:
 
 
 def test_a_lease_of_the_window_counts_from_nothing_and_one_that_ended_is_not_listed() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("old", [0])
     before = node.read()
     node.end("old")
@@ -84,7 +84,7 @@ def test_a_lease_of_the_window_counts_from_nothing_and_one_that_ended_is_not_lis
 
 
 def test_an_rdu_moves_what_its_leases_move() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", range(8))
     before = node.read()
     node.work("a", pcie_rx_bytes=8_000_000, pcie_tx_bytes=800)
@@ -95,16 +95,16 @@ def test_an_rdu_moves_what_its_leases_move() -> None:
 
 
 def test_a_daemon_that_started_again_is_noticed() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     node.work("a", exec_ns=5)
     before = node.read()
     assert is_same_daemon(before, node.read())
-    assert not is_same_daemon(before, ImaginaryNode("TEST-1").read())
+    assert not is_same_daemon(before, FakeNode("TEST-1").read())
 
 
 def test_unknown_health_words_and_missing_details_are_shown_not_fatal() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     node.set_health("/NODE/XRDU_0/RDU_0/TILE_1", "Puzzled")
     reading = dataclasses.replace(node.read(), status={**node.answer("status"), "leases": []})

@@ -6,7 +6,7 @@ import pytest
 
 from rdukit.hardware import find_node
 from rdukit_node.telemetry.traffic import DDR, PCIE, Traffic, spread_traffic
-from rdukit_node.testing.readings import ImaginaryNode
+from rdukit_node.testing.harness import FakeNode
 
 RDU = "/NODE/XRDU_0/RDU_0"
 LINKS = find_node("SN10-8").chip.pcie_links
@@ -21,7 +21,7 @@ def by_path(rows: list[Traffic]) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("platform", ["SN10-8", "SN30-8", "SN40L-16", "TEST-1"])
 def test_every_channel_and_link_of_the_node_has_a_row_in_order(platform: str) -> None:
-    node = ImaginaryNode(platform)
+    node = FakeNode(platform)
     spec = node.spec
     reading = node.read()
     for kind, number in ((DDR, spec.chip.ddr_channels), (PCIE, spec.chip.pcie_links)):
@@ -31,7 +31,7 @@ def test_every_channel_and_link_of_the_node_has_a_row_in_order(platform: str) ->
 
 
 def test_device_memory_is_interleaved_over_the_channels_and_no_byte_is_lost() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0, 1])
     before = node.read()
     node.work("a", ddr_read_bytes=6_000_004, ddr_written_bytes=12)
@@ -45,7 +45,7 @@ def test_device_memory_is_interleaved_over_the_channels_and_no_byte_is_lost() ->
 
 
 def test_two_tenants_of_an_rdu_have_a_row_each_for_a_channel() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0, 1], pid=1)
     node.grant("b", [2, 3], pid=2)
     before = node.read()
@@ -57,7 +57,7 @@ def test_two_tenants_of_an_rdu_have_a_row_each_for_a_channel() -> None:
 
 
 def test_transfers_go_over_the_links_that_the_lease_was_granted() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     lanes = [
         {"path": f"{RDU}/PCIE_1", "first_lane": 0, "lanes": 12},
         {"path": f"{RDU}/PCIE_2", "first_lane": 0, "lanes": 4},
@@ -74,7 +74,7 @@ def test_transfers_go_over_the_links_that_the_lease_was_granted() -> None:
 
 
 def test_a_dead_link_or_channel_gets_nothing_and_says_so() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0], io=[{"path": f"{RDU}/PCIE_1", "first_lane": 0, "lanes": 16}])
     node.set_health(f"{RDU}/PCIE_1", "Unavailable")
     node.set_health(f"{RDU}/DDRCH_0", "Excluded")
@@ -90,7 +90,7 @@ def test_a_dead_link_or_channel_gets_nothing_and_says_so() -> None:
 
 
 def test_a_channel_is_no_better_than_its_memory_module() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     module = next(row for row in node.components if row["parent"] == f"{RDU}/DDRCH_4" and row["presence"] == "Present")
     module["health"] = "Unavailable"
     reading = node.read()
@@ -99,7 +99,7 @@ def test_a_channel_is_no_better_than_its_memory_module() -> None:
 
 
 def test_an_rdu_without_any_working_link_moves_nothing_over_links() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     for link in range(LINKS):
         node.set_health(f"{RDU}/PCIE_{link}", "Offline")
@@ -110,7 +110,7 @@ def test_an_rdu_without_any_working_link_moves_nothing_over_links() -> None:
 
 
 def test_what_a_lease_moved_before_it_ended_is_counted_without_a_name() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0])
     before = node.read()
     node.work("a", pcie_tx_bytes=100 * LINKS)
@@ -121,7 +121,7 @@ def test_what_a_lease_moved_before_it_ended_is_counted_without_a_name() -> None:
 
 
 def test_a_lease_over_several_rdus_moves_its_share_on_each_and_the_rdus_totals_hold() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", range(8))
     node.grant("b", [8, 9])
     before = node.read()
@@ -136,7 +136,7 @@ def test_a_lease_over_several_rdus_moves_its_share_on_each_and_the_rdus_totals_h
 
 
 def test_replays_belong_to_the_degraded_link() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.set_health(f"{RDU}/PCIE_2", "Degraded")
     before = node.read()
     node.rdus[0]["pcie_replays"] += 7
@@ -147,7 +147,7 @@ def test_replays_belong_to_the_degraded_link() -> None:
 
 
 def test_utilisation_is_both_ways_of_a_channel_and_the_busier_way_of_a_link() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     node.grant("a", [0], io=[{"path": f"{RDU}/PCIE_0", "first_lane": 0, "lanes": 16}])
     before = node.read()
     node.work("a", ddr_read_bytes=32_000_000_000, ddr_written_bytes=32_000_000_000)

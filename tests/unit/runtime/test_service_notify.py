@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_node.daemon.service_notify import notify, notify_ready, watchdog_interval_s
-from rdukit_node.install.service_units import UnitPlaces, exporter_unit, snd_unit
+from rdukit_node.daemon.run import notify, notify_ready, watchdog_interval_s
+from rdukit_node.install.plan import UnitPlaces, exporter_unit, snd_unit
 
 
 def test_without_a_manager_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
-from rdukit_node.daemon.protocol import OPERATIONS, read_message
+from rdukit_node.daemon.protocol import OPERATIONS, read_request
 
 
 def line(**fields: object) -> bytes:
@@ -16,7 +16,7 @@ def line(**fields: object) -> bytes:
 
 
 def test_a_full_acquire_is_read() -> None:
-    message = read_message(
+    message = read_request(
         line(op="acquire", application="a", tiles=4, memory_bytes=0, tenant=None, launch="mpi", affinity="0xf0")
     )
     assert message.op == "acquire"
@@ -59,7 +59,7 @@ def test_a_full_acquire_is_read() -> None:
 )  # fmt: skip
 def test_a_wrong_request_is_told_what_is_legal(text: bytes, words: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        read_message(text)
+        read_request(text)
     assert words in caught.value.message
     assert len(caught.value.message) < 500
     json.dumps(caught.value.detail)
@@ -77,7 +77,7 @@ names = st.sampled_from(sorted({name for arguments in OPERATIONS.values() for na
 @given(op=st.sampled_from(sorted(OPERATIONS)) | json_values, arguments=st.dictionaries(names, json_values, max_size=5))
 def test_any_json_is_either_a_message_or_an_error(op: object, arguments: dict[str, object]) -> None:
     try:
-        message = read_message(line(op=op, **arguments))
+        message = read_request(line(op=op, **arguments))
     except InvalidArgument as error:
         json.dumps(error.detail)
     else:
@@ -88,4 +88,4 @@ def test_any_json_is_either_a_message_or_an_error(op: object, arguments: dict[st
 @given(st.binary(max_size=200))
 def test_any_bytes_are_either_a_message_or_an_error(text: bytes) -> None:
     with contextlib.suppress(InvalidArgument):
-        read_message(text)
+        read_request(text)

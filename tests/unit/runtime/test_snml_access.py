@@ -7,10 +7,9 @@ import pytest
 
 from rdukit.errors import InvalidArgument, NotFound, Unauthenticated
 from rdukit.proto import snml_pb2 as pb
-from rdukit_node.paths import NodePaths
+from rdukit_node.settings import NodePaths, server_address
 from rdukit_node.snml.client import find_target
-from rdukit_node.snml.emulated import injection
-from rdukit_node.snml.settings import server_address
+from rdukit_node.snml.servicer import injection
 from rdukit_node.snml.token import check_authorization, load_or_create_token, read_token
 
 

@@ -11,9 +11,7 @@ from rdukit.hardware import find_node
 from rdukit.proto import snml_pb2 as pb
 from rdukit_node.inventory import components, inventory_rows
 from rdukit_node.snml import rows
-from rdukit_node.snml.components import full_path, resource_tree
-from rdukit_node.snml.messages import from_row
-from rdukit_node.snml.routes import routes
+from rdukit_node.snml.messages import from_row, full_path, resource_tree, routes
 from rdukit_node.snml.watch import event_reply, missed
 
 NODE = find_node("SN30-8")

@@ -7,8 +7,8 @@ from rdukit_node.status_page import (
     HOST,
     PAGE_BYTES,
     PageValues,
+    PageWord,
     StatusPage,
-    Word,
     private_page,
 )
 
@@ -60,7 +60,7 @@ def test_an_interrupt_is_a_word_that_the_application_looks_at() -> None:
     application, daemon = StatusPage(memory), StatusPage(memory)
     assert application.interrupts == 0
     daemon.interrupt()
-    assert application.interrupts == application.words[Word.INTERRUPTS] == 1
+    assert application.interrupts == application.words[PageWord.INTERRUPTS] == 1
 
 
 def test_flops_beyond_63_bits_wrap_and_do_not_raise() -> None:

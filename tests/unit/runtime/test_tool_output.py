@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rdukit.errors import InvalidArgument, Unavailable
-from rdukit_node.cli.output import Answer, Reader, aligned, connect, csv_text, json_text, parse_time, time_text
+from rdukit_node.cli.output import NodeReply, Reader, aligned, connect, csv_text, json_text, parse_time, time_text
 
 NOW = 1_718_072_095.0  # 2024-06-11T02:14:55Z
 
@@ -59,7 +59,7 @@ def test_without_a_daemon_and_a_database_a_reader_says_so(
     with pytest.raises(Unavailable, match="rdukit node start"):
         connect()
     with pytest.raises(Unavailable, match="nor is there a database"):
-        Reader(stored=lambda paths, op, arguments: Answer({}, 1.0))
+        Reader(stored=lambda paths, op, arguments: NodeReply({}, 1.0))
 
 
 def test_without_a_daemon_a_reader_reads_the_database_and_knows_its_age(
@@ -69,7 +69,7 @@ def test_without_a_daemon_a_reader_reads_the_database_and_knows_its_age(
     monkeypatch.setenv("RDUKIT_HOME", str(home))
     (home / "snfm").mkdir()
     (home / "snfm/snfm.db").touch()
-    with Reader(stored=lambda paths, op, arguments: Answer({"op": op, **arguments}, 12.4)) as reader:
+    with Reader(stored=lambda paths, op, arguments: NodeReply({"op": op, **arguments}, 12.4)) as reader:
         assert reader.age_s is None
         assert reader.ask("faults", limit=5, since=None) == {"op": "faults", "limit": 5}
         reader.say_age("snfadm")

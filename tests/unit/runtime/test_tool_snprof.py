@@ -11,8 +11,8 @@ from rdukit.errors import InvalidArgument
 from rdukit_runtime.profile.snprof import breakdown_lines, command_arguments, read_breakdowns, snprof
 from rdukit_runtime.profile.step import (
     Breakdown,
+    BreakdownRow,
     Recorder,
-    Row,
     breakdown_from_dict,
     breakdown_rows,
     breakdown_to_dict,
@@ -37,15 +37,15 @@ def profiled_run() -> tuple[Recorder, Hand]:
     """Two runs of 5 + 20 + 3 ns, 100 ns apart, a conversion of 7 ns after the second."""
     hand = Hand()
     recorder = Recorder(hand)
-    compute = recorder.timed(Row.RUN_HW, lambda: hand.pass_by(20))
-    convert = recorder.timed(Row.CONV_FUNC, lambda: hand.pass_by(7))
+    compute = recorder.timed(BreakdownRow.RUN_HW, lambda: hand.pass_by(20))
+    convert = recorder.timed(BreakdownRow.CONV_FUNC, lambda: hand.pass_by(7))
 
     def run() -> None:
         hand.pass_by(5)
         compute()
         hand.pass_by(3)
 
-    timed_run = recorder.timed(Row.SAMBA, run)
+    timed_run = recorder.timed(BreakdownRow.SAMBA, run)
     convert()  # before the first run: not counted
     timed_run()
     hand.pass_by(100)
@@ -58,8 +58,13 @@ def profiled_run() -> tuple[Recorder, Hand]:
 def test_each_nanosecond_belongs_to_the_innermost_open_row_and_the_rows_add_up() -> None:
     found = profiled_run()[0].breakdown()
     rows = found.nanoseconds
-    assert (rows[Row.TOTAL], rows[Row.RUN_HW], rows[Row.CONV_FUNC], rows[Row.SAMBA]) == (163, 40, 7, 116)
-    assert sum(rows[row] for row in Row if row is not Row.TOTAL) == rows[Row.TOTAL]
+    assert (
+        rows[BreakdownRow.TOTAL],
+        rows[BreakdownRow.RUN_HW],
+        rows[BreakdownRow.CONV_FUNC],
+        rows[BreakdownRow.SAMBA],
+    ) == (163, 40, 7, 116)
+    assert sum(rows[row] for row in BreakdownRow if row is not BreakdownRow.TOTAL) == rows[BreakdownRow.TOTAL]
     assert (found.runs, found.processes) == (2, 1)
 
 
@@ -71,18 +76,18 @@ def test_a_timed_function_that_fails_is_left_again() -> None:
         hand.pass_by(4)
         raise ValueError("no")
 
-    compute = recorder.timed(Row.RUN_HW, fail)
-    run = recorder.timed(Row.SAMBA, compute)
+    compute = recorder.timed(BreakdownRow.RUN_HW, fail)
+    run = recorder.timed(BreakdownRow.SAMBA, compute)
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
             run()
-    assert recorder.breakdown().nanoseconds[Row.RUN_HW] == 8
+    assert recorder.breakdown().nanoseconds[BreakdownRow.RUN_HW] == 8
 
 
 def test_other_threads_run_untimed() -> None:
     recorder, hand = profiled_run()
     before = recorder.breakdown()
-    thread = threading.Thread(target=recorder.timed(Row.RUN_HW, lambda: hand.pass_by(50)))
+    thread = threading.Thread(target=recorder.timed(BreakdownRow.RUN_HW, lambda: hand.pass_by(50)))
     thread.start()
     thread.join()
     assert recorder.breakdown() == before
@@ -91,7 +96,7 @@ def test_other_threads_run_untimed() -> None:
 def test_a_recorder_that_saw_no_run_writes_nothing(tmp_path: Path) -> None:
     Recorder().write(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    assert read_breakdowns(tmp_path) == Breakdown(dict.fromkeys(Row, 0), 0, 0)
+    assert read_breakdowns(tmp_path) == Breakdown(dict.fromkeys(BreakdownRow, 0), 0, 0)
 
 
 def test_what_processes_wrote_is_read_back_and_added_up(tmp_path: Path) -> None:
@@ -100,7 +105,7 @@ def test_what_processes_wrote_is_read_back_and_added_up(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps(breakdown_to_dict(recorder.breakdown())))
     found = read_breakdowns(tmp_path)
     assert found == join_breakdowns([recorder.breakdown()] * 2)
-    assert (found.nanoseconds[Row.TOTAL], found.runs, found.processes) == (326, 4, 2)
+    assert (found.nanoseconds[BreakdownRow.TOTAL], found.runs, found.processes) == (326, 4, 2)
 
 
 @pytest.mark.parametrize("value", [{}, {"nanoseconds": {}}, {"nanoseconds": 3, "runs": 1, "processes": 1}])

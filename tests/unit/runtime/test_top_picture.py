@@ -6,19 +6,18 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from rdukit_node.cli.top import top
-from rdukit_node.cli.top_frame import draw, draw_down, rate_text
-from rdukit_node.telemetry.picture import Picture, Slots, application_key, make_picture
+from rdukit_node.cli.top import draw, draw_down, rate_text, top
+from rdukit_node.telemetry.picture import Picture, SlotNumbers, application_key, make_picture
 from rdukit_node.telemetry.sampling import Reading, holders
-from rdukit_node.testing.readings import START_NS, ImaginaryNode
+from rdukit_node.testing.harness import START_NS, FakeNode
 
 START = START_NS / 1e9
 
 
-def picture(node: ImaginaryNode, before: Reading | None = None, slots: Slots | None = None) -> Picture:
+def picture(node: FakeNode, before: Reading | None = None, slots: SlotNumbers | None = None) -> Picture:
     after = node.read()
     keys = [application_key(holder) for holder in holders(after).values()]
-    return make_picture(before or after, after, node.faults, (slots or Slots()).assign(keys))
+    return make_picture(before or after, after, node.faults, (slots or SlotNumbers()).assign(keys))
 
 
 def text(shown: Any, width: int = 80, height: int | None = None) -> list[str]:
@@ -35,9 +34,9 @@ def fault(component: str, severity: str, seconds_ago: float = 5, state: str = "A
     }  # fmt: skip
 
 
-def crowded(platform: str) -> tuple[ImaginaryNode, Reading]:
+def crowded(platform: str) -> tuple[FakeNode, Reading]:
     """Eight applications, six faults, five waiting requests: more than any low screen holds."""
-    node = ImaginaryNode(platform)
+    node = FakeNode(platform)
     for i in range(8):
         node.grant(
             f"l{i}", [4 * i, 4 * i + 1], application=f"application-with-a-long-name-{i}", user="averylongusername"
@@ -54,7 +53,7 @@ def crowded(platform: str) -> tuple[ImaginaryNode, Reading]:
 
 
 def test_tiles_are_a_grid_with_a_letter_for_each_application_and_how_busy_they_are() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0, 1], application="logreg", granted_at=START - 75)
     node.grant("b", [4, 5, 6, 7], application="gpt2", job="j7", granted_at=START)
     before = node.read()
@@ -94,7 +93,7 @@ def test_a_narrow_screen_still_shows_health_letters_and_phases() -> None:
 
 
 def test_a_degraded_rdu_still_shows_its_traffic() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0])
     node.states[0] = "DEGRADED"
     before = node.read()
@@ -104,7 +103,7 @@ def test_a_degraded_rdu_still_shows_its_traffic() -> None:
 
 
 def test_the_widest_traffic_is_not_cut() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0])
     before = node.read()
     node.work("a", exec_ns=1, ddr_read_bytes=1_060_000_000, pcie_rx_bytes=15_100_000)
@@ -115,7 +114,7 @@ def test_the_widest_traffic_is_not_cut() -> None:
 @pytest.mark.parametrize("platform", ["SN10-8", "SN30-8", "SN40L-16", "TEST-1"])
 @pytest.mark.parametrize("width", [80, 100, 132, 250])
 def test_no_line_is_wider_than_the_screen_and_every_tile_is_shown(platform: str, width: int) -> None:
-    node = ImaginaryNode(platform)
+    node = FakeNode(platform)
     shown = picture(node)
     lines = text(shown, width)
     assert max(map(len, lines)) <= width
@@ -142,7 +141,7 @@ def test_an_unlimited_picture_shows_every_application() -> None:
 
 
 def test_broken_tiles_failed_programs_and_faults_are_marked_the_worst_first() -> None:
-    node = ImaginaryNode("SN10-8")
+    node = FakeNode("SN10-8")
     node.grant("a", [0, 1])
     node.details["a"]["fault"] = {"code": "tile-fault", "message": "hung", "detail": {}}
     node.set_health("/NODE/XRDU_0/RDU_0/TILE_1", "Excluded")
@@ -166,7 +165,7 @@ def test_broken_tiles_failed_programs_and_faults_are_marked_the_worst_first() ->
 
 
 def test_a_node_is_not_healthy_while_a_recovery_is_pending_or_its_database_is_read_only() -> None:
-    node = ImaginaryNode("TEST-1")
+    node = FakeNode("TEST-1")
     assert text(picture(node))[1].endswith("● healthy")
     node.states[0] = "PENDING"
     assert text(picture(node))[1].endswith("● degraded")
@@ -175,7 +174,7 @@ def test_a_node_is_not_healthy_while_a_recovery_is_pending_or_its_database_is_re
 
 
 def test_the_leases_of_a_launch_are_one_application() -> None:
-    node = ImaginaryNode("SN30-8")
+    node = FakeNode("SN30-8")
     for rank in range(4):
         node.grant(f"r{rank}", [rank], application="ddp", launch="L1")
     node.grant("other", [8], application="ddp")
@@ -188,7 +187,7 @@ def test_the_leases_of_a_launch_are_one_application() -> None:
 
 
 def test_an_application_keeps_its_letter_when_an_earlier_one_ends() -> None:
-    node, slots = ImaginaryNode("SN10-8"), Slots()
+    node, slots = FakeNode("SN10-8"), SlotNumbers()
     node.grant("a", [0])
     node.grant("b", [1])
     assert [o.letter for o in picture(node, slots=slots).occupants] == ["A", "B"]
@@ -199,7 +198,7 @@ def test_an_application_keeps_its_letter_when_an_earlier_one_ends() -> None:
 
 
 def test_an_idle_node_and_a_node_that_is_down_say_so() -> None:
-    assert "no applications" in text(picture(ImaginaryNode("TEST-1")))
+    assert "no applications" in text(picture(FakeNode("TEST-1")))
     down = text(draw_down("no node daemon answers at /tmp/x", 80))
     assert down[0].strip() == "no node daemon answers"
 

@@ -1,12 +1,12 @@
 import pytest
 
 from rdukit.errors import InvalidArgument, NoResources
-from rdukit_node.leases.allocator import Request
-from rdukit_node.leases.waiting import MAX_WAITING, Waiting, WaitingLine
+from rdukit_node.leases.allocator import LeaseRequest
+from rdukit_node.leases.queue import MAX_WAITING, LeaseQueue, PendingLease
 
 
-def request(tiles: int) -> Request:
-    return Request("program", tiles, 0)
+def request(tiles: int) -> LeaseRequest:
+    return LeaseRequest("program", tiles, 0)
 
 
 class Node:
@@ -16,17 +16,17 @@ class Node:
         self.free = free
         self.granted: list[int] = []
 
-    def acquire(self, wanted: Request, connection: int) -> None:
+    def acquire(self, wanted: LeaseRequest, connection: int) -> None:
         if wanted.tiles > self.free:
             raise NoResources(f"{self.free} are free", fits_when_empty=wanted.tiles <= 8)
         self.free -= wanted.tiles
         self.granted.append(connection)
 
 
-def line(*tiles: int, patience: float = 10.0) -> WaitingLine:
-    waiting = WaitingLine()
+def line(*tiles: int, patience: float = 10.0) -> LeaseQueue:
+    waiting = LeaseQueue()
     for number, count in enumerate(tiles):
-        waiting.join(Waiting(number, request(count), 0.0, patience + number, NoResources("full")))
+        waiting.join(PendingLease(number, request(count), 0.0, patience + number, NoResources("full")))
     return waiting
 
 
@@ -62,7 +62,7 @@ def test_a_request_that_cannot_fit_any_more_is_refused_at_once() -> None:
 
 
 def test_a_request_that_turns_out_not_to_be_legal_leaves_with_its_error() -> None:
-    def refuse(wanted: Request, connection: int) -> None:
+    def refuse(wanted: LeaseRequest, connection: int) -> None:
         raise InvalidArgument("no such mask")
 
     (settled,) = line(1).settle(refuse, 1.0)
@@ -80,5 +80,5 @@ def test_the_next_deadline_is_the_earliest() -> None:
 def test_the_line_has_an_end() -> None:
     waiting = line(*[1] * MAX_WAITING)
     with pytest.raises(NoResources, match="wait already"):
-        waiting.join(Waiting(999, request(1), 0.0, 1.0, NoResources("full")))
+        waiting.join(PendingLease(999, request(1), 0.0, 1.0, NoResources("full")))
     waiting.validate()

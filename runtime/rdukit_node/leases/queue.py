@@ -1,6 +1,6 @@
-"""Requests for tiles that wait their turn. Pure: times are arguments, connections are numbers.
+"""The queue of lease requests. Pure: times are arguments, connections are numbers.
 
-First come, first served, and nobody overtakes: a large request at the head is not starved by small ones behind it.
+First come, first served; nobody overtakes, so a large request at the head is not starved by small ones behind it.
 
 Source: ours; the vendor's runtime refuses, and sites queue with Slurm.
 """
@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rdukit.errors import NoResources, RdukitError
-from rdukit_node.leases.allocator import Request
+from rdukit_node.leases.allocator import LeaseRequest
 
 #: Requests that may wait at once.
 MAX_WAITING: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingLease:
     """One request in the queue. ``reason``: why it did not fit when it was looked at last."""
 
     connection: int
-    request: Request
+    request: LeaseRequest
     since: float
     deadline: float
     reason: NoResources
@@ -30,20 +30,20 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledRequest:
     """A request that left the queue: granted, or refused with its reason."""
 
     connection: int
-    request: Request
+    request: LeaseRequest
     refusal: RdukitError | None
 
 
-class WaitingLine:
+class LeaseQueue:
     """The queue of one node."""
 
     def __init__(self) -> None:
         #: By connection; a connection waits for one request at most.
-        self._line: Final[OrderedDict[int, Waiting]] = OrderedDict()
+        self._line: Final[OrderedDict[int, PendingLease]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._line)
@@ -52,11 +52,11 @@ class WaitingLine:
         return connection in self._line
 
     @property
-    def waiting(self) -> tuple[Waiting, ...]:
+    def waiting(self) -> tuple[PendingLease, ...]:
         """In order of their turn."""
         return tuple(self._line.values())
 
-    def join(self, waiting: Waiting) -> None:
+    def join(self, waiting: PendingLease) -> None:
         """Wait at the end of the line.
 
         Raises:
@@ -70,17 +70,17 @@ class WaitingLine:
             )
         self._line[waiting.connection] = waiting
 
-    def leave(self, connection: int) -> Waiting | None:
+    def leave(self, connection: int) -> PendingLease | None:
         """Give up the place, if there is one."""
         return self._line.pop(connection, None)
 
-    def settle(self, acquire: Callable[[Request, int], None], now: float) -> list[Settled]:
+    def settle(self, acquire: Callable[[LeaseRequest, int], None], now: float) -> list[SettledRequest]:
         """Grant from the head on what ``acquire`` grants, and refuse what waited too long or can never fit.
 
         Args:
             acquire: grants to the request of a connection; raises as ``Allocator.acquire`` does.
         """
-        settled: list[Settled] = []
+        settled: list[SettledRequest] = []
         blocker: int | None = None
         for connection in list(self._line):
             waiting = self._line[connection]
@@ -104,7 +104,7 @@ class WaitingLine:
                 blocker = None if blocker == connection else blocker
             if is_granted or refusal is not None:
                 del self._line[connection]
-                settled.append(Settled(connection, waiting.request, refusal))
+                settled.append(SettledRequest(connection, waiting.request, refusal))
         return settled
 
     def shift(self, seconds: float) -> None:
@@ -124,7 +124,7 @@ class WaitingLine:
         assert len(self._line) <= MAX_WAITING
 
 
-def _timed_out(waiting: Waiting, now: float) -> NoResources:
+def _timed_out(waiting: PendingLease, now: float) -> NoResources:
     reason = waiting.reason
     return NoResources(
         f"waited {now - waiting.since:.1f} s for {waiting.request.tiles} tiles in vain; the reason at the end: "

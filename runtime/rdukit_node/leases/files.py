@@ -1,25 +1,101 @@
-"""Sockets of leases' own: who computes under a lease reaches the daemon by one on which only that lease can be used.
+"""Files of leases that outlive a daemon: ``leases.json`` for the next daemon, and a socket folder for each lease.
 
-Each is ``<lease id>/snd.sock`` under one folder. The lease's folder, not the socket, is what a box's container or fence
-is given: the daemon's next process makes a new socket there, which a bind mount of the old one would not show.
+The leases file has the leases' tokens, so only the daemon's user may read it. It is written before a grant is answered.
+
+A lease's socket is ``<lease id>/snd.sock``; only that lease can be used on it. A box's container or fence is given the
+folder, not the socket: the next daemon creates a new socket there, which a bind mount of the old one would not show.
 
 Source: ours.
 """
 
 import contextlib
+import json
 import logging
+import os
 import shutil
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.files.home import make_folder
 from rdukit.http.unix_sockets import listen_at
-from rdukit_node.leases.allocator import LeaseId
+from rdukit_node.daemon.connections import Peer
+from rdukit_node.leases.accounting import UsageTotals
+from rdukit_node.leases.allocator import Lease, LeaseId, LeaseRequest
 
 logger = logging.getLogger(__name__)
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLease:
+    """A lease, and what else the daemon knows of it."""
+
+    lease: Lease
+    peer: Peer
+    command: str | None
+    #: Processes that held it, where they could be seen.
+    pids: tuple[int, ...]
+    #: What holders had counted that left before, and what all had counted when this was written.
+    former: UsageTotals
+    totals: UsageTotals
+    #: Body of the error that ended its use, if its hardware failed.
+    failure: dict[str, Any] | None = None
+    #: Mode of the socket of its own, if it has one.
+    socket_mode: int | None = None
+
+
+class LeaseFile:
+    """Where leases are kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self._written = b""
+
+    def write(self, leases: Sequence[KeptLease]) -> None:
+        """Replace what is there. A disk that takes nothing is said in the log: the leases end with this daemon then."""
+        try:
+            body = {"version": _VERSION, "leases": [asdict(each) for each in leases]}
+            data = json.dumps(body).encode()
+            if data == self._written:
+                return
+            # Renamed, and not flushed to the disk: it has to outlive this process, not the machine, whose programs end.
+            new = self.path.with_name(self.path.name + ".new")
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+            new.replace(self.path)
+            self._written = data
+        except OSError as error:
+            logger.error("event=leases-not-kept path=%s reason=%s", self.path, error)
+
+    def read(self) -> list[KeptLease]:
+        """The leases of the daemon before; what is not legal is left out."""
+        try:
+            rows = json.loads(self.path.read_bytes())["leases"]
+            return [_kept(row) for row in rows]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.error("event=leases-lost path=%s reason=%s", self.path, error)
+            return []
+
+
+def _kept(row: dict[str, Any]) -> KeptLease:
+    lease = row["lease"]
+    return KeptLease(
+        Lease(
+            LeaseId(lease["id"]), lease["token"], LeaseRequest(**lease["request"]), tuple(lease["tiles"]),
+            tuple((int(rdu), int(count)) for rdu, count in lease["memory"]), float(lease["granted_at"]),
+        ),
+        Peer(**row["peer"]), row["command"], tuple(row["pids"]), UsageTotals(**row["former"]),
+        UsageTotals(**row["totals"]), row["failure"], row.get("socket_mode"),
+    )  # fmt: skip
+
 
 NAME: Final = "snd.sock"
 #: Connections at once of one lease: one job cannot take all that the daemon has.

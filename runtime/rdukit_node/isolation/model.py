@@ -1,4 +1,4 @@
-"""Where control groups are and which limits a group of leases has. Pure.
+"""Isolation as values: its measures, their report, control-group hierarchies, the limits of a lease's group. Pure.
 
 A process is taken into a group of ours only from the top of a hierarchy or from the daemon's own group: any other group
 was chosen by somebody (Slurm, a container engine, systemd) whose limits must go on to hold.
@@ -6,7 +6,9 @@ was chosen by somebody (Slurm, a container engine, systemd) whose limits must go
 Source: ours; cgroups(7), the kernel's documentation of cgroup v1 and v2.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -37,7 +39,7 @@ class Hierarchy:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GroupLimits:
     """What the settings ask for; 0: no limit."""
 
     pids: int = 0
@@ -85,7 +87,7 @@ def may_take_over(group: PurePosixPath, daemons: PurePosixPath | None) -> bool:
     return group == PurePosixPath("/") or group == daemons
 
 
-def settings_of(controller: str, version: int, tiles: int, tiles_per_rdu: int, limits: Limits) -> tuple[str, int]:
+def settings_of(controller: str, version: int, tiles: int, tiles_per_rdu: int, limits: GroupLimits) -> tuple[str, int]:
     """The file that limits one controller, and its number, for a group with ``tiles`` tiles in all."""
     if controller == "pids":
         return "pids.max", limits.pids
@@ -146,3 +148,65 @@ class LeaseGroups:
 def _unescape(text: str) -> str:
     """Spaces and the like are written ``\\040`` in mountinfo."""
     return text.encode("latin-1", "replace").decode("unicode_escape") if "\\" in text else text
+
+
+class MeasureState(StrEnum):
+    """What became of one part."""
+
+    APPLIED = "applied"
+    UNAVAILABLE = "unavailable"
+    #: The settings do not ask for it.
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationMeasure:
+    """One measure. ``detail``: what exactly was applied, or why it could not be."""
+
+    name: str
+    state: MeasureState
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.detail}" if self.detail else str(self.state)
+
+
+def applied(name: str, detail: str = "") -> IsolationMeasure:
+    """A part that is in force."""
+    return IsolationMeasure(name, MeasureState.APPLIED, detail)
+
+
+def unavailable(name: str, reason: object) -> IsolationMeasure:
+    """A part that was wanted and is not in force."""
+    return IsolationMeasure(name, MeasureState.UNAVAILABLE, str(reason))
+
+
+def off(name: str) -> IsolationMeasure:
+    """A part that was not wanted."""
+    return IsolationMeasure(name, MeasureState.OFF)
+
+
+def as_report(parts: Iterable[IsolationMeasure]) -> dict[str, str]:
+    """Texts by part, each beginning with the state, such as ``unavailable: no permission``."""
+    return {part.name: str(part) for part in parts}
+
+
+def cores_of(allowed: Collection[int], tiles: Collection[int], node_tiles: int) -> list[int]:
+    """The host's cores that belong to tiles: the allowed ones shared out evenly, in order, over the node's tiles.
+
+    Two leases have no core in common if there are at least as many cores as tiles, and their tiles' runs of cores
+    overlap at the ends at most otherwise.
+
+    Args:
+        tiles: flat numbers, at least one.
+    Source: ours.
+    """
+    cores, count = sorted(allowed), len(allowed)
+    share = {
+        core
+        for tile in tiles
+        for core in range(
+            tile * count // node_tiles, max((tile + 1) * count // node_tiles, tile * count // node_tiles + 1)
+        )
+    }
+    return [cores[index] for index in sorted(share)]

@@ -9,7 +9,7 @@ import threading
 from typing import Final
 
 from rdukit_node.daemon.daemon import NodeDaemon
-from rdukit_node.daemon.events import EventKind
+from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.faults.store import FaultStore
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _CHECKPOINT_S: Final = 5.0
 _GATHER_S: Final = 0.05
 
 
-class Journal:
+class DatabaseWriter:
     """Writes one daemon's rows into one database."""
 
     def __init__(self, daemon: NodeDaemon, store: FaultStore) -> None:
@@ -89,7 +89,7 @@ class Journal:
         else:
             logger.error("event=database-not-writable path=%s reason=%s", store.path, store.reason)
             reason = f"the database cannot be written: {store.reason}"
-        self._daemon.events.record_component(EventKind.DATABASE, now, None, reason)
+        self._daemon.events.record_component(NodeEventKind.DATABASE, now, None, reason)
 
     def _checkpoints(self) -> None:
         while not self._stopping.wait(_CHECKPOINT_S):
