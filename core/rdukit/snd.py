@@ -46,6 +46,7 @@ class SndClient(Closable):
         """
         self.path = path
         self._timeout_s = timeout_s
+        self._answer_timeout_s: float | None = timeout_s
         self._pending = b""
         self._connect()
 
@@ -54,6 +55,19 @@ class SndClient(Closable):
         self.close()
         self._pending = b""
         self._connect()
+
+    def wait_for_answers(self, timeout_s: float | None) -> None:
+        """Wait this long for each answer from now on, also after ``reconnect``; ``None``: as long as the daemon lives.
+
+        A holder of a lease that does not wait closes its connection, and the daemon ends the lease when it gets there.
+        """
+        self._answer_timeout_s = timeout_s
+        self._socket.settimeout(timeout_s)
+
+    @property
+    def answer_timeout_s(self) -> float | None:
+        """Seconds that a call waits for its answer; ``None``: as long as the daemon lives."""
+        return self._answer_timeout_s
 
     def fileno(self) -> int:
         """Return the connection's descriptor; -1: it is closed."""
@@ -69,7 +83,7 @@ class SndClient(Closable):
         try:
             with SocketPath(path) as short:
                 self._socket.connect(short.text)
-            self._socket.settimeout(timeout_s)
+            self._socket.settimeout(self._answer_timeout_s)
         except (OSError, InvalidArgument) as cause:
             self._socket.close()
             if isinstance(cause, PermissionError):
@@ -232,6 +246,8 @@ class HeldLease(Closable):
         self._token = str(lease["token"])
         if "keep" in client.call("hello").get("features", ()):
             client.call("keep", lease=self.id)
+        # A daemon that starts beside other load takes its time; a request given up would end the lease.
+        client.wait_for_answers(None)
         self._is_over = False
         #: Closing the second wakes whoever waits for the first.
         self._woken, self._wake = socket.socketpair()

@@ -4,9 +4,11 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,10 @@ from typing import Any
 import pytest
 
 from rdukit.errors import LeaseLost, NoResources, Unauthenticated
+from rdukit.hardware import find_node
+from rdukit.snd import HeldLease, SndClient
 from rdukit.testing import wait_until
+from rdukit_node.leases.client import DaemonLease
 from rdukit_node.private_node import NodeLease, open_lease
 from rdukit_node.testing.daemons import RunningDaemon, environment, start_daemon, stop_daemon
 
@@ -157,6 +162,39 @@ def test_a_daemon_that_does_not_come_back_is_told_apart(
     with pytest.raises(LeaseLost, match=word):
         check_for_ever(lease)
     lease.release()
+
+
+def test_a_daemon_that_answers_late_ends_no_lease(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RDUKIT_SND_REATTACH_S", "60")
+    daemon = start_daemon(home)
+    client = SndClient(daemon.socket, timeout_s=0.2)
+    hello = client.call("hello")
+    body = client.acquire("app", 2, 100)
+    chip = find_node(str(hello["platform"])).chip
+    try:
+        with DaemonLease(client, body, chip, False, hello["features"]) as lease:
+            daemon.process.send_signal(signal.SIGSTOP)
+            threading.Timer(1.0, daemon.process.send_signal, [signal.SIGCONT]).start()
+            region = lease.allocate("weights", 50)
+            assert [row["id"] for row in daemon.leases()] == [lease.id]
+            region.free()
+    finally:
+        assert stop_daemon(daemon) == 0
+
+
+def test_a_lease_held_for_others_outlives_a_daemon_that_starts_slowly(home: Path) -> None:
+    daemon = start_daemon(home, settings=PATIENT)
+    client = SndClient(daemon.socket, timeout_s=0.2)
+    body = client.acquire("job", 2, 100)
+    held = HeldLease(client, body)
+    daemon.end(is_orderly=True)
+    daemon = start_daemon(home, settings=PATIENT)  # answers long after it listens
+    try:
+        wait_until(lambda: [row["id"] for row in daemon.leases() if row["pids"]] == [held.id])
+        held.close()
+        assert daemon.leases() == []
+    finally:
+        assert stop_daemon(daemon) == 0
 
 
 def test_only_the_token_gives_a_kept_lease_back_and_it_ends_when_nobody_comes(home: Path) -> None:

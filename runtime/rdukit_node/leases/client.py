@@ -1,4 +1,4 @@
-"""What an application holds of a node while it runs: a private node's lease, and a lease of the node daemon.
+"""Leases as programs hold them: of a private node, and of the node daemon.
 
 Both account memory with the same rules; they differ in who else may be there. Memory of a daemon's lease is shared
 memory that the daemon created; a private one's is the process's own.
@@ -89,7 +89,7 @@ class NodeLease(Protocol):
         ...
 
     def allocate(self, name: str, region_bytes: int) -> Region:
-        """A zeroed region.
+        """Return a zeroed region.
 
         Raises:
             OutOfDeviceMemory: the lease, or the host, has less left.
@@ -104,7 +104,7 @@ class NodeLease(Protocol):
 
     @property
     def page(self) -> StatusPage:
-        """Where the application counts what it does; the node's tools show it."""
+        """Page on which the application counts what it does; the node's tools show it."""
         ...
 
     def check(self) -> None:
@@ -128,7 +128,7 @@ class NodeLease(Protocol):
 
 
 class _Lease:
-    """What both kinds share."""
+    """The common part of both kinds of lease."""
 
     def __init__(self, lease_id: str, tiles: tuple[str, ...], chip: ChipSpec, memory_bytes: int) -> None:
         self.id: Final = lease_id
@@ -251,6 +251,8 @@ class DaemonLease(_Lease):
         self._is_shared_page = "page" in features
         self.page: Final = self._shared_page() if self._is_shared_page else private_page()
         if self._is_watched:
+            # A call given up closes the connection, which ends the lease once the daemon, busy or starting, reads on.
+            client.wait_for_answers(max(client.answer_timeout_s or 0.0, resolve(SND_REATTACH_S)))
             watch = threading.Thread(target=_watch, args=(weakref.ref(self),), name="lease", daemon=True)
             watch.start()
         self._at_exit = weakref.finalize(self, _let_go, client, self.id, is_attached, self._owner)
@@ -374,7 +376,7 @@ class DaemonLease(_Lease):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a lost connection is to be made again."""
+        """True if a lost connection is to be made again."""
         return self._is_open and not self._lost
 
     @property
