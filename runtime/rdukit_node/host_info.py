@@ -66,7 +66,7 @@ def describe_host(
 
 
 def read_host() -> dict[str, str | int]:
-    """``describe_host`` of this machine."""
+    """Return ``describe_host`` of this machine."""
     return describe_host(
         _read(Path("/proc/cpuinfo")), _read(Path("/proc/meminfo")), _read_caches(), platform.machine(),
         ".".join(map(str, sys.version_info[:3])),
@@ -121,7 +121,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _arch(machine: str) -> str:
-    """The family's name as py-cpuinfo has it."""
+    """Return the family's name as py-cpuinfo has it."""
     if re.fullmatch(r"i\d86|x86", machine):
         return "X86_32"
     return {"x86_64": "X86_64", "amd64": "X86_64", "aarch64": "ARM_8", "arm64": "ARM_8", "riscv64": "RISCV_64"}.get(

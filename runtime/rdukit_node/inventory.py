@@ -40,7 +40,7 @@ NOT_APPLICABLE: Final = "N/A"
 
 
 class Presence(StrEnum):
-    """Whether a component is there."""
+    """Presence of a component."""
 
     PRESENT = "Present"
     ABSENT = "Absent"
@@ -48,7 +48,7 @@ class Presence(StrEnum):
 
 
 class ComponentHealth(StrEnum):
-    """How a component is. Source: ours but for ``Online``."""
+    """Health of a component. Source: ours but for ``Online``."""
 
     ONLINE = "Online"
     DEGRADED = "Degraded"
@@ -75,7 +75,7 @@ class NodeComponent:
 
     @property
     def is_empty_slot(self) -> bool:
-        """Whether it is a memory slot without a module."""
+        """True if it is a memory slot without a module."""
         return self.kind is ComponentKind.DIMM and self.size_bytes == 0
 
 
@@ -90,13 +90,13 @@ class Tile:
 
 
 def rdu_path(node: NodeSpec, rdu: int) -> str:
-    """Path of the RDU with the flat number ``rdu``."""
+    """Return path of the RDU with the flat number ``rdu``."""
     return f"/NODE/XRDU_{rdu // node.rdus_per_xrdu}/RDU_{rdu % node.rdus_per_xrdu}"
 
 
 @lru_cache(maxsize=8)
 def node_tiles(node: NodeSpec) -> tuple[Tile, ...]:
-    """Every tile, at the position of its flat number."""
+    """List the tiles, each at the position of its flat number."""
     return tuple(
         Tile(f"{rdu_path(node, rdu)}/TILE_{tile}", rdu, tile, rdu * node.chip.tiles + tile)
         for rdu in range(node.rdus)
@@ -106,13 +106,14 @@ def node_tiles(node: NodeSpec) -> tuple[Tile, ...]:
 
 @lru_cache(maxsize=8)
 def components(node: NodeSpec) -> tuple[NodeComponent, ...]:
-    """All components in the listing's order: each RDU is followed by its DDR channels with their DIMMs, its PCIe links
-    and its tiles."""
+    """List the components in the listing's order: each RDU is followed by its DDR channels with their DIMMs, its
+    PCIe links and its tiles.
+    """
     return tuple(_walk(node))
 
 
 def find_component(node: NodeSpec, path: str) -> NodeComponent:
-    """The component called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
+    """Return the component called ``path``, with or without the ``/NODE`` that some of the vendor's tools leave out.
 
     Raises:
         NotFound: the node has no such component; the message names what its parent has.
@@ -130,7 +131,7 @@ def find_component(node: NodeSpec, path: str) -> NodeComponent:
 
 
 def tile_of_path(node: NodeSpec, path: str) -> Tile:
-    """The tile called ``path``, with or without ``/NODE``.
+    """Return the tile called ``path``, with or without ``/NODE``.
 
     Raises:
         NotFound: the node has no such tile.
@@ -143,7 +144,7 @@ def tile_of_path(node: NodeSpec, path: str) -> Tile:
 
 
 def serial_number(name: str, component: NodeComponent) -> str:
-    """Serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a DIMM, else ``N/A``."""
+    """Return serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a DIMM, else ``N/A``."""
     digits = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}.get(component.kind, 0)
     if digits == 0 or component.is_empty_slot:
         return NOT_APPLICABLE
@@ -151,7 +152,7 @@ def serial_number(name: str, component: NodeComponent) -> str:
 
 
 def always_online(component: NodeComponent) -> str:
-    """Health of a node without faults."""
+    """Return health of a node without faults."""
     return ComponentHealth.ONLINE
 
 
@@ -166,7 +167,7 @@ def inventory_rows(
     health_of: Callable[[NodeComponent], str] = always_online,
     presence_of: Callable[[NodeComponent], str] = always_present,
 ) -> list[dict[str, str | int]]:
-    """One row a component, of all kinds, in the listing's order; see ``LISTED_KINDS``.
+    """Return one row a component, of all kinds, in the listing's order; see ``LISTED_KINDS``.
 
     Args:
         name: the node's name, from which serials are made.

@@ -123,7 +123,7 @@ def _attach(held: str, chip: ChipSpec | None, tiles: int, memory_bytes: int) -> 
 
 
 def _greet(client: SndClient, chip: ChipSpec | None) -> tuple[NodeSpec, frozenset[str]]:
-    """The node, and what its daemon has beyond the first version of the protocol."""
+    """Return the node, and what its daemon has beyond the first version of the protocol."""
     hello = client.call("hello")
     node = find_node(str(hello["platform"]))
     if chip is not None and node.chip.name != chip.name:
@@ -154,7 +154,7 @@ def _isolate(
 
 
 def command_line() -> str:
-    """This program's command line, for the node's tools: printable, 256 characters at most."""
+    """Return this program's command line, for the node's tools: printable, 256 characters at most."""
     text = " ".join(sys.orig_argv) or "python"
     return "".join(character if character.isprintable() else "?" for character in text)[:256]
 
@@ -167,7 +167,7 @@ def _open_private(application: str, chip: ChipSpec | None, tiles: int, memory_by
 
 
 def ranks_here(environ: Mapping[str, str]) -> int:
-    """Ranks of this launch on this machine; 1 where the launcher does not say. Pure."""
+    """Return ranks of this launch on this machine; 1 where the launcher does not say. Pure."""
     try:
         launch = read_launch(environ)
     except InvalidArgument:  # said where it matters: when the ranks meet
@@ -176,7 +176,7 @@ def ranks_here(environ: Mapping[str, str]) -> int:
 
 
 def _private_node(chip: ChipSpec | None) -> NodeSpec:
-    """The platform by setting if it has the chip, else the first one that has."""
+    """Return the platform by setting if it has the chip, else the first one that has."""
     preferred = find_node(resolve(PLATFORM))
     if chip is None or preferred.chip.name == chip.name:
         return preferred

@@ -51,7 +51,7 @@ TILE_AFFINITY_VARIABLE: Final = "SF_RNT_TILE_AFFINITY"
 
 
 def socket_path(argument: Path | None = None) -> Path:
-    """Where the daemon listens: the argument, ``$RDUKIT_SND_SOCKET``, the settings file, ``run/snd.sock``."""
+    """Return the daemon's socket: the argument, ``$RDUKIT_SND_SOCKET``, the settings file, ``run/snd.sock``."""
     text = resolve(SND_SOCKET, None if argument is None else str(argument))
     return Path(text).expanduser().absolute() if text else default_socket_path()
 
@@ -73,13 +73,13 @@ def socket_mode() -> int:
 
 
 def default_socket_path() -> Path:
-    """Where the daemon listens when nothing names another place."""
+    """Return the daemon's socket where nothing names another place."""
     root = resolve(ROOT)
     return Path(root).expanduser().absolute() / "run/sambaflow/snd.sock" if root else home_folder() / "run/snd.sock"
 
 
 def tile_affinity(environ: Mapping[str, str] | None = None) -> int | None:
-    """The mask in ``$SF_RNT_TILE_AFFINITY``, or ``None`` if it is not set.
+    """Return the mask in ``$SF_RNT_TILE_AFFINITY``, or ``None`` if it is not set.
 
     Raises:
         InvalidArgument: it is not a number.
@@ -159,7 +159,7 @@ SERVER_VARIABLE: Final = "SNML_SERVER"
 
 
 def server_address(environ: Mapping[str, str] | None = None) -> str | None:
-    """The address in ``$SNML_SERVER``, or ``None`` if it is not set."""
+    """Return the address in ``$SNML_SERVER``, or ``None`` if it is not set."""
     return (os.environ if environ is None else environ).get(SERVER_VARIABLE, "").strip() or None
 
 
@@ -177,7 +177,7 @@ class NodePaths(NamedTuple):
 
     @property
     def leases(self) -> Path:
-        """Who holds what, for the next daemon: mode 0600."""
+        """File of active leases, for the next daemon: mode 0600."""
         return self.admin_token.with_name("leases.json")
 
     @property
@@ -187,7 +187,7 @@ class NodePaths(NamedTuple):
 
 
 def node_paths(socket: Path | None = None, state: Path | None = None) -> NodePaths:
-    """The places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.
+    """Return the places in force: arguments, then settings, then ``$RDUKIT_ROOT``, then the home folder.
 
     A socket elsewhere than by default, without a state folder, has its node's state in ``<socket>.d``: two nodes on one
     machine must not share a database.

@@ -18,21 +18,21 @@ COUNTER_NAMES: Final = ("runs", "sections", "cycles", "flops", "bytes", "host_se
 
 
 class TileState(StrEnum):
-    """Whether somebody has the tile."""
+    """States of a tile."""
 
     FREE = "free"
     LEASED = "leased"
 
 
 class TileEvent(StrEnum):
-    """What happens to a tile."""
+    """Events of a tile."""
 
     GRANT = "grant"
     END = "end"
 
 
 class LeaseState(StrEnum):
-    """Where a lease is in its life. All but ``active`` are final."""
+    """States of a lease. All but ``active`` are final."""
 
     ACTIVE = "active"
     RELEASED = "released"
@@ -40,7 +40,7 @@ class LeaseState(StrEnum):
 
 
 class LeaseEvent(StrEnum):
-    """What happens to a lease after its grant."""
+    """Events of a lease after its grant."""
 
     ATTACH = "attach"
     DETACH = "detach"
@@ -50,7 +50,7 @@ class LeaseEvent(StrEnum):
 
 
 class EndReason(StrEnum):
-    """Why a lease ended. Each knows the state that it ends in."""
+    """Reasons why a lease ended. Each knows the state that it ends in."""
 
     RELEASED = "released by a holder"
     HOLDERS_GONE = "the last connection that held it closed"
@@ -62,7 +62,7 @@ class EndReason(StrEnum):
 
 
 class Phase(StrEnum):
-    """What an application is doing, as it reports it.
+    """Phases of an application, as it reports them.
 
     Source: runtime reference 3.1: the three phases, and within ``run`` the ones that sntilestat tells apart.
     """
@@ -102,7 +102,7 @@ class LeaseStep:
 
 
 def next_tile_state(path: str, state: TileState, event: TileEvent) -> TileState:
-    """The state of the tile ``path`` after ``event``.
+    """Return the state of the tile ``path`` after ``event``.
 
     Raises:
         InvalidTransition: the tile cannot do that in this state.
@@ -121,7 +121,7 @@ def next_tile_state(path: str, state: TileState, event: TileEvent) -> TileState:
 def next_lease_state(
     lease: str, state: LeaseState, event: LeaseEvent, history: Sequence[LeaseStep]
 ) -> tuple[LeaseState, EndReason | None]:
-    """The state of ``lease`` after ``event``, and the reason if that ends it.
+    """Return the state of ``lease`` after ``event``, and the reason if that ends it.
 
     Raises:
         InvalidTransition: the lease cannot do that in this state. Carries ``history``, oldest first.

@@ -1,4 +1,4 @@
-"""What an application counts and which phase it is in: a page of shared memory that the node daemon reads.
+"""The status page: shared memory with an application's counters and phase, which the node daemon reads.
 
 The application writes, without a system call; the daemon reads whenever somebody asks, also after the application was
 killed. One word goes the other way: the number of interrupts, which the application looks at before and after each run.
@@ -90,7 +90,7 @@ class StatusPage:
 
     @property
     def interrupts(self) -> int:
-        """How often the daemon interrupted this lease; 0 until the first hardware failure."""
+        """Number of interrupts of this lease; 0 until the first hardware failure."""
         return self.words[PageWord.INTERRUPTS]
 
     def enter(self, phase: int) -> int:
@@ -145,7 +145,7 @@ class StatusPage:
         self.words[PageWord.INTERRUPTS] += 1
 
     def read(self) -> PageValues:
-        """What the application wrote last. Whatever it wrote: the values are whole numbers from 0 below 2**63."""
+        """Return what the application wrote last. Whatever that is, values are whole numbers from 0 below 2**63."""
         words = self.words
         copy: list[int] = []
         for _ in range(_TRIES):
@@ -162,5 +162,5 @@ class StatusPage:
 
 
 def private_page() -> StatusPage:
-    """A page that nobody else sees: what a private node's lease counts on."""
+    """Return a page that nobody else sees: what a private node's lease counts on."""
     return StatusPage(memoryview(bytearray(PAGE_BYTES)))

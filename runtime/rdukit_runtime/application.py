@@ -96,7 +96,7 @@ class Application(Closable):
         self, graph: str | None, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """``run`` again and again with copies from ``inputs`` before and into ``outputs`` after, as one call.
+        """Return ``run`` again and again with copies from ``inputs`` before and into ``outputs`` after, as one call.
 
         Args:
             inputs, outputs: tensors of the host by the symbols they stand for, used as they are at each call.
@@ -132,7 +132,7 @@ class Application(Closable):
                 )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
-        """Counters as plain values: emulated figures are projections, host figures are this machine's."""
+        """Return counters as plain values: emulated figures are projections, host figures are this machine's."""
         found = asdict(self.program.counters)
         found["native_kernels"] = self.native_kernels
         found["device"] = str(self.program.device)
@@ -210,7 +210,7 @@ def _lease_for(pef: Pef, name: str, launch: str | None) -> NodeLease:
 
 
 def tell_kernels(native: int, total: int, why_portable: str) -> str:
-    """Which kernels run, for people. Pure.
+    """Describe which kernels run, for people. Pure.
 
     Args:
         why_portable: why none is native; empty where some are, or where nothing hinders.
@@ -225,7 +225,7 @@ def tell_kernels(native: int, total: int, why_portable: str) -> str:
 def _load_kernels(
     loaded: LoadedPef, build: Callable[[KernelGraph], Kernel] | None, device: torch.device
 ) -> tuple[dict[str, Kernel], frozenset[str], str]:
-    """Kernels by digest, native where that is possible and ``build`` is None, which are, and why none is."""
+    """Return kernels by digest, native where that is possible and ``build`` is None, which are, and why none is."""
     if build is not None:
         return {digest: build(graph) for digest, graph in loaded.kernels.items()}, frozenset(), "asked for"
     if device.type != "cpu":
@@ -246,7 +246,7 @@ def _load_kernels(
 
 
 def _load_elsewhere(loaded: LoadedPef, device: torch.device) -> dict[str, Kernel]:
-    """Kernels by digest for a GPU: generated code; sections that the program keeps on the host stay there."""
+    """Return kernels by digest for a GPU: generated code; sections that the program keeps on the host stay there."""
     if loaded.natives:
         logger.warning(
             "native kernels not used pef=%s device=%s reason=they were built for the host's processor; running "

@@ -106,7 +106,7 @@ def _meet(launch: Launch, longest: timedelta) -> None:
 
 
 def _store(launch: Launch, address: str, port: int) -> TCPStore:
-    """The store at which ranks meet; rank 0 serves it, at a port of its own choice where ``port`` is 0."""
+    """Return the store at which ranks meet; rank 0 serves it, at a port of its own choice where ``port`` is 0."""
     waiting = timedelta(seconds=resolve(RENDEZVOUS_TIMEOUT_S))
     is_master = launch.rank == 0
     return TCPStore(address, port, launch.world_size, is_master, timeout=waiting, wait_for_workers=False)
@@ -120,7 +120,7 @@ def _init(launch: Launch, store: TCPStore, longest: timedelta) -> None:
 
 
 def _wait_for_port(path: Path) -> int:
-    """The port that rank 0 of this launch left at ``path``; what a dead process left does not count."""
+    """Return the port that rank 0 of this launch left at ``path``; what a dead process left does not count."""
     waiting = resolve(RENDEZVOUS_TIMEOUT_S)
     end = time.monotonic() + waiting
     while time.monotonic() < end:
@@ -133,6 +133,6 @@ def _wait_for_port(path: Path) -> int:
 
 
 def _use_loopback() -> None:
-    """Ranks of one node need no other network; a program's own choice stays."""
+    """Use the loopback device: ranks of one node need no other network. A program's own choice stays."""
     if "GLOO_SOCKET_IFNAME" not in os.environ and Path("/sys/class/net/lo").exists():
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"

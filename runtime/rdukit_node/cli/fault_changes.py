@@ -27,7 +27,7 @@ _MAX_SCENARIO: Final = MAX_REQUEST_BYTES - 1024
 
 
 def change_request(change: str, options: Mapping[str, Any]) -> tuple[str, dict[str, object]]:
-    """The operation and arguments of one change, but of ``--set-policy``.
+    """Return the operation and arguments of one change, but of ``--set-policy``.
 
     Raises:
         InvalidArgument: ``--data`` is not ``KEY=VALUE``, or the scenario cannot be read or is too long.
@@ -52,7 +52,7 @@ def change_request(change: str, options: Mapping[str, Any]) -> tuple[str, dict[s
 
 
 def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[str, object]:
-    """Arguments of ``set_policy``: those of the policy in force, but for what the options say.
+    """Return arguments of ``set_policy``: those of the policy in force, but for what the options say.
 
     Args:
         policies: those in force, rows of ``policies``.
@@ -76,7 +76,7 @@ def policy_request(options: Mapping[str, Any], policies: Iterable[Row]) -> dict[
 
 
 def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
-    """What a change did, for people."""
+    """Render the result of a change, for people."""
     match change:
         case "--clear":
             lines = [f"fault {answer['fault']['fault_uuid']} cleared"]
@@ -98,7 +98,7 @@ def change_lines(change: str, answer: Mapping[str, Any]) -> list[str]:
 
 
 def read_pair(text: str) -> tuple[str, object]:
-    """``KEY=VALUE``; a value that is JSON is taken as that, any other as text.
+    """Return ``KEY=VALUE``; a value that is JSON is taken as that, any other as text.
 
     Raises:
         InvalidArgument: there is no key.

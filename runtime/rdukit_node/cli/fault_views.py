@@ -126,7 +126,7 @@ def _elapsed(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Why it ended. A program that the hardware failed gives its tiles back like any other: the fault is the reason."""
+    """Say why an application ended. One that the hardware failed gives its tiles back too: the fault is the reason."""
     return f"{row['reason'] or '-'}" + (f", after fault {row['fault']}" if row.get("fault") else "")
 
 
@@ -138,7 +138,7 @@ def _fault_of(lease: Row) -> object:
 
 
 def running_rows(leases: Iterable[Row]) -> list[Row]:
-    """Accounting rows of the leases that are still there, newest first.
+    """Return accounting rows of the leases that are still there, newest first.
 
     Args:
         leases: those of ``status``.
@@ -165,20 +165,20 @@ def running_rows(leases: Iterable[Row]) -> list[Row]:
 
 
 def with_node_prefix(component: str) -> str:
-    """The path as snfadm writes it: some of the tools leave ``/NODE`` out."""
+    """Return the path as snfadm writes it: some of the tools leave ``/NODE`` out."""
     path = "/" + component.strip("/")
     return path if path == "/NODE" or path.startswith("/NODE/") else "/NODE" + path.rstrip("/")
 
 
 def is_within(path: object, component: str) -> bool:
-    """Whether ``path`` is ``component`` or a part of it."""
+    """Return whether ``path`` is ``component`` or a part of it."""
     return path == component or str(path).startswith(component + "/")
 
 
 def choose_rows(
     view: View, rows: Iterable[Row], component: str | None = None, since: int | None = None, until: int | None = None
 ) -> list[Row]:
-    """The rows that the options ask for, of those that the daemon sent. Times in nanoseconds, inclusive."""
+    """Return the rows that the options ask for, of those that the daemon sent. Times in nanoseconds, inclusive."""
     chosen = []
     for row in rows:
         if component is not None and view.component and not _concerns(row.get(view.component), component):
@@ -197,14 +197,14 @@ def _concerns(paths: object, component: str) -> bool:
 
 
 def with_elapsed(applications: Iterable[Row], now_ns: int) -> list[Row]:
-    """Accounting rows with ``elapsed_s``: seconds from the grant to the end, or until now."""
+    """Return accounting rows with ``elapsed_s``: seconds from the grant to the end, or until now."""
     return [
         {**row, "elapsed_s": ((row["ended_at"] or now_ns) - row["granted_at"]) / 1e9} for row in applications
     ]  # fmt: skip
 
 
 def with_advice(errors: Iterable[Row], policies: Iterable[Row]) -> list[Row]:
-    """Errors with ``recovery_act``: the advice of the policy for their type."""
+    """Return errors with ``recovery_act``: the advice of the policy for their type."""
     advice = {policy["error_type"]: policy["recovery_act"] for policy in policies}
     return [{**row, "recovery_act": advice.get(row["err_type"])} for row in errors]
 
@@ -213,7 +213,7 @@ def with_advice(errors: Iterable[Row], policies: Iterable[Row]) -> list[Row]:
 
 
 def view_lines(view: View, rows: Sequence[Row]) -> list[str]:
-    """The short listing: one line a row; the inventory without the components that only hold others."""
+    """Return the short listing: one line a row; the inventory without the components that only hold others."""
     if view.op == "inventory":
         rows = [row for row in rows if row["kind"] in LISTED_KINDS]
     cells = [view.cells(row) for row in rows]
@@ -221,7 +221,7 @@ def view_lines(view: View, rows: Sequence[Row]) -> list[str]:
 
 
 def view_csv(view: View, rows: Sequence[Row], is_verbose: bool = False, has_header: bool = True) -> str:
-    """A header and one line a row; times in the form of the listing."""
+    """Return a header and one line a row; times in the form of the listing."""
     columns = (*view.columns, *view.more) if is_verbose else view.columns
     if view.op == "inventory" and not is_verbose:
         rows = [row for row in rows if row["kind"] in LISTED_KINDS]
@@ -229,7 +229,7 @@ def view_csv(view: View, rows: Sequence[Row], is_verbose: bool = False, has_head
 
 
 def view_blocks(view: View, rows: Sequence[Row]) -> list[str]:
-    """The long form: a block a row, a line a field, an empty line between blocks."""
+    """Return the long form: a block a row, a line a field, an empty line between blocks."""
     lines: list[str] = []
     names = (*view.columns, *(name for name in view.more if name not in view.columns))
     width = max(map(len, names))
@@ -248,7 +248,7 @@ def nothing_text(listing: str, has_cleared: bool) -> str:
 
 
 def suggestion_blocks(faults: Sequence[Row]) -> list[str]:
-    """What to do about the active faults, the gravest first, with the suspects in their order."""
+    """Advise on the active faults, the gravest first, with their suspects in order."""
     lines: list[str] = []
     for row in sorted(faults, key=lambda each: (-_rank(each.get("severity")), each.get("timestamp") or 0)):
         lines += [""] if lines else []
@@ -272,7 +272,7 @@ def _field_lines(name: str, value: object, width: int) -> list[str]:
 
 
 def _described(view: View, name: str, row: Row) -> object:
-    """A field's value; a cleared fault's description says when. Source: runtime reference 4.3 (since 1.15)."""
+    """Return a field's value; a cleared fault's description says when. Source: runtime reference 4.3 (since 1.15)."""
     value = _plain_time(name, row.get(name))
     is_cleared = view.op == "faults" and row.get("cleared_timestamp") is not None
     if name == "fault_desc" and is_cleared and "cleared" not in str(value).lower():
@@ -296,7 +296,7 @@ def _rank(severity: object) -> int:
 
 
 def find_severity(word: str) -> str:
-    """A severity in any case.
+    """Return a severity in any case.
 
     Raises:
         InvalidArgument: there is none of this name.
@@ -309,7 +309,7 @@ def find_severity(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HealthVerdict:
-    """Whether the node is healthy: exit status 0 healthy, 1 not, 2 could not tell."""
+    """The node's health as an exit status: 0 healthy, 1 not, 2 unknown."""
 
     exit_status: int
     word: str
@@ -318,14 +318,14 @@ class HealthVerdict:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         reasons = [f"{row['severity']} {row['fault_type']} {row['comp_name']}" for row in self.faults]
         reasons += [f"{row['comp_name']} is {row['state']}" for row in self.rdus]
         return self.word + (": " + "; ".join(reasons) if reasons else "")
 
 
 def judge(faults: Iterable[Row], rdus: Iterable[Row], severity: str, is_current: bool) -> HealthVerdict:
-    """The verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
+    """Return the verdict over active faults at or above ``severity`` and RDUs that are recovering or out of service.
 
     A node whose recovery is pending is never called healthy; nor is one whose daemon does not answer.
 

@@ -31,7 +31,7 @@ _COMMAND_WIDTH: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class StatisticsOptions:
-    """What the three tools were asked for."""
+    """Options of the three tools."""
 
     interval_s: float | None = None
     count: int | None = None
@@ -47,11 +47,11 @@ class StatisticsOptions:
 
     @property
     def has_filter(self) -> bool:
-        """Whether only some holders are wanted."""
+        """True if only some holders are wanted."""
         return self.user is not None or self.pid is not None or self.job is not None
 
     def wants(self, holder: TileHolder | None) -> bool:
-        """Whether rows of this holder (``None``: of nobody) are wanted."""
+        """Return whether rows of this holder (``None``: of nobody) are wanted."""
         if holder is None:
             return not self.has_filter
         return (
@@ -63,7 +63,7 @@ class StatisticsOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """When to sample. ``count``: ``None`` goes on until Ctrl-C."""
+    """Times of the samples. ``count``: ``None`` goes on until Ctrl-C."""
 
     first_window_s: float
     interval_s: float
@@ -87,7 +87,7 @@ class StatisticsTool:
 
 
 def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that all three have; the command gets them by the names of ``StatisticsOptions``."""
+    """Return the options that all three have; the command gets them by the names of ``StatisticsOptions``."""
     for option in reversed(
         [
             click.option("-i", "interval_s", type=float, metavar="SEC", help="Seconds between samples (default 5)."),
@@ -120,7 +120,7 @@ def statistics_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingPlan:
-    """When to sample and whether to redraw.
+    """Decide when to sample and whether to redraw.
 
     Raises:
         InvalidArgument: an interval that is no time, or two forms of output at once.
@@ -146,7 +146,7 @@ def make_plan(options: StatisticsOptions, stdout_is_terminal: bool) -> SamplingP
 def document(
     tool: StatisticsTool, before: Reading, after: Reading, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A sample for machines."""
+    """Return a sample for machines."""
     return {
         "tool": tool.name,
         "node": after.status["node"],
@@ -158,7 +158,7 @@ def document(
 
 
 def holder_fields(holder: TileHolder | None) -> dict[str, Any]:
-    """Columns that say who: all ``None`` for nobody."""
+    """Return columns that say who: all ``None`` for nobody."""
     return {
         "pid": None if holder is None else holder.pid,
         "user": None if holder is None else holder.user,
@@ -187,11 +187,13 @@ class WhoColumns:
         return cls(max([6, *pids]), max([8, *users]))
 
     def head(self) -> str:
-        """Their part of the header."""
+        """Return the holders' part of the header."""
         return f" {'PID':>{self.pid_width}} {'USER':>{self.user_width}} COMMAND"
 
     def cells(self, row: Mapping[str, Any]) -> str:
-        """Their part of a row: empty if nobody holds it. A health that is not ``Online`` stands before the command."""
+        """Return the holder's part of a row: empty without a holder. A health other than ``Online`` precedes the
+        command.
+        """
         is_well = row["health"] == "Online" and not row["fault"]
         mark = "" if is_well else f"[{row['health'] if row['health'] != 'Online' else 'Fault'}] "
         if row["lease"] is None:
@@ -202,17 +204,17 @@ class WhoColumns:
 
 
 def printable(text: object) -> str:
-    """Another user's text without characters that a terminal would obey."""
+    """Return another user's text without characters that a terminal would obey."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(text or ""))
 
 
 def without_node(path: str) -> str:
-    """``/XRDU_0/…`` of ``/NODE/XRDU_0/…``. Source: runtime reference 1.1: these tools leave the node out."""
+    """Return ``/XRDU_0/…`` of ``/NODE/XRDU_0/…``. Source: runtime reference 1.1: these tools leave the node out."""
     return path.removeprefix("/NODE")
 
 
 def fit_lines(lines: Sequence[str], width: int, height: int, what: str) -> list[str]:
-    """As many lines as a screen has room for, and then how many are missing."""
+    """Cut lines to a screen's height, and say how many are missing."""
     cut = [line[:width] for line in lines]
     if len(cut) <= height:
         return cut
@@ -333,7 +335,7 @@ class TrafficTable:
     columns: tuple[Column, ...]
 
     def rows(self, before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
-        """One row a component and lease that uses it, of those that the options ask for."""
+        """Return one row a component and lease that uses it, of those that the options ask for."""
         return [
             {
                 self.kind.lower(): without_node(row.path),
@@ -356,7 +358,7 @@ class TrafficTable:
         return lines
 
     def tool(self, name: str, key: str) -> StatisticsTool:
-        """The tool that shows it. ``key``: of the list of rows in the JSON document."""
+        """Return the tool that shows it. ``key``: of the list of rows in the JSON document."""
         return StatisticsTool(
             name=name,
             has_components=True,
@@ -368,6 +370,8 @@ class TrafficTable:
 
 
 def wanted_traffic(rows: Sequence[Traffic], options: StatisticsOptions) -> list[Traffic]:
-    """Rows that pass the filters; with ``--skip-idle`` only those of RDUs that somebody holds or that moved bytes."""
+    """Return rows that pass the filters; with ``--skip-idle`` only those of RDUs that somebody holds or that moved
+    bytes.
+    """
     active = {row.rdu for row in rows if row.holder is not None or row.in_bytes or row.out_bytes}
     return [row for row in rows if options.wants(row.holder) and (row.rdu in active or not options.skip_idle)]

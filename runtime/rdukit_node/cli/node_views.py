@@ -1,4 +1,4 @@
-"""What ``snconfig`` shows of a node, as nested values, and their text form. Pure.
+"""The views of ``snconfig`` as nested values, and their text form. Pure.
 
 Source: runtime reference 5 (banners, four spaces a level, keys padded to 18; the layouts of the dynamic part, of
 op-state and of topo are ours, as are the names in the JSON files).
@@ -21,7 +21,7 @@ _NONE: Final = "-"
 
 
 def banner(title: str) -> list[str]:
-    """The ruled head of an answer."""
+    """Return the ruled head of an answer."""
     return [_RULE, _title_line(title), _RULE]
 
 
@@ -33,7 +33,7 @@ def _title_line(title: str) -> str:
 
 
 def static_tree(platform: str, inventory: Sequence[Row], timestamp: str) -> Tree:
-    """What does not change while a node runs: its components with serial numbers and sizes."""
+    """Build the tree of what stays the same while a node runs: components with serial numbers and sizes."""
     spec = _find_spec(platform)
     children = _children(inventory)
     xrdus = []
@@ -79,7 +79,7 @@ def _static_rdu(rdu: Row, children: Mapping[str, Sequence[Row]], spec: NodeSpec 
 def dynamic_tree(
     platform: str, rdus: Sequence[Row], tiles: Sequence[Row], leases: Sequence[Row], timestamp: str
 ) -> Tree:
-    """What changes: each RDU's operational state, tiles in service and free tiles; each tile's health and owner.
+    """Build the tree of what changes: RDUs' operational states, tiles in service and free; tiles' health and owners.
 
     Args:
         rdus: rows of ``op_state``. tiles, leases: those of ``status``; a tile's lease names its owner.
@@ -121,7 +121,7 @@ def _dynamic_tile(tile: Row, lease: Row | None) -> Tree:
 
 
 def topology(rdus: Sequence[str]) -> Tree:
-    """How each pair of RDUs is joined: ``X`` itself, ``XRDU`` on one module, ``PCIE`` through the node's links."""
+    """Return how RDUs are joined pair by pair: ``X`` itself, ``XRDU`` on one module, ``PCIE`` through links."""
     links = {
         one: {other: "X" if one == other else "XRDU" if _module(one) == _module(other) else "PCIE" for other in rdus}
         for one in rdus
@@ -159,7 +159,7 @@ def _title(platform: str) -> str:
 
 
 def static_lines(tree: Tree) -> list[str]:
-    """The text of ``show Node static``, without the first banner."""
+    """Return the text of ``show Node static``, without the first banner."""
     lines = _head(tree, "Static Info")
     for xrdu in tree["xrdus"]:
         lines += [_line(1, f"XRDU Name: {xrdu['name']}"), _line(2, f"Number of RDUS: {len(xrdu['rdus'])}")]
@@ -192,7 +192,7 @@ def _static_rdu_lines(rdu: Tree) -> list[str]:
 
 
 def dynamic_lines(tree: Tree) -> list[str]:
-    """The text of ``show Node dynamic``, without the first banner.
+    """Return the text of ``show Node dynamic``, without the first banner.
 
     One line an RDU has the word *perfect*, and its path, for those who look for lost tiles with grep.
     """
@@ -215,7 +215,7 @@ def dynamic_lines(tree: Tree) -> list[str]:
 
 
 def op_state_lines(rdus: Sequence[Row]) -> list[str]:
-    """The text of ``show Node op-state``, without the first banner."""
+    """Return the text of ``show Node op-state``, without the first banner."""
     cells = [["RDU", "STATE", "TILES", "SINCE", "REASON"]]
     cells += [
         [str(row["comp_name"]), str(row["state"]), str(row["available_tiles"]), time_text(row["since"]),
@@ -226,7 +226,7 @@ def op_state_lines(rdus: Sequence[Row]) -> list[str]:
 
 
 def topology_lines(found: Tree) -> list[str]:
-    """The text of ``show Node topo``: a matrix and its legend."""
+    """Return the text of ``show Node topo``: a matrix and its legend."""
     short = [path.removeprefix("/NODE/") for path in found["rdus"]]
     cells = [["", *short]]
     cells += [[short[i], *found["links"][path].values()] for i, path in enumerate(found["rdus"])]
@@ -237,7 +237,7 @@ def topology_lines(found: Tree) -> list[str]:
 
 
 def host_lines(facts: Mapping[str, object]) -> list[str]:
-    """The text of ``show Host all``: keys padded to 26."""
+    """Return the text of ``show Host all``: keys padded to 26."""
     return [*banner("Host Info"), *(f"{key:<26}: {value}" for key, value in facts.items())]
 
 
@@ -246,7 +246,7 @@ RDMA_COLUMNS: Final = ("IBDEV", "NETDEV", "LINKSTATUS", "CARRIERSTATUS", "SPEED"
 
 
 def rdma_lines(devices: Sequence[Row]) -> list[str]:
-    """The table of ``rdma-dev``, with its header also when there is none."""
+    """Return the table of ``rdma-dev``, with its header also when there is none."""
     rows = [[str(device[name.lower()]) for name in RDMA_COLUMNS] for device in devices]
     return aligned([list(RDMA_COLUMNS), *rows], gap=" ")
 

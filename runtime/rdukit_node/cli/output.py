@@ -47,7 +47,7 @@ csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-sep
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """What a node said. ``age_s``: ``None`` if the daemon said it just now, else how old the database is."""
+    """A node's reply. ``age_s``: ``None`` if the daemon gave it just now, else the database's age."""
 
     values: Mapping[str, Any]
     age_s: float | None = None
@@ -61,7 +61,7 @@ ReadStored = Callable[[NodePaths, str, Mapping[str, object]], NodeReply]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  ") -> list[str]:
-    """Lines of a table whose columns line up; ``right``: the positions of columns that are aligned to the right."""
+    """Return lines of a table whose columns line up; ``right``: the positions of columns that are aligned to the right."""
     if not rows:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -75,12 +75,12 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str
 
 
 def json_text(value: object) -> str:
-    """One JSON document, keys in order."""
+    """Return one JSON document, keys in order."""
     return json.dumps(value, indent=2, sort_keys=True, default=str)
 
 
 def json_line(value: object) -> str:
-    """One JSON document on one line, for tools that go on."""
+    """Return one JSON document on one line, for tools that go on."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -110,7 +110,7 @@ def _csv_cell(value: object) -> object:
 
 
 def time_text(time_ns: int | None) -> str:
-    """``2024-06-11T02:14:55Z`` of nanoseconds since the epoch; ``-`` if there is no time."""
+    """Return ``2024-06-11T02:14:55Z`` of nanoseconds since the epoch; ``-`` if there is no time."""
     if time_ns is None:
         return "-"
     try:
@@ -120,7 +120,7 @@ def time_text(time_ns: int | None) -> str:
 
 
 def parse_time(text: str, now: float) -> int:
-    """Nanoseconds since the epoch of an ISO time (UTC unless it says otherwise), or of ``90s 10m 2h 1d 1w`` ago.
+    """Return nanoseconds since the epoch of an ISO time (UTC unless it says otherwise), or of ``90s 10m 2h 1d 1w`` ago.
 
     Args:
         now: seconds since the epoch.
@@ -142,7 +142,7 @@ def parse_time(text: str, now: float) -> int:
 
 
 def connect(socket: Path | None = None, timeout_s: float = _TIMEOUT_S) -> SndClient:
-    """A connection to the node's daemon that knows the operations of the tools.
+    """Return a connection to the node's daemon that knows the operations of the tools.
 
     Raises:
         Unavailable: nothing listens there, or a daemon of an earlier version.
@@ -162,7 +162,7 @@ def connect(socket: Path | None = None, timeout_s: float = _TIMEOUT_S) -> SndCli
 
 
 def connect_admin(socket: Path | None = None) -> SndClient:
-    """A connection that may change the node: as root, as the daemon's user, or with its token.
+    """Return a connection that may change the node: as root, as the daemon's user, or with its token.
 
     Raises:
         Unavailable: no daemon answers. PermissionDenied: this user may only look.
@@ -215,7 +215,7 @@ class Reader:
                 raise Unavailable(f"{error.message}; nor is there a database at {self._paths.database}") from error
 
     def ask(self, op: str, **arguments: object) -> dict[str, Any]:
-        """The answer to one operation, without its ``ok``. Absent arguments (``None``) are left out.
+        """Return the answer to one operation, without its ``ok``. Absent arguments (``None``) are left out.
 
         Raises:
             RdukitError: refused. Unavailable: the daemon went away, or the database cannot answer this.
@@ -233,7 +233,7 @@ class Reader:
         return dict(found.values)
 
     def say_age(self, tool: str) -> None:
-        """One line on stderr if the last answer came from the database."""
+        """Print a line to stderr if the last answer came from the database."""
         if self.age_s is not None:
             click.echo(f"{tool}: {self._why}; this is its database, last written {self.age_s:.0f} s ago", err=True)
 
@@ -248,12 +248,12 @@ class Reader:
 
 
 def is_terminal() -> bool:
-    """Whether people read stdout."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def read_stored(paths: NodePaths, op: str, arguments: Mapping[str, object]) -> NodeReply:
-    """The answer to ``op``. Without a daemon nobody holds tiles, so that ``status`` has no leases.
+    """Return the answer to ``op``. Without a daemon nobody holds tiles, so that ``status`` has no leases.
 
     Raises:
         Unavailable: only a running daemon knows this, or the file cannot be read. InvalidArgument: it is not ours.
@@ -268,7 +268,7 @@ def read_stored(paths: NodePaths, op: str, arguments: Mapping[str, object]) -> N
 
 
 def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
-    """What an inventory tells of a node's status: its platform and the health of its tiles.
+    """Derive a node's status from its inventory: the platform and the health of the tiles.
 
     Raises:
         Unavailable: it is empty, as before a node's first start.
@@ -284,6 +284,6 @@ def stored_status(inventory: list[dict[str, object]]) -> dict[str, object]:
 
 
 def platform_of(inventory: list[dict[str, object]]) -> str:
-    """The platform that has exactly these components; ``unknown`` if none has."""
+    """Return the platform that has exactly these components; ``unknown`` if none has."""
     paths = [str(row["comp_name"]) for row in inventory]
     return next((name for name, node in NODES.items() if [each.path for each in components(node)] == paths), "unknown")

@@ -33,7 +33,7 @@ _FORMATS: Final = ("text", "json", "sbatch", "env")
 
 @dataclass(frozen=True, slots=True)
 class PefNeeds:
-    """What one replica of a PEF needs, and how many of them go where."""
+    """Resources that one replica of a PEF needs, and how many replicas go where."""
 
     pef: str
     name: str
@@ -60,7 +60,7 @@ class PefNeeds:
 
 
 def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> PefNeeds:
-    """What ``loaded`` needs on ``nodes`` nodes of a platform; without one, the installation's if its chip fits.
+    """Compute the needs of ``loaded`` on ``nodes`` nodes of a platform; default: the installation's, if its chip fits.
 
     Raises:
         InvalidArgument: no such platform; or the replicas that it was compiled for do not fit on ``nodes``.
@@ -103,7 +103,7 @@ def needs_of(loaded: LoadedPef, platform: str | None = None, nodes: int = 1) -> 
 
 
 def is_data_parallel(pef: Pef) -> bool:
-    """Whether it can average gradients over replicas."""
+    """Return whether the PEF can average gradients over replicas."""
     return any(section.type is SectionType.REDUCE for section in pef.sections)
 
 
@@ -114,7 +114,7 @@ def min_world_size(pef: Pef) -> int:
 
 
 def needs_lines(needs: PefNeeds) -> list[str]:
-    """For people."""
+    """Render the needs, for people."""
     pairs = [
         ("PEF", needs.pef), ("platform", f"{needs.platform} ({needs.arch})"), ("tiles", str(needs.tiles)),
         ("RDUs", str(needs.rdus)), ("DDR", f"{needs.ddr_bytes} bytes ({format_bytes(needs.ddr_bytes)})"),
@@ -132,7 +132,7 @@ def needs_lines(needs: PefNeeds) -> list[str]:
 
 
 def sbatch_lines(needs: PefNeeds) -> list[str]:
-    """Lines for the head of a batch script: GRES counts are for one node."""
+    """Return lines for the head of a batch script: GRES counts are for one node."""
     whole = needs.rdus > 1
     count = (needs.rdus if whole else needs.tiles) * needs.replicas_per_node
     lines = [
@@ -144,7 +144,7 @@ def sbatch_lines(needs: PefNeeds) -> list[str]:
 
 
 def env_lines(needs: PefNeeds) -> list[str]:
-    """Assignments that a shell can take in."""
+    """Return assignments that a shell can take in."""
     values = {
         "PEF": needs.pef, "PEF_PLATFORM": needs.platform, "PEF_ARCH": needs.arch, "PEF_TILES": needs.tiles,
         "PEF_RDUS": needs.rdus, "PEF_DDR_BYTES": needs.ddr_bytes, "PEF_HUGE_PAGES": needs.huge_pages,
@@ -172,7 +172,7 @@ def _choose_node(pef: Pef, platform: str | None) -> NodeSpec:
 
 
 def _replicas_per_node(pef: Pef, node: NodeSpec) -> int:
-    """Tiles of a replica are in one RDU, or it has whole RDUs."""
+    """Count the replicas that fit a node: a replica's tiles are in one RDU, or it has whole RDUs."""
     tiles = node.chip.tiles
     if pef.num_tiles <= tiles:
         return (tiles // pef.num_tiles) * node.rdus

@@ -132,7 +132,7 @@ def snconfig(words: tuple[str, ...], folder: Path | None, as_json: bool, socket_
 
 
 def file_name(form: tuple[str, ...], now: datetime) -> str:
-    """Name of a file that ``-j`` writes: ``show_node_static_<date>_<time>.json``."""
+    """Return name of a file that ``-j`` writes: ``show_node_static_<date>_<time>.json``."""
     words = [word.replace("-", "_") for word in ("show", *form) if word]
     return "_".join([*words, now.strftime("%Y-%m-%d_%H-%M-%S")]) + ".json"
 

@@ -156,7 +156,7 @@ def _look(reader: Reader, listing: str | None, options: dict[str, Any]) -> int:
 
 
 def check_component(reader: Reader, component: str) -> None:
-    """A misspelt component must not look like a healthy one.
+    """Refuse a component that the node lacks: a misspelled one must not look healthy.
 
     Raises:
         InvalidArgument: the node has no such component; the message says which it has.
@@ -170,7 +170,7 @@ def check_component(reader: Reader, component: str) -> None:
 
 
 def fetch_rows(reader: Reader, view: View, options: dict[str, Any], after: str | None = None) -> list[Row]:
-    """All rows of a listing that the options ask for, page by page."""
+    """Fetch the rows of a listing that the options ask for, page by page."""
     component = with_node_prefix(options["component"]) if options["component"] else None
     since, until = _times(options)
     arguments: dict[str, object] = {"limit": view.limit}

@@ -25,7 +25,9 @@ _PATH_WIDTH: Final = 20
 
 
 def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> list[dict[str, Any]]:
-    """One row a tile, in the node's order: six percentages with one decimal that add up to 100, and who holds it."""
+    """Return one row a tile, in the node's order: six percentages with one decimal that add up to 100, and who holds
+    it.
+    """
     tiles = tile_shares(before, after)
     active = {tile.rdu for tile in tiles if tile.holder is not None or tile.tenths[0] < 1000}
     return [
@@ -41,7 +43,7 @@ def tile_rows(before: Reading, after: Reading, options: StatisticsOptions) -> li
 
 
 def tile_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The vendor's layout: header, one line a tile; that of an idle tile stops after the sixth number."""
+    """Return the vendor's layout: header, one line a tile; that of an idle tile stops after the sixth number."""
     who = WhoColumns.of(rows)
     head = " ".join(f"{'%' + name:>{width}}" for name, width in zip(SHARES, _WIDTHS, strict=True))
     lines = [f"{'TILE':<{_PATH_WIDTH}} {head}{who.head()}"]

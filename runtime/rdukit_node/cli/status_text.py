@@ -1,4 +1,4 @@
-"""What ``rdukit node status`` and ``rdukit node events`` print for people. Pure."""
+"""Text of ``rdukit node status`` and ``rdukit node events``, for people. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 def status_lines(answer: Mapping[str, Any], now: float, width: int | None = None) -> list[str]:
-    """The text form of a ``status`` answer: a head, the tiles by RDU, who holds them, who waits.
+    """Return the text form of a ``status`` answer: a head, the tiles by RDU, who holds them, who waits.
 
     Args:
         now: seconds since the epoch.
@@ -90,7 +90,7 @@ def _message(fault: object) -> str:
 
 
 def _waiting_lines(waiting: Sequence[Row], now: float, width: int | None) -> list[str]:
-    """Who waits in the queue, the next one first."""
+    """List the queued requests, the next one first."""
     if not waiting:
         return []
     rows = [["WAITING", "TILES", "MEMORY", "SINCE", "REASON"]]
@@ -111,7 +111,7 @@ def _is_working(tile: Row) -> bool:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """The text form of one event."""
+    """Return the text form of one event."""
     stamp = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     tiles = event["tiles"]
     words = [f"{event['seq']:>5}", stamp, f"{event['kind']:<9}"]

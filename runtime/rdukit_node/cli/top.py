@@ -153,7 +153,7 @@ _NARROW: Final = 76
 
 
 class Detail(IntEnum):
-    """How much of the grid is shown, from everything to what fits a low screen."""
+    """Levels of detail of the grid, from everything to what fits a low screen."""
 
     TRAFFIC = 0
     GAPS = 1
@@ -166,7 +166,7 @@ _LAYOUTS: Final = (*((detail, (4, 3)) for detail in Detail), (Detail.TILES, (2, 
 
 
 def draw(picture: Picture, width: int, height: int | None = None) -> RenderableType:
-    """The whole frame. ``height``: lines of the screen, ``None`` for as many as it takes."""
+    """Return the whole frame. ``height``: lines of the screen, ``None`` for as many as it takes."""
     head, occupants = _head(picture, width), max(1, len(picture.occupants)) + 1
     for detail, (most_faults, most_waiting) in _LAYOUTS:
         grid = _grid(picture.xrdus, width, detail)
@@ -186,7 +186,7 @@ def draw_down(reason: str, width: int) -> RenderableType:
 
 
 def rate_text(bytes_per_second: float) -> str:
-    """``12.3 GB/s``, in decimal units; ``-`` for nothing."""
+    """Return ``12.3 GB/s``, in decimal units; ``-`` for nothing."""
     if bytes_per_second < 0.5:
         return "-"
     for factor, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
@@ -197,7 +197,7 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def colour(slot: int) -> str:
-    """Of an application."""
+    """Return an application's colour."""
     return _COLOURS[slot % len(_COLOURS)]
 
 
@@ -228,7 +228,7 @@ def _head(picture: Picture, width: int) -> list[Text]:
 
 
 def _spread(left: Text, right: Text, width: int) -> Text:
-    """On a narrow screen the left side is cut: health is on the right."""
+    """Put two texts at the ends of a line. On a narrow screen the left one is cut: health is on the right."""
     left.truncate(max(0, width - right.cell_len - 2), overflow="ellipsis")
     gap = width - left.cell_len - right.cell_len
     line = Text.assemble(left, " " * max(2, gap), right, no_wrap=True, overflow="ellipsis")
@@ -366,7 +366,7 @@ def _occupant_cells(occupant: RunningApplication, time_ns: int, is_wide: bool, i
 
 
 def _age_text(seconds: float) -> str:
-    """``42s``, ``1m16s``, ``1h02m``, ``3d04h``: never wider than a table's column."""
+    """Return ``42s``, ``1m16s``, ``1h02m``, ``3d04h``: never wider than a table's column."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole}s"

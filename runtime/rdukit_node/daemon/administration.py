@@ -1,4 +1,4 @@
-"""Faults and whatever else changes a node: the second half of ``daemon.NodeDaemon``'s decisions, as pure as it is."""
+"""Faults and changes of a node: the third part of ``daemon.NodeDaemon``'s decisions, as pure as it is."""
 
 import heapq
 import logging
@@ -65,7 +65,7 @@ class Administration:
         self._sync_health()
 
     def validate(self) -> None:
-        """Raises ``AssertionError`` if the fault machine's books are wrong, or the allocator's view of them."""
+        """Raise ``AssertionError`` if the fault machine contradicts itself, or the allocator's view of it."""
         self.faults.validate()
         assert self._daemon.allocator.out_of_service == self.faults.unusable_tiles(), (
             "the allocator knows what is broken"
@@ -76,7 +76,7 @@ class Administration:
         self._applications.append(row)
 
     def rdu_rows(self) -> list[dict[str, object]]:
-        """Operational states, with the tiles that are free counted by the machine."""
+        """Return operational states, with the tiles that are free counted by the machine."""
         return [state.as_json() for state in self.faults.op_states()]
 
     def replays(self) -> Mapping[int, int]:
@@ -84,13 +84,13 @@ class Administration:
         return self.faults.pcie_replays()
 
     def tell(self, event: Injection, now: float) -> None:
-        """Something happened to the node that no client injected, such as the daemon's own restart."""
+        """Apply an event that no client injected, such as the daemon's own restart."""
         self._apply(self.faults.inject([event], self._owner_of, _ns(now)), now)
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def inventory(self) -> list[dict[str, str | int]]:
-        """Every component and how it is, in the listing's order."""
+        """List every component and its health, in the listing's order."""
         node, faults = self._daemon.allocator.node, self.faults
         return inventory_rows(node, self._daemon.name, health_of=faults.health_of, presence_of=faults.presence_of)
 
@@ -143,7 +143,7 @@ class Administration:
         return ok(steps=len(steps))
 
     def next_step_at(self) -> float | None:
-        """When ``run_due_steps`` has something to do."""
+        """Return when ``run_due_steps`` is due next."""
         due = [self._steps[0][0]] if self._steps else []
         if (reset_ns := self.faults.next_due_ns) is not None:
             due.append(reset_ns / 1e9)
@@ -161,7 +161,7 @@ class Administration:
                 logger.warning("event=scenario-step-failed step=%s reason=%s", step, error.message)
 
     def clock_stepped(self, seconds: float) -> None:
-        """The wall clock was set by ``seconds``: steps of scenarios and resets are as far away as before."""
+        """Shift what is due by ``seconds``, by which the wall clock was set: it stays as far away as before."""
         self._steps = [(when + seconds, order, step) for when, order, step in self._steps]  # as good a heap
         self.faults.clock_stepped(_ns(seconds))
 
@@ -199,7 +199,7 @@ class Administration:
         return _durable(policy=policy.as_json())
 
     def _check_admin(self, number: int, operation: str) -> str:
-        """Who asks, as the database records it."""
+        """Return the caller's name as the database records it."""
         connection = self._daemon.connections[number]
         if not connection.is_admin:
             raise PermissionDenied(
@@ -227,10 +227,10 @@ class Administration:
         for interrupt in outcome.interrupts:
             lease_id = LeaseId(interrupt.owner.lease)
             lease = daemon.allocator.leases.get(lease_id)
-            if lease is None or lease_id in daemon.failed_leases:
+            if lease is None or daemon.leases[lease_id].failure is not None:
                 continue
             failure = error_from_body({"error": interrupt.as_json()}, HwException)
-            daemon.failed_leases[lease_id] = failure
+            daemon.leases[lease_id].failure = failure
             fault = None if interrupt.fault is None else interrupt.fault.fault_uuid
             daemon.events.record_interrupt(
                 now, lease, lease_paths(daemon.allocator.node, lease), interrupt.component, interrupt.error.err_uuid,
@@ -246,7 +246,7 @@ class Administration:
         self._daemon.allocator.set_health(self.faults.unusable_tiles(), retired)
 
     def _owner_of(self, path: str) -> TileOwner | None:
-        """Who holds the tile ``path``."""
+        """Return the holder of the tile ``path``."""
         allocator = self._daemon.allocator
         holder = allocator.tile_holders[tile_of_path(allocator.node, path).index]
         if holder is None:

@@ -41,13 +41,13 @@ class NoControlGroups:
     """A daemon that makes none."""
 
     def enter(self, lease: str, pid: int, tiles: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def leave(self, lease: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def report(self, lease: str) -> Mapping[str, str]:
-        """Nothing."""
+        """Report nothing."""
         return {}
 
 
@@ -98,7 +98,7 @@ class Peer:
 
 @dataclass(slots=True)
 class DaemonConnection:
-    """What is known of one open connection."""
+    """An open connection: its peer, its rights, and the leases that it holds."""
 
     peer: Peer
     is_admin: bool = False
@@ -118,12 +118,12 @@ class DaemonConnection:
         return self.peer.pid
 
     def totals(self, lease: LeaseId) -> UsageTotals:
-        """What this holder has counted: on its page, or in what it reported."""
+        """Return this holder's counters, from its page or else from its reports."""
         page = self.pages.get(lease)
         return totals_of_report(self.held[lease]) if page is None else totals_of_page(page.read())
 
     def phase(self, lease: LeaseId) -> str | None:
-        """What this holder is doing, in the words of ``states.Phase``; ``None``: it never said."""
+        """Return this holder's phase, in the words of ``states.Phase``; ``None``: it never reported one."""
         page = self.pages.get(lease)
         if page is None:
             phase = self.held[lease].get("phase")
@@ -134,22 +134,45 @@ class DaemonConnection:
         return str(TIMED_PHASES[values.phase - 1])
 
 
+@dataclass(slots=True)
+class ActiveLease:
+    """An active lease as the daemon knows it beside the allocator: who acquired it, who holds it, what it did."""
+
+    peer: Peer
+    #: Command line of the client that acquired it, where it said it.
+    command: str | None
+    #: Connections that hold it. Empty only while a restored lease waits for its programs.
+    holders: set[int] = field(default_factory=set)
+    #: Counted by holders that left.
+    former: UsageTotals = field(default_factory=UsageTotals)
+    #: Counted before the daemon was restarted; counts until a holder that came back has shown its page.
+    restored: UsageTotals | None = None
+    #: Of a restored lease that nobody has attached to yet: until when it is kept.
+    kept_until: float | None = None
+    #: Mode of the socket of its own, if it has one.
+    socket_mode: int | None = None
+    #: The error that each use raises since its hardware failed.
+    failure: RdukitError | None = None
+    #: Isolation of its processes, as they reported it.
+    isolation: dict[str, object] = field(default_factory=dict)
+
+
 OK: Final = Response({"ok": True})
 
 
 def ok(**more: object) -> Response:
-    """An answer that says yes."""
+    """Return an answer that says yes."""
     return Response({"ok": True, **more})
 
 
 def lease_paths(node: NodeSpec, lease: Lease) -> tuple[str, ...]:
-    """Paths of a lease's tiles."""
+    """Return paths of a lease's tiles."""
     tiles = node_tiles(node)
     return tuple(tiles[index].path for index in lease.tiles)
 
 
 def lease_body(node: NodeSpec, lease: Lease, peer: Peer, command: str | None) -> dict[str, object]:
-    """A lease as its holder sees it, with its token."""
+    """Return a lease as its holder sees it, with its token."""
     request = lease.request
     return {
         "id": lease.id, "token": lease.token, "application": request.application, "tenant": request.tenant,
@@ -168,7 +191,7 @@ def lease_status(
     failure: RdukitError | None,
     isolation: Mapping[str, object],
 ) -> dict[str, object]:
-    """A lease as everybody may see it: without its token, with its counters."""
+    """Return a lease as everybody may see it: without its token, with its counters."""
     counters: dict[str, object] = dict(totals.as_json())
     if phase is not None:
         counters["phase"] = phase
@@ -180,7 +203,7 @@ def lease_status(
 
 
 def tile_rows(allocator: Allocator, health_of: Callable[[str], str]) -> list[dict[str, object]]:
-    """Every tile: who has it, and how it is."""
+    """List every tile with its holder and its health."""
     rows: list[dict[str, object]] = []
     for tile, holder in zip(node_tiles(allocator.node), allocator.tile_holders, strict=True):
         application = None if holder is None else allocator.leases[holder].request.application
@@ -196,7 +219,7 @@ def tile_rows(allocator: Allocator, health_of: Callable[[str], str]) -> list[dic
 def application_row(
     node: NodeSpec, ended: EndedLease, totals: UsageTotals, peer: Peer, command: str | None, failure: RdukitError | None
 ) -> dict[str, object]:
-    """The accounting of one lease, when it has ended. Times are nanoseconds since the epoch."""
+    """Return the accounting of one lease, when it has ended. Times are nanoseconds since the epoch."""
     lease, request = ended.lease, ended.lease.request
     counters = totals.as_json()
     return {

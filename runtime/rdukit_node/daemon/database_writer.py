@@ -59,7 +59,7 @@ class DatabaseWriter:
         self._say(now)
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until ``write`` should be called if nothing more happens; ``None``: there is nothing to write."""
+        """Return seconds until ``write`` should be called if nothing more happens; ``None``: there is nothing to write."""
         if not self._store.is_writable:
             return max(0.0, self._written_at + _RETRY_S - now)
         if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:
@@ -67,7 +67,7 @@ class DatabaseWriter:
         return None
 
     def clock_stepped(self, seconds: float) -> None:
-        """The wall clock was set by ``seconds``: the next write is as far away as before."""
+        """Shift the next write by ``seconds``, by which the wall clock was set."""
         self._written_at += seconds
 
     def close(self, now: float) -> None:

@@ -13,7 +13,7 @@ PAGE: Final = 100
 
 
 class NodeEventKind(StrEnum):
-    """What can happen to a lease or a component.
+    """Events of leases and components.
 
     ``death``: a lease ended because its last connection closed without a release.
     """
@@ -61,7 +61,7 @@ class NodeEvent:
     fault_uuid: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Plain containers; never a token."""
+        """Return plain containers; never a token."""
         return {
             "seq": self.seq, "time": self.time, "kind": str(self.kind), "lease": self.lease,
             "application": self.application, "tenant": self.tenant, "job": self.job, "pid": self.pid,
@@ -83,11 +83,11 @@ class NodeEventLog:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether ``take_unwritten`` has any."""
+        """True if ``take_unwritten`` has any events."""
         return bool(self._unwritten)
 
     def take_unwritten(self) -> list[NodeEvent]:
-        """The events since the last call, for whoever writes them down."""
+        """Return the events since the last call, for whoever writes them down."""
         taken = list(self._unwritten)
         self._unwritten.clear()
         return taken
@@ -143,7 +143,7 @@ class NodeEventLog:
         return self._append(event)
 
     def page(self, since: int) -> list[NodeEvent]:
-        """Events with a sequence number above ``since``, oldest first, ``PAGE`` at most.
+        """Return events with a sequence number above ``since``, oldest first, ``PAGE`` at most.
 
         Events that the ring has dropped are missing: the first one's number tells.
         """

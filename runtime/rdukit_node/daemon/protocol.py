@@ -1,4 +1,4 @@
-"""What the node daemon's clients may say: operations and their arguments, as data, and the reading of one line.
+"""The protocol of the node daemon's socket: operations and their arguments, as data, and the parsing of a line.
 
 The contract is section 1 of ``docs/design/wire.md``. Source: ours.
 """
@@ -155,7 +155,7 @@ def _read_scenario(value: object) -> str:
 
 
 def _read_report(value: object, depth: int = 0) -> dict[str, object]:
-    """An object of texts, numbers, booleans and lists or objects of them, of bounded size."""
+    """Return an object of texts, numbers, booleans and lists or objects of them, of bounded size."""
     if not isinstance(value, dict) or len(value) > 64 or depth > 2:
         raise TypeError
     for name, entry in value.items():
@@ -311,7 +311,7 @@ def read_request(line: bytes) -> SndRequest:
 
 
 def error_body(error: RdukitError) -> dict[str, object]:
-    """The answer that says that a request failed."""
+    """Return the answer that says that a request failed."""
     return {"ok": False, "error": {"code": error.code, "message": error.message, "detail": error.detail}}
 
 

@@ -45,7 +45,7 @@ NO_SNML: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What a node is started with."""
+    """Options that a node is started with."""
 
     platform: NodeSpec
     name: str
@@ -116,7 +116,7 @@ def cgroup_guard(options: NodeOptions, paths: NodePaths) -> CgroupGuard:
 
 
 def _raise_descriptor_limit() -> None:
-    """A connection is a descriptor: use as many as the machine allows without asking."""
+    """Allow as many descriptors, and so connections, as the machine does without asking."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -177,7 +177,7 @@ def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) 
 def _open_store(
     path: Path, machine_of: Callable[[FaultSnapshot], FaultMachine], now: float
 ) -> tuple[FaultStore, FaultMachine, Salvage | None]:
-    """The database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
+    """Return the database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
     try:
         store = FaultStore.open(path)
         try:
@@ -223,7 +223,7 @@ def _snml(options: NodeOptions, paths: NodePaths) -> Iterator[int | None]:
 
 
 def node_name(given: str) -> str:
-    """The node's name: the given one, or the host's."""
+    """Return the node's name: the given one, or the host's."""
     return given or socket.gethostname()
 
 
@@ -250,18 +250,18 @@ def notify(*lines: str, environ: Mapping[str, str] | None = None) -> bool:
 
 
 def notify_ready(status: str) -> bool:
-    """The daemon answers from now on. ``status``: what ``systemctl status`` shows."""
+    """Report that the daemon answers from now on. ``status``: the text of ``systemctl status``."""
     return notify(READY, f"MAINPID={os.getpid()}", f"STATUS={' '.join(status.split())}")
 
 
 def notify_stopping() -> bool:
-    """The daemon is about to end, on purpose."""
+    """Report that the daemon is about to end, on purpose."""
     return notify(STOPPING)
 
 
 @contextlib.contextmanager
 def watchdog(daemon: Path, environ: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Within the block, tell the manager that the daemon lives, as often as it wants and only while it answers.
+    """Tell the manager within the block that the daemon lives, as often as it wants and only while it answers.
 
     A thread asks over the daemon's own socket: if the loop hangs, the manager hears nothing and starts it again.
     """

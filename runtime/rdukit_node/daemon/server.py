@@ -71,18 +71,18 @@ class _Peer:
 
 
 def new_identity() -> tuple[str, str]:
-    """A lease id and a secret token."""
+    """Return a lease id and a secret token."""
     return f"lease-{secrets.token_hex(6)}", secrets.token_urlsafe(24)
 
 
 def new_uuid() -> str:
-    """An id of an error or a fault."""
+    """Return an id of an error or a fault."""
     return str(uuid.uuid4())
 
 
 @contextlib.contextmanager
 def listening(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
-    """A listening UNIX socket at ``path``, by default for this user only; removed at the end.
+    """Listen at the UNIX socket ``path`` within the block, by default for this user only; then remove it.
 
     A lock file beside it, which the kernel unlocks when its process dies, tells a daemon that runs from the socket that
     a dead one left.
@@ -160,7 +160,7 @@ class SndServer:
         self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener, None))
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT end ``serve``. Only in the main thread."""
+        """End ``serve`` on SIGTERM and SIGINT. Only in the main thread."""
         receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -170,7 +170,7 @@ class SndServer:
         self._selector.register(receiver, selectors.EVENT_READ, lambda: self._on_signal(receiver))
 
     def stop_with_parent(self) -> None:
-        """The end of the parent process ends ``serve``."""
+        """End ``serve`` with the parent process."""
         descriptor = os.pidfd_open(os.getppid())
         self._watched.append(descriptor)
         self._selector.register(descriptor, selectors.EVENT_READ, lambda: self.stop("its parent process ended"))
@@ -214,7 +214,7 @@ class SndServer:
         return self._stop_reason
 
     def _now(self) -> float:
-        """The wall clock's time. The daemon has been told if somebody set that clock."""
+        """Return the wall clock's time. The daemon has been told if somebody set that clock."""
         now = self._clock.now()
         offset = now - self._clock.monotonic()
         step = offset - self._clock_offset
@@ -244,7 +244,7 @@ class SndServer:
         return self._lease_sockets.sync(self.daemon.lease_sockets, add, self._selector.unregister)
 
     def _patience(self, now: float) -> float | None:
-        """Seconds until something is due; ``None``: nothing is."""
+        """Return seconds until something is due; ``None``: nothing is."""
         due = self.daemon.next_deadline()
         pause = None if self._journal is None else self._journal.due_in(now)
         if due is None:

@@ -41,7 +41,7 @@ class OutcomeBuilder:
         self.repaired = 0
 
     def error(self, record: ErrorRecord, is_new: bool, owner: TileOwner | None) -> None:
-        """An error row was made or counted up."""
+        """Add an error row that was opened or counted up."""
         self._errors[record.uuid] = None
         if record.fault is not None:
             self._faults[record.fault] = None
@@ -52,26 +52,26 @@ class OutcomeBuilder:
             )
 
     def fault(self, row: FaultRow) -> None:
-        """A fault was diagnosed."""
+        """Add a diagnosed fault."""
         self._faults[row.fault_uuid] = None
         reason = f"{row.severity} {row.fault_type}: {row.fault_desc}; action: {row.action}"
         self._notices.append(Notice(NoticeKind.FAULT, row.comp_name, row.err_uuid, row.fault_uuid, reason))
 
     def cleared(self, row: FaultRow, kind: NoticeKind, by: str) -> None:
-        """A fault is over."""
+        """Add a fault that is over."""
         self._cleared.append(row.fault_uuid)
         self._notices.append(Notice(kind, row.comp_name, row.err_uuid, row.fault_uuid, f"{row.fault_type} by {by}"))
 
     def notice(self, kind: NoticeKind, component: str, reason: str, error_uuid: str | None = None) -> None:
-        """Something else happened."""
+        """Add another notice."""
         self._notices.append(Notice(kind, component, error_uuid, None, reason))
 
     def hit(self, owner: TileOwner, component: str, code: str, record: ErrorRecord) -> None:
-        """A lease's program has to end; what hit it first counts."""
+        """Add a lease whose program has to end; its first error counts."""
         self._hits.setdefault(owner.lease, (owner, component, code, record))
 
     def outcome(self, faults: dict[str, FaultRow]) -> FaultOutcome:
-        """All of it; ``faults`` has the rows that errors were diagnosed into."""
+        """Build the outcome; ``faults`` has the rows that errors were diagnosed into."""
         return FaultOutcome(
             tuple(self._errors),
             tuple(self._faults),
@@ -94,7 +94,7 @@ def _interrupt(
 
 
 def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner) -> list[TileOwner]:
-    """Leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
+    """Return leases that ``event`` hits; of one that hits nobody, the owner of its tile for the record."""
     component, hits = event.component, event.entry.hits
     if component.kind is ComponentKind.TILE:
         owner = owner_of(component.path)
@@ -109,7 +109,7 @@ def affected_owners(node: NodeSpec, event: CheckedInjection, owner_of: FindOwner
 
 
 def owners_on(node: NodeSpec, rdu: int, owner_of: FindOwner) -> list[TileOwner]:
-    """Everybody with tiles on an RDU, in the order of their first tile."""
+    """List the holders of tiles on an RDU, in the order of their first tile."""
     path = rdu_path(node, rdu)
     found = (owner_of(f"{path}/TILE_{tile}") for tile in range(node.chip.tiles))
     return list({owner.lease: owner for owner in found if owner is not None}.values())
@@ -124,7 +124,7 @@ _REPLAYS: Final = frozenset({"ETYPE_PCIE_CE", "ETYPE_PCIE_REPLAY"})
 
 
 class FaultActions:
-    """What events, clears and resets lead to, in the books and in the states of the RDUs, which the machine shares."""
+    """The actions of events, clears and resets, on the rows and the RDU states that the machine shares."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class FaultActions:
         self.replays: Final[dict[int, int]] = dict.fromkeys(range(node.rdus), 0)
 
     def component(self, component: NodeComponent | str) -> NodeComponent:
-        """The component of a path.
+        """Return the component of a path.
 
         Raises:
             InvalidArgument: the node has none.
@@ -160,7 +160,7 @@ class FaultActions:
         return component if isinstance(component, NodeComponent) else self._find(component)
 
     def presence_of(self, component: NodeComponent | str) -> str:
-        """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        """Return a word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
         rdu = self.component(component).rdu
         if rdu is None or self._rdus.state(rdu) is not RduState.UNAVAILABLE:
             return Presence.PRESENT
@@ -169,7 +169,7 @@ class FaultActions:
         return Presence.ABSENT if gone else Presence.PRESENT
 
     def occur(self, event: CheckedInjection, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
-        """One event: its error, what its policy says, and who is hit."""
+        """Apply one event: record its error, follow its policy, interrupt the owners."""
         entry, path = event.entry, event.component.path
         books = self._books
         record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
@@ -247,7 +247,7 @@ class FaultActions:
             self._finish_reset(rdu, gathering, now_ns)
 
     def _finish_reset(self, rdu: int, gathering: OutcomeBuilder, now_ns: int) -> None:
-        """Nobody is on the RDU: its programs ended when the reset began."""
+        """End a reset. The RDU is empty: its programs ended when the reset began."""
         books, path, reset = self._books, rdu_path(self.node, rdu), self._rdus.resets[rdu]
         for tile in range(self.node.chip.tiles):
             self.try_reset(f"{path}/TILE_{tile}")
@@ -268,7 +268,7 @@ class FaultActions:
         gathering.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
 
     def _record_of_reset(self, reset: Reset, gathering: OutcomeBuilder, now_ns: int) -> ErrorRecord:
-        """The error that asked for a reset which failed; another if a fault without consequence has that one."""
+        """Return the error that asked for a reset which failed; another if a fault without consequence has that one."""
         books = self._books
         for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
             entry = find_class(name)
@@ -283,7 +283,7 @@ class FaultActions:
         return record
 
     def try_reset(self, path: str) -> bool:
-        """Whether the reset of the component passes: whatever is broken there takes one reset nearer to its cure."""
+        """Return whether the reset of the component passes; each reset brings its conditions nearer to their cure."""
         passed = True
         for condition in self._books.conditions_at(path):
             if fault_classes()[condition.class_name].action not in _STOPS_RESETS:
@@ -312,8 +312,9 @@ class FaultActions:
     def diagnose_conditions(
         self, component: NodeComponent, fault_type: str | None, gathering: OutcomeBuilder, now_ns: int
     ) -> str | None:
-        """The first active fault for what is broken at a component, made at once: those of one type, or those that stop
-        a reset."""
+        """Return the first active fault for what is broken at a component, made at once: those of one type, or those
+        that stop a reset.
+        """
         books, returned = self._books, None
         for condition in books.conditions_at(component.path):
             entry = find_class(condition.class_name)
@@ -336,7 +337,7 @@ class FaultActions:
     def _diagnose(
         self, record: ErrorRecord, policy: Policy, action: Action, gathering: OutcomeBuilder, now_ns: int
     ) -> str:
-        """The active fault of this kind: a new one, or the one that is there already."""
+        """Return the active fault of this kind: a new one, or the one that is there already."""
         books, path = self._books, record.component
         known = books.active.get((path, policy.fault_type, action))
         if known is not None:
@@ -359,7 +360,7 @@ class FaultActions:
         return fault.fault_uuid
 
     def _advice(self, policy: Policy, path: str, fault_uuid: str) -> str:
-        """What helps a real node, and what helps this one, whose parts nobody can take out."""
+        """Advise what to do on a real node, and on this one, whose parts nobody can take out."""
         is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
                         for each in self._books.conditions_at(path))  # fmt: skip
         command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"
@@ -382,7 +383,7 @@ class FaultActions:
         owner_of: FindOwner,
         now_ns: int,
     ) -> None:
-        """Faults of a component came or went: operational state; programs on what is gone, because of ``record``."""
+        """Update the operational state after faults came or went; ``record`` interrupts programs on what is gone."""
         component = self.component(path)
         if component.rdu is not None:
             self._settle_rdu(component.rdu, path, reason, record, gathering, owner_of, now_ns)

@@ -44,7 +44,7 @@ NOTHING_LOST = LostCapacity()
 
 
 def lost_capacity(node: NodeSpec, rdu: int, active: Iterable[FaultRow]) -> LostCapacity:
-    """What the active faults that concern the RDU with the flat number ``rdu`` take away."""
+    """Sum what the active faults that concern the RDU with the flat number ``rdu`` take away."""
     rows = [row for row in active if row.action is not Action.NONE]
     if not rows:
         return NOTHING_LOST
@@ -63,18 +63,18 @@ def lost_capacity(node: NodeSpec, rdu: int, active: Iterable[FaultRow]) -> LostC
 
 
 def channel_of(node: NodeSpec, path: str) -> str:
-    """The memory channel that a DIMM is on; a channel's own path is its own."""
+    """Return the memory channel that a DIMM is on; a channel's own path is its own."""
     component = find_component(node, path)
     return component.parent if component.kind is ComponentKind.DIMM else component.path
 
 
 def is_at_or_below(path: str, above: str) -> bool:
-    """Whether ``path`` is ``above`` or a component below it."""
+    """Return whether ``path`` is ``above`` or a component below it."""
     return path == above or path.startswith(above + "/")
 
 
 def concerns(row: FaultRow, path: str) -> bool:
-    """Whether a fault may take something of the RDU ``path`` out of service: its own, or one of the whole node."""
+    """Return whether a fault may take something of the RDU ``path`` out of service: its own, or the whole node's."""
     return row.action is Action.RETIRE_NODE or is_at_or_below(row.comp_name, path)
 
 
@@ -113,15 +113,15 @@ class RduStates:
         self._unusable: frozenset[int] | None = None
 
     def state(self, rdu: int) -> RduState:
-        """The operational state of an RDU."""
+        """Return the operational state of an RDU."""
         return self._states[rdu]
 
     def losses(self, rdu: int) -> LostCapacity:
-        """What active faults take out of service on an RDU."""
+        """Return the capacity that active faults take out of service on an RDU."""
         return self._losses[rdu]
 
     def row(self, rdu: int) -> OpState:
-        """The RDU as the database and tools see it."""
+        """Return the RDU as the database and tools see it."""
         state, tiles = self._states[rdu], self._node.chip.tiles
         is_running = state in (RduState.FUNCTIONAL, RduState.DEGRADED)
         available = tiles - len(self._losses[rdu].tiles) if is_running else 0
@@ -131,7 +131,7 @@ class RduStates:
         )  # fmt: skip
 
     def unusable_tiles(self) -> frozenset[int]:
-        """Flat numbers of tiles that may not be granted."""
+        """Return flat numbers of tiles that may not be granted."""
         if self._unusable is None:
             found: set[int] = set()
             for rdu, (state, losses) in enumerate(zip(self._states, self._losses, strict=True)):
@@ -143,17 +143,17 @@ class RduStates:
         return self._unusable
 
     def shift_resets(self, nanoseconds: int) -> None:
-        """The wall clock was set by so many nanoseconds: resets under way take as long as before."""
+        """Shift resets under way by the nanoseconds by which the wall clock was set."""
         for rdu, reset in self.resets.items():
             self.resets[rdu] = replace(reset, due_ns=reset.due_ns + nanoseconds)
 
     def begin_reset(self, rdu: int, reset: Reset, reason: str, now_ns: int) -> None:
-        """The RDU is PENDING from now on."""
+        """Make the RDU PENDING from now on."""
         self._move(rdu, RduEvent.RESET, reason, now_ns)
         self.resets[rdu] = reset
 
     def end_reset(self, rdu: int, active: Iterable[FaultRow], reason: str, now_ns: int) -> RduState:
-        """The reset is over, whatever came of it; the active faults say what the RDU is now."""
+        """End the reset, whatever its outcome; the active faults give the RDU's new state."""
         del self.resets[rdu]
         losses = self._losses[rdu] = lost_capacity(self._node, rdu, active)
         event = {
@@ -164,7 +164,7 @@ class RduStates:
         return self._move(rdu, event, reason, now_ns)
 
     def settle(self, rdu: int, active: Iterable[FaultRow], reason: str, now_ns: int) -> bool:
-        """Faults of an RDU came or went: follow the table. Returns whether the operational state is another one now."""
+        """Follow the table after faults of an RDU came or went. Returns whether the operational state changed."""
         former, state = self._losses[rdu], self._states[rdu]
         losses = lost_capacity(self._node, rdu, active)
         if losses == former:
@@ -187,7 +187,7 @@ class RduStates:
         return self._move(rdu, event, reason, now_ns) is not state
 
     def restore(self, rows: Iterable[OpState], active: Iterable[FaultRow], now_ns: int) -> None:
-        """What the active faults say now; since when comes from ``rows`` where the state is the same."""
+        """Derive the states from the active faults; ``rows`` say since when, where the state is the same."""
         former, faults = {row.rdu: row for row in rows}, list(active)
         for rdu in range(self._node.rdus):
             path = rdu_path(self._node, rdu)
@@ -237,7 +237,7 @@ def _weight(losses: LostCapacity) -> int:
 
 
 def health_word(node: NodeSpec, component: NodeComponent, rdus: RduStates, active_below: Mapping[str, int]) -> str:
-    """The health of a component that is there.
+    """Return the health of a component that is there.
 
     Args:
         active_below: by path, active faults at it or below it.
@@ -263,7 +263,7 @@ def health_word(node: NodeSpec, component: NodeComponent, rdus: RduStates, activ
 
 
 def suspects_of(node: NodeSpec, component: NodeComponent, entry: FaultClass) -> tuple[str, ...]:
-    """Paths of what may be the culprit, the likeliest first."""
+    """Return paths of what may be the culprit, the likeliest first."""
     rdu = None if component.rdu is None else rdu_path(node, component.rdu)
     xrdu = component.path if component.kind is ComponentKind.XRDU else None if rdu is None else rdu.rpartition("/")[0]
     places = {

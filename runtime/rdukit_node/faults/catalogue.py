@@ -25,7 +25,7 @@ _MODULES: Final = ("rdu_classes", "node_classes")
 
 @cache
 def fault_classes() -> Mapping[str, FaultClass]:
-    """Every class by its name, part by part."""
+    """Return the fault classes by name, part by part."""
     for module in _MODULES:
         importlib.import_module(f"rdukit_node.faults.{module}")
     ordered = sorted(REGISTER.values(), key=lambda entry: PARTS.index(entry.part))
@@ -33,7 +33,7 @@ def fault_classes() -> Mapping[str, FaultClass]:
 
 
 def find_class(name: str) -> FaultClass:
-    """The class called ``name``.
+    """Return the class called ``name``.
 
     Raises:
         InvalidArgument: there is none; the message lists the legal names.
@@ -46,25 +46,25 @@ def find_class(name: str) -> FaultClass:
 
 @cache
 def class_by_error_type() -> Mapping[str, FaultClass]:
-    """Every class by its error type."""
+    """Return the fault classes by error type."""
     return {entry.error_type: entry for entry in fault_classes().values()}
 
 
 @cache
 def fault_types() -> tuple[str, ...]:
-    """All fault types, sorted."""
+    """List the fault types, sorted."""
     return tuple(sorted({entry.fault_type for entry in fault_classes().values() if entry.fault_type}))
 
 
 @cache
 def default_policies() -> Mapping[str, Policy]:
-    """The policies that a node starts with, by error type."""
+    """Return the policies that a node starts with, by error type."""
     found = {entry.error_type: entry.policy() for entry in fault_classes().values()}
     return {error_type: policy for error_type, policy in found.items() if policy is not None}
 
 
 def catalogue_rows() -> list[dict[str, object]]:
-    """One row a class, part by part."""
+    """Return one row a class, part by part."""
     return [entry.as_json() for entry in fault_classes().values()]
 
 
@@ -90,7 +90,7 @@ class CheckedInjection:
 
 
 class InjectionChecker:
-    """Says what injections mean on one node."""
+    """Checker of injections on one node: turns valid ones into events."""
 
     def __init__(self, node: NodeSpec) -> None:
         self._node = node
@@ -100,11 +100,11 @@ class InjectionChecker:
 
     @property
     def components(self) -> Iterable[NodeComponent]:
-        """All components of the node."""
+        """Components of the node."""
         return self._by_path.values()
 
     def find(self, path: str) -> NodeComponent:
-        """The component called ``path``, with or without ``/NODE``.
+        """Return the component called ``path``, with or without ``/NODE``.
 
         Raises:
             InvalidArgument: the node has none; the message says which there are.
@@ -112,7 +112,7 @@ class InjectionChecker:
         return self._by_path.get(path) or known_component(self._node, path)
 
     def check(self, injection: Injection, default_seed: int) -> CheckedInjection:
-        """What ``injection`` means.
+        """Resolve ``injection`` into an event.
 
         Args:
             default_seed: seed of component and data when the injection has no seed.
@@ -164,7 +164,7 @@ class InjectionChecker:
 
 
 def check_policy(policy: Policy) -> Policy:
-    """``policy`` with its texts filled in from the catalogue.
+    """Return ``policy`` with its texts filled in from the catalogue.
 
     Raises:
         InvalidArgument: a value is not legal; the message says what is.
@@ -194,7 +194,7 @@ def check_policy(policy: Policy) -> Policy:
 
 
 def known_component(node: NodeSpec, path: str) -> NodeComponent:
-    """The component called ``path``, with or without ``/NODE``.
+    """Return the component called ``path``, with or without ``/NODE``.
 
     Raises:
         InvalidArgument: the node has none; the message says which there are.

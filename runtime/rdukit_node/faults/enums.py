@@ -11,7 +11,7 @@ from rdukit.errors import InvalidTransition
 
 
 class Severity(StrEnum):
-    """How bad a fault is: plan, act, act now."""
+    """Severities of faults: plan, act, act now."""
 
     MINOR = "Minor"
     MAJOR = "Major"
@@ -24,14 +24,14 @@ class Severity(StrEnum):
 
 
 class FaultState(StrEnum):
-    """Whether a fault still counts."""
+    """States of a fault."""
 
     ACTIVE = "ACTIVE"
     CLEARED = "CLEARED"
 
 
 class Action(StrEnum):
-    """What the node does at a fault. A reset is tried at every error; the fault comes when it fails or at the count."""
+    """Actions at a fault. A reset is tried at every error; the fault comes when it fails or at the count."""
 
     NONE = "none"
     RESET_TILE = "reset-tile"
@@ -44,7 +44,7 @@ class Action(StrEnum):
 
 
 class HangEvent(StrEnum):
-    """What was tried to end a hang."""
+    """Attempts to end a hang."""
 
     TILE_RESET = "TILE_RESET"
     CHIP_RESET = "CHIP_RESET"
@@ -52,7 +52,7 @@ class HangEvent(StrEnum):
 
 
 class HangOutcome(StrEnum):
-    """What came of it."""
+    """Outcomes of an attempt to end a hang."""
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -61,7 +61,7 @@ class HangOutcome(StrEnum):
 
 
 class RduState(StrEnum):
-    """Whether applications may run on an RDU."""
+    """Operational states of an RDU: whether applications may run on it."""
 
     FUNCTIONAL = "FUNCTIONAL"
     PENDING = "PENDING"
@@ -70,7 +70,7 @@ class RduState(StrEnum):
 
 
 class RduEvent(StrEnum):
-    """What happens to an RDU's operational state."""
+    """Events of an RDU's operational state."""
 
     INIT_PASSED = "init passed"
     INIT_PASSED_WITH_LOSSES = "init passed, parts are out of service"
@@ -110,7 +110,7 @@ RDU_TRANSITIONS: Final = {
 
 
 def next_rdu_state(path: str, state: RduState, event: RduEvent) -> RduState:
-    """The operational state of the RDU ``path`` after ``event``.
+    """Return the operational state of the RDU ``path`` after ``event``.
 
     Raises:
         InvalidTransition: that cannot happen in this state.

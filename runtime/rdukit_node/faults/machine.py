@@ -40,12 +40,12 @@ from rdukit_node.inventory import ComponentHealth, ComponentKind, NodeComponent,
 
 
 def no_serial(path: str) -> str:
-    """Serial numbers of a node that knows none."""
+    """Return serial numbers of a node that knows none."""
     return "N/A"
 
 
 class FaultMachine:
-    """Everything that is known, and true, about what is broken on one node."""
+    """The faults of one node: known errors and diagnoses, and the conditions that are really there."""
 
     def __init__(
         self,
@@ -96,49 +96,50 @@ class FaultMachine:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What is really broken; tools are not shown it."""
+        """Conditions that are really there; tools do not show them."""
         return tuple(self._books.conditions.values())
 
     @property
     def is_healthy(self) -> bool:
-        """No fault is active and no recovery is under way."""
+        """True if no fault is active and no recovery is under way."""
         return not self._books.active and not self._rdus.resets
 
     @property
     def next_due_ns(self) -> int | None:
-        """When ``advance`` has something to do; ``None``: nothing is under way."""
+        """Time at which ``advance`` is due; ``None``: nothing is under way."""
         return min((reset.due_ns for reset in self._rdus.resets.values()), default=None)
 
     def op_states(self) -> tuple[OpState, ...]:
-        """One an RDU, by flat number."""
+        """Return one an RDU, by flat number."""
         return tuple(self._rdus.row(rdu) for rdu in range(self.node.rdus))
 
     def unusable_tiles(self) -> frozenset[int]:
-        """Flat numbers of tiles that may not be granted."""
+        """Return flat numbers of tiles that may not be granted."""
         return self._rdus.unusable_tiles()
 
     def retired_memory(self, rdu: int) -> int:
-        """Bytes of an RDU's memory that may not be granted."""
+        """Return bytes of an RDU's memory that may not be granted."""
         return self._rdus.losses(rdu).memory_bytes
 
     def active_faults(self, component: str = "/NODE") -> list[FaultRow]:
-        """Active faults at or below a component, oldest first."""
+        """Return active faults at or below a component, oldest first."""
         return self._books.active_rows(self._consequences.component(component).path)
 
     def pcie_replays(self) -> Mapping[int, int]:
-        """By flat RDU number: corrected errors of its PCIe links since the machine was made."""
+        """Count the corrected errors of PCIe links by flat RDU number, since the machine was created."""
         return self._consequences.replays
 
     def health_of(self, component: NodeComponent | str) -> str:
-        """A word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at it, or
-        below it."""
+        """Return a word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at
+        it, or below it.
+        """
         found = self._consequences.component(component)
         return ComponentHealth.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
             self.node, found, self._rdus, self._books.active_below
         )  # fmt: skip
 
     def presence_of(self, component: NodeComponent | str) -> str:
-        """A word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
+        """Return a word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
         return self._consequences.presence_of(component)
 
     # -- what happens ------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class FaultMachine:
         return gathering.outcome(self._books.faults)
 
     def clock_stepped(self, nanoseconds: int) -> None:
-        """The wall clock was set by so many nanoseconds: what is under way is due as much later, or earlier."""
+        """Shift what is under way by the nanoseconds by which the wall clock was set."""
         self._rdus.shift_resets(nanoseconds)
 
     def clear(
@@ -248,7 +249,7 @@ class FaultMachine:
     # -- the database ------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ChangedRows:
-        """Rows to write since the last call."""
+        """Return rows to write since the last call."""
         changes = self._books.take_changes()
         changed = tuple(self._rdus.row(rdu) for rdu in self._rdus.changed)
         self._rdus.changed.clear()
@@ -288,7 +289,7 @@ UNFINISHED: Final = frozenset({HangOutcome.IN_PROGRESS, HangOutcome.PENDING})
 
 
 def fit_to_node(snapshot: FaultSnapshot, paths: Collection[str], now_ns: int) -> FaultSnapshot:
-    """``snapshot`` for a node with the components ``paths``.
+    """Return ``snapshot`` for a node with the components ``paths``.
 
     Faults of other components are cleared, their conditions left out; recoveries that were under way have failed.
     """

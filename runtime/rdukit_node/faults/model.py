@@ -35,7 +35,7 @@ FindOwner = Callable[[str], TileOwner | None]
 
 
 def nobody(path: str) -> TileOwner | None:
-    """The owner of everything on an idle node."""
+    """Return the owner of everything on an idle node."""
     return None
 
 
@@ -79,7 +79,7 @@ class ErrorRow:
     pid: int | None = None
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "err_uuid": self.err_uuid, "err_type": self.err_type, "err_type_desc": self.err_type_desc,
             "err_data": dict(self.err_data), "err_count": self.err_count, "orig_timestamp": self.orig_timestamp,
@@ -120,7 +120,7 @@ class FaultRow:
         return self.fault_state is FaultState.ACTIVE
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "fault_uuid": self.fault_uuid, "fault_type": self.fault_type, "fault_state": str(self.fault_state),
             "severity": str(self.severity), "comp_name": self.comp_name, "comp_ser_num": self.comp_ser_num,
@@ -133,7 +133,7 @@ class FaultRow:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When errors of a type become a fault, and what is done then: ``count`` of them on a component in ``window_s``."""
+    """A diagnosis rule: ``count`` errors of a type on a component in ``window_s`` make a fault, with its action."""
 
     error_type: str
     fault_type: str
@@ -146,7 +146,7 @@ class Policy:
     recovery_act: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "error_type": self.error_type, "fault_type": self.fault_type, "count": self.count,
             "window_s": self.window_s, "action": str(self.action), "severity": str(self.severity),
@@ -167,7 +167,7 @@ class HangRow:
     outcome: HangOutcome
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "rdu": self.rdu, "comp_name": self.comp_name, "timestamp": self.timestamp, "event": str(self.event),
             "outcome": str(self.outcome),
@@ -176,7 +176,7 @@ class HangRow:
 
 @dataclass(frozen=True, slots=True)
 class OpState:
-    """Whether applications may run on an RDU. ``perfect``: functional with every tile."""
+    """The operational state of an RDU. ``perfect``: functional with every tile."""
 
     rdu: int
     comp_name: str
@@ -187,7 +187,7 @@ class OpState:
     perfect: bool
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "rdu": self.rdu, "comp_name": self.comp_name, "state": str(self.state), "reason": self.reason,
             "since": self.since, "available_tiles": self.available_tiles, "perfect": self.perfect,
@@ -196,7 +196,7 @@ class OpState:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is really broken on the emulated hardware, whether or not it was diagnosed."""
+    """A defect of the emulated hardware, diagnosed or not."""
 
     component: str
     class_name: str
@@ -246,7 +246,7 @@ class NoticeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something for the node's event log."""
+    """An entry for the node's event log."""
 
     kind: NoticeKind
     component: str
@@ -258,7 +258,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """What a call changed. ``error_uuids`` and ``fault_uuids``: rows made or counted up, in order, each once."""
+    """Changes of one call. ``error_uuids`` and ``fault_uuids``: rows added or counted up, in order, each once."""
 
     error_uuids: tuple[str, ...] = ()
     fault_uuids: tuple[str, ...] = ()
@@ -308,7 +308,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class FaultSnapshot:
-    """Everything that a fault machine starts again from; all oldest first."""
+    """State from which a fault machine starts again; rows are oldest first."""
 
     errors: tuple[ErrorRow, ...] = ()
     faults: tuple[FaultRow, ...] = ()

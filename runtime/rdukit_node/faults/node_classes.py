@@ -35,7 +35,7 @@ from rdukit_node.inventory import ComponentKind
     suspects=(Suspect.NODE, Suspect.XRDU, Suspect.SELF),
 )
 def sample_host_pcie(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which port, and its status register."""
+    """Sample a port and its status register."""
     return {"port": random_.randrange(4), "status": f"0x{random_.getrandbits(16):04x}"}
 
 
@@ -58,7 +58,7 @@ def sample_host_pcie(random_: random.Random, node: NodeSpec) -> dict[str, object
     resets_that_fail=None,
 )
 def sample_host_memory(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The page, and the module's place."""
+    """Sample a page and its module's place."""
     return {"page": f"0x{random_.getrandbits(36) << 12:012x}", "module": f"DIMM_{random_.randrange(16)}"}
 
 
@@ -83,7 +83,7 @@ _PATH: Final = (Suspect.SELF, Suspect.RDU, Suspect.XRDU)
     suspects=_PATH,
 )
 def sample_pcie_correctable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which lane, and the bit of the correctable status register."""
+    """Sample a lane and a bit of the correctable status register."""
     return {"lane": random_.randrange(16), "status": f"0x{1 << random_.choice((0, 6, 7)):04x}"}
 
 
@@ -105,7 +105,7 @@ def sample_pcie_correctable(random_: random.Random, node: NodeSpec) -> dict[str,
     suspects=_PATH,
 )
 def sample_pcie_replay(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """How often the replay timer ran out."""
+    """Sample how often the replay timer ran out."""
     return {"timeouts": random_.randrange(1, 5)}
 
 
@@ -152,7 +152,7 @@ def sample_pcie_degraded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     suspects=_PATH,
 )
 def sample_pcie_down(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """State of the link's training machine."""
+    """Sample the state of the link's training machine."""
     return {"ltssm": random_.choice(("Detect", "Polling", "Recovery"))}
 
 
@@ -176,7 +176,7 @@ def sample_pcie_down(random_: random.Random, node: NodeSpec) -> dict[str, object
     suspects=_PATH,
 )
 def sample_pcie_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The bit of the uncorrectable status register, and the packet's header."""
+    """Sample a bit of the uncorrectable status register and the packet's header."""
     bit = random_.choice((4, 12, 14, 18))
     return {"status": f"0x{1 << bit:08x}", "header": [f"0x{random_.getrandbits(32):08x}" for _ in range(4)]}
 
@@ -199,7 +199,7 @@ def sample_pcie_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[st
     suspects=(Suspect.SELF, Suspect.XRDU, Suspect.NODE),
 )
 def sample_thermal(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The reading and its limit."""
+    """Sample a reading above its limit."""
     return {"celsius": random_.randrange(91, 100), "limit_celsius": 90}
 
 
@@ -224,7 +224,7 @@ def sample_thermal(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     suspects=(Suspect.SELF, Suspect.XRDU, Suspect.NODE),
 )
 def sample_thermal_shutdown(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The last reading and its limit."""
+    """Sample the last reading before the shutdown."""
     return {"celsius": random_.randrange(106, 120), "limit_celsius": 105}
 
 
@@ -245,7 +245,7 @@ def sample_thermal_shutdown(random_: random.Random, node: NodeSpec) -> dict[str,
     window_s=180,
 )
 def sample_fan(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which fan, and its speed."""
+    """Sample a fan and its speed."""
     return {"fan": random_.randrange(4), "rpm": random_.randrange(0, 800), "lowest_rpm": 2000}
 
 
@@ -266,7 +266,7 @@ def sample_fan(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     window_s=3600,
 )
 def sample_daemon_restart(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Nothing beside the component."""
+    """Return no data: the component says it all."""
     return {}
 
 
@@ -285,5 +285,5 @@ def sample_daemon_restart(random_: random.Random, node: NodeSpec) -> dict[str, o
     severity=Severity.MAJOR,
 )
 def sample_database_damaged(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Nothing: the daemon says which file."""
+    """Return no data: the daemon names the file."""
     return {}

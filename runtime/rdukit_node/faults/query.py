@@ -27,7 +27,7 @@ class RowPage(Generic[Row]):
 
 
 def find_errors(rows: Iterable[ErrorRow], **filters: object) -> RowPage[ErrorRow]:
-    """Errors that pass every filter; one that is absent or ``None`` lets everything pass.
+    """Return errors that pass every filter; one that is absent or ``None`` lets everything pass.
 
     Args:
         filters: ``component`` (a path; what is below it too, with or without ``/NODE``), ``type`` (with or without
@@ -47,7 +47,7 @@ def find_errors(rows: Iterable[ErrorRow], **filters: object) -> RowPage[ErrorRow
 
 
 def find_faults(rows: Iterable[FaultRow], **filters: object) -> RowPage[FaultRow]:
-    """Faults that pass every filter, as for errors.
+    """Return faults that pass every filter, as for errors.
 
     Args:
         filters: those of ``find_errors``; ``since`` and ``until`` are about the diagnosis. Also ``severity`` (that or
@@ -71,7 +71,7 @@ def find_faults(rows: Iterable[FaultRow], **filters: object) -> RowPage[FaultRow
 
 
 def find_hangs(rows: Iterable[HangRow], component: str | None = None, limit: int = DEFAULT_LIMIT) -> list[HangRow]:
-    """The newest ``limit`` rows of the hang-recovery log at or below a component, oldest first.
+    """Return the newest ``limit`` rows of the hang-recovery log at or below a component, oldest first.
 
     Raises:
         InvalidArgument: a value is not legal.

@@ -34,7 +34,7 @@ from rdukit_node.inventory import ComponentKind
     resets_that_fail=None,
 )
 def sample_rdu_init(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The step that failed."""
+    """Sample the step that failed."""
     return {"step": random_.choice(("clocks", "memory-training", "firmware", "link-training"))}
 
 
@@ -59,7 +59,7 @@ def sample_rdu_init(random_: random.Random, node: NodeSpec) -> dict[str, object]
     resets_that_fail=None,
 )
 def sample_rdu_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The register that shows it."""
+    """Sample the register that shows it."""
     return {"status": f"0x{random_.getrandbits(32):08x}"}
 
 
@@ -83,7 +83,7 @@ def sample_rdu_reset(random_: random.Random, node: NodeSpec) -> dict[str, object
     exception_code="hardware-error",
 )
 def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """How long it did not answer."""
+    """Sample for how long the RDU did not answer."""
     return {"silent_ms": random_.randrange(100, 10_000)}
 
 
@@ -108,7 +108,7 @@ def sample_rdu_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]
     removes=True,
 )
 def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """What reading the bus gives where nothing is."""
+    """Return what reading the bus gives in an empty place."""
     return {"vendor_id": "0xffff"}
 
 
@@ -133,7 +133,7 @@ def sample_rdu_removed(random_: random.Random, node: NodeSpec) -> dict[str, obje
     exception_code="hardware-error",
 )
 def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Nothing beside the component."""
+    """Return no data: the component says it all."""
     return {}
 
 
@@ -158,7 +158,7 @@ def sample_chip_reset(random_: random.Random, node: NodeSpec) -> dict[str, objec
     exception_code="tile-fault",
 )
 def sample_tile_hang(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Where the tile stands still, and for how long already."""
+    """Sample where the tile stands still, and for how long already."""
     return {"switch": random_.randrange(node.chip.pcus_per_tile), "stalled_us": random_.randrange(1000, 1_000_000)}
 
 
@@ -183,7 +183,7 @@ def sample_tile_hang(random_: random.Random, node: NodeSpec) -> dict[str, object
     resets_that_fail=None,
 )
 def sample_tile_excluded(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """The register that shows it."""
+    """Sample the register that shows it."""
     return {"status": f"0x{random_.getrandbits(32):08x}"}
 
 
@@ -208,7 +208,7 @@ def sample_tile_excluded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     exception_code="tile-fault",
 )
 def sample_tile_reset(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Nothing beside the component."""
+    """Return no data: the component says it all."""
     return {}
 
 
@@ -229,7 +229,7 @@ def sample_tile_reset(random_: random.Random, node: NodeSpec) -> dict[str, objec
     window_s=86_400,
 )
 def sample_scratchpad_correctable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which PMU and bank, and the syndrome."""
+    """Sample a PMU, a bank and the syndrome."""
     return {**_scratchpad_place(random_, node), "syndrome": f"0x{random_.randrange(1, 256):02x}"}
 
 
@@ -254,7 +254,7 @@ def sample_scratchpad_correctable(random_: random.Random, node: NodeSpec) -> dic
     exception_code="scratchpad-uncorrectable",
 )
 def sample_scratchpad_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which PMU and bank, and how many bits are wrong."""
+    """Sample a PMU, a bank and how many bits are wrong."""
     return {**_scratchpad_place(random_, node), "bits": random_.randrange(2, 9)}
 
 
@@ -283,7 +283,7 @@ def _scratchpad_place(random_: random.Random, node: NodeSpec) -> dict[str, objec
     window_s=3600,
 )
 def sample_d2d_correctable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which link and lane."""
+    """Sample a link and a lane."""
     return {"link": random_.randrange(2), "lane": random_.randrange(64)}
 
 
@@ -309,7 +309,7 @@ def sample_d2d_correctable(random_: random.Random, node: NodeSpec) -> dict[str, 
     suspects=(Suspect.SELF, Suspect.XRDU),
 )
 def sample_d2d_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Which link, and how many flits were lost."""
+    """Sample a link and how many flits were lost."""
     return {"link": random_.randrange(2), "lost_flits": random_.randrange(1, 100)}
 
 
@@ -330,7 +330,7 @@ def sample_d2d_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str
     window_s=86_400,
 )
 def sample_ddr_correctable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Where the bit flipped, and its syndrome."""
+    """Sample the address of a flipped bit, and its syndrome."""
     return {**_ddr_address(random_, node), "syndrome": f"0x{random_.randrange(1, 256):02x}", "bits": 1}
 
 
@@ -355,7 +355,7 @@ def sample_ddr_correctable(random_: random.Random, node: NodeSpec) -> dict[str, 
     suspects=(Suspect.SELF, Suspect.CHANNEL, Suspect.RDU),
 )
 def sample_ddr_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[str, object]:
-    """Where it is, its syndrome and how many bits are wrong."""
+    """Sample an address, the syndrome and how many bits are wrong."""
     syndrome, bits = f"0x{random_.randrange(256, 65_536):04x}", random_.randrange(2, 9)
     return {**_ddr_address(random_, node), "syndrome": syndrome, "bits": bits}
 

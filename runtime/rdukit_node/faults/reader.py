@@ -63,17 +63,17 @@ class FaultReader(Closable):
 
     @property
     def written_at_ns(self) -> int:
-        """When something was written last; 0 if never."""
+        """Time of the last write; 0 if there was none."""
         row = self._connection.execute("SELECT value FROM meta WHERE key = 'written_at'").fetchone()
         text = "" if row is None else str(row[0])
         return int(text) if text.isdecimal() and len(text) < 20 else 0
 
     def age_s(self, now: float) -> float:
-        """Seconds since something was written last, at ``now`` (seconds since the epoch)."""
+        """Return seconds since something was written last, at ``now`` (seconds since the epoch)."""
         return max(0.0, now - self.written_at_ns / 1e9)
 
     def snapshot(self) -> FaultSnapshot:
-        """All rows about faults, the newest 10,000 of each kind, oldest first.
+        """Read the rows about faults, the newest 10,000 of each kind, oldest first.
 
         Raises:
             InvalidArgument: a row is not legal. Unavailable: the file cannot be read.
@@ -82,24 +82,24 @@ class FaultReader(Closable):
             return read_snapshot(self._connection, _MAX_ROWS)
 
     def inventory(self) -> list[dict[str, object]]:
-        """The components as they were written last; empty if never."""
+        """Return the components as they were written last; empty if never."""
         with self._reading():
             return read_inventory(self._connection)
 
     def applications(self, limit: int = _DEFAULT_APPLICATIONS) -> list[dict[str, object]]:
-        """Accounting rows of leases that ended, newest first."""
+        """Return accounting rows of leases that ended, newest first."""
         with self._reading():
             text = "SELECT accounting FROM applications ORDER BY ended_at DESC LIMIT ?"
             return [_object(row[0]) for row in self._connection.execute(text, (limit,))]
 
     def events(self, limit: int = _EVENTS) -> list[dict[str, object]]:
-        """The newest events, oldest first."""
+        """Return the newest events, oldest first."""
         with self._reading():
             rows = self._connection.execute("SELECT event FROM events ORDER BY number DESC LIMIT ?", (limit,))
             return [_object(row[0]) for row in rows][::-1]
 
     def answer(self, op: str, arguments: Mapping[str, object]) -> dict[str, object]:
-        """What a daemon would answer to ``op``, from the file.
+        """Answer ``op`` from the file, as a daemon would.
 
         Raises:
             Unavailable: only a running daemon knows this. InvalidArgument: an argument is not legal.
@@ -143,7 +143,7 @@ class FaultReader(Closable):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Beside a writer if the log's files can be used; else the file alone, as its last writer left it."""
+    """Open the file next to its writer if the log's files can be used; else alone, as its last writer left it."""
     try:
         connection = connect(path, "ro")
     except sqlite3.OperationalError:

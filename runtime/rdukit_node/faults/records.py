@@ -45,7 +45,7 @@ class SlidingWindow:
         return self.total
 
     def coarse(self) -> tuple[tuple[int, int], ...]:
-        """The window in a few entries, for the database: neighbours are added up at the earliest's time."""
+        """Return the window in a few entries, for the database: neighbours are added up at the earliest's time."""
         entries = list(self._entries)
         step = -(-len(entries) // _COARSE) or 1
         return tuple(
@@ -97,12 +97,12 @@ class ErrorRecord:
         return self.window.add(number, now_ns)
 
     def diagnose(self, fault_uuid: str) -> None:
-        """It became part of a fault."""
+        """Make the error part of a fault."""
         self.fault = fault_uuid
         self._row = None
 
     def row(self) -> ErrorRow:
-        """As it is now."""
+        """Return the present row."""
         if self._row is None:
             application, tenant, job, lease, pid = owner_fields(self.owner)
             self._row = ErrorRow(
@@ -113,19 +113,19 @@ class ErrorRecord:
 
 
 def owner_fields(owner: TileOwner | None) -> tuple[str | None, str | None, str | None, str | None, int | None]:
-    """Application, tenant, job, lease and process, as rows have them."""
+    """Return application, tenant, job, lease and process, as rows have them."""
     if owner is None:
         return None, None, None, None, None
     return owner.application, owner.tenant, owner.job, owner.lease or None, owner.pid
 
 
 def window_of(policy: Policy | None, recent: tuple[tuple[int, int], ...] = ()) -> SlidingWindow:
-    """A window as long as the policy's."""
+    """Return a window as long as the policy's."""
     return SlidingWindow((_DEFAULT_WINDOW_S if policy is None else policy.window_s) * 10**9, recent)
 
 
 def record_of_row(row: ErrorRow, entry: FaultClass, policy: Policy | None) -> ErrorRecord:
-    """The record that ``row`` was written from."""
+    """Return the record that ``row`` was written from."""
     record = ErrorRecord(
         row.err_uuid, entry, row.comp_name, row.err_data, row.orig_timestamp, window_of(policy, row.recent)
     )

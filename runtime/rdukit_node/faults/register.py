@@ -1,4 +1,4 @@
-"""Where a part's file registers its fault classes."""
+"""The register of fault classes."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +17,7 @@ SampleData = Callable[[random.Random, NodeSpec], dict[str, object]]
 
 
 class ImpactScope(StrEnum):
-    """Which leases an error of a class interrupts."""
+    """Leases that an error of a class interrupts."""
 
     NOBODY = "nobody"
     #: Whoever has the tile.
@@ -78,7 +78,7 @@ class FaultClass:
         return self.hits is not ImpactScope.NOBODY
 
     def as_json(self) -> dict[str, object]:
-        """The contract's fields."""
+        """Return the contract's fields."""
         return {
             "name": self.name, "error_type": self.error_type, "part": self.part, "component_kind": str(self.kind),
             "cause": self.cause, "signs": self.signs, "severity": str(self.severity), "effect": self.effect,
@@ -87,7 +87,7 @@ class FaultClass:
         }  # fmt: skip
 
     def policy(self) -> Policy | None:
-        """What a node starts with; ``None`` if these errors never become a fault."""
+        """Return the policy that a node starts with; ``None`` if these errors never become a fault."""
         if not self.fault_type:
             return None
         return Policy(

@@ -22,7 +22,7 @@ FaultKey = tuple[str, str, Action]
 
 
 class FaultRegistry:
-    """All rows, their indexes, and what changed since it was last asked."""
+    """Rows of errors, faults and conditions, their indexes, and the changes since these were taken last."""
 
     def __init__(self, most_rows: int = MAX_ROWS) -> None:
         self._most_rows: Final = most_rows
@@ -60,7 +60,7 @@ class FaultRegistry:
     def open_record(self, event: CheckedInjection, new_uuid: Callable[[], str],
                     sample: Callable[[CheckedInjection], dict[str, object]],
                     now_ns: int) -> tuple[ErrorRecord, bool]:  # fmt: skip
-        """The row that ``event`` is counted in, and whether it is new."""
+        """Return the row that ``event`` is counted in, and whether it is new."""
         key = (event.component.path, event.entry.error_type)
         record = self.open_records.get(key)
         if record is not None:
@@ -72,13 +72,13 @@ class FaultRegistry:
         return record, True
 
     def touch(self, record: ErrorRecord) -> None:
-        """``record`` changed."""
+        """Note that ``record`` changed."""
         self._new_errors[record.uuid] = None
 
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def add_fault(self, row: FaultRow) -> None:
-        """A new active fault."""
+        """Add an active fault."""
         self.faults[row.fault_uuid] = row
         self.active[_key(row)] = row.fault_uuid
         self.records_of_fault[row.fault_uuid] = []
@@ -88,13 +88,13 @@ class FaultRegistry:
         self._forget(self.faults, self._over_faults, self._new_faults)
 
     def diagnose(self, record: ErrorRecord, fault_uuid: str) -> None:
-        """``record`` is part of an active fault."""
+        """Make ``record`` part of an active fault."""
         record.diagnose(fault_uuid)
         self.records_of_fault[fault_uuid].append(record)
         self.touch(record)
 
     def end_fault(self, row: FaultRow, by: str, note: str, now_ns: int) -> FaultRow:
-        """``row`` is over, and so are its errors: the next ones make new rows."""
+        """End a fault and its errors: the next ones open new rows."""
         ended = replace(
             row, fault_state=FaultState.CLEARED, cleared_timestamp=now_ns, cleared_by=by,
             fault_desc=f"{row.fault_desc} ({note})",
@@ -113,44 +113,46 @@ class FaultRegistry:
         return ended
 
     def active_rows(self, path: str = "/NODE") -> list[FaultRow]:
-        """Active faults at or below ``path``, in the order of their diagnosis."""
+        """Return active faults at or below ``path``, in the order of their diagnosis."""
         if path not in self.active_below:
             return []
         rows = (self.faults[uuid] for uuid in self.active.values())
         return [row for row in rows if is_at_or_below(row.comp_name, path)]
 
     def rows_concerning(self, path: str) -> list[FaultRow]:
-        """Active faults that may take something of the RDU ``path`` out of service, in the order of their diagnosis."""
+        """Return active faults that may take something of the RDU ``path`` out of service, in the order of their
+        diagnosis.
+        """
         return [row for uuid in self.active.values() if concerns(row := self.faults[uuid], path)]
 
     # -- conditions --------------------------------------------------------------------------------------------------
 
     def set_condition(self, condition: Condition) -> None:
-        """Something is broken, or is broken in another way."""
+        """Add a condition, or replace the one of its class."""
         key = (condition.component, condition.class_name)
         self.conditions[key] = condition
         self._new_conditions[key] = None
         self._gone_conditions.pop(key, None)
 
     def remove_condition(self, condition: Condition) -> None:
-        """Something is not broken any more."""
+        """Remove a condition."""
         key = (condition.component, condition.class_name)
         del self.conditions[key]
         self._new_conditions.pop(key, None)
         self._gone_conditions[key] = None
 
     def conditions_at(self, path: str) -> list[Condition]:
-        """Those of the component itself."""
+        """List the conditions of the component itself."""
         return [found for (component, _), found in self.conditions.items() if component == path]
 
     def conditions_below(self, path: str) -> list[Condition]:
-        """Those of the component and everything below it."""
+        """List the conditions of the component and everything below it."""
         return [found for (component, _), found in self.conditions.items() if is_at_or_below(component, path)]
 
     # -- hangs and policies ------------------------------------------------------------------------------------------
 
     def add_hang(self, rdu: int, path: str, event: HangEvent, outcome: HangOutcome, now_ns: int) -> HangRow:
-        """One more recovery."""
+        """Add a recovery."""
         row = HangRow(self._next_hang, rdu, path, now_ns, event, outcome)
         self._next_hang += 1
         self.hangs[row.number] = row
@@ -160,14 +162,14 @@ class FaultRegistry:
         return row
 
     def end_hang(self, number: int, outcome: HangOutcome) -> None:
-        """What came of a recovery; nothing if the row is forgotten already."""
+        """Record the outcome of a recovery, unless its row is forgotten already."""
         row = self.hangs.get(number)
         if row is not None:
             self.hangs[number] = replace(row, outcome=outcome)
             self._new_hangs[number] = None
 
     def set_policy(self, policy: Policy) -> None:
-        """From now on; what a longer window would have had is not known any more."""
+        """Replace a policy. Errors that only a longer new window would include are not known any more."""
         self.policies[policy.error_type] = policy
         self._new_policies[policy.error_type] = None
         for (_, error_type), record in self.open_records.items():
@@ -177,7 +179,7 @@ class FaultRegistry:
     # -- the database ------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ChangedRows:
-        """Rows that changed since the last call. Operational states are not here."""
+        """Return rows that changed since the last call. Operational states are not here."""
         changes = ChangedRows(
             errors=tuple(self.records[uuid].row() for uuid in self._new_errors if uuid in self.records),
             faults=tuple(self.faults[uuid] for uuid in self._new_faults if uuid in self.faults),

@@ -30,7 +30,7 @@ _LOG_FILES: Final = ("-wal", "-shm")
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What became of a damaged database."""
+    """The result of salvaging a damaged database."""
 
     #: Where the file is now.
     path: Path
@@ -40,13 +40,13 @@ class Salvage:
 
     @property
     def rows(self) -> int:
-        """How many rows could be read."""
+        """Number of rows that could be read."""
         kept = self.snapshot
         tables = (kept.errors, kept.faults, kept.hangs, kept.op_states, kept.policies, kept.conditions)
         return sum(map(len, tables)) + len(self.applications)
 
     def as_data(self) -> dict[str, object]:
-        """For the error that tells of it."""
+        """Return the data of the error that reports the damage."""
         return {"set_aside": str(self.path), "rows_salvaged": self.rows, "reason": self.reason[:300]}
 
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> tuple[FaultSnapshot, tuple[dict[str, Any], ...]]:
 
 
 def _legal(connection: sqlite3.Connection, reader: RowReader[Any], suspects: dict[str, list[str]]) -> tuple[Any, ...]:
-    """The rows of a table that are legal, oldest first."""
+    """Return the rows of a table that are legal, oldest first."""
     rows = []
     for row in _rows(connection, reader.table, reader.columns, reader.place):
         with contextlib.suppress(ValueError, OverflowError, TypeError):
@@ -109,7 +109,7 @@ def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
-    """Rows in the order of ``place``: from the end on until a damaged page, then from the beginning until one."""
+    """Return rows in the order of ``place``: from the end on until a damaged page, then from the beginning until one."""
     backwards = ", ".join(f"{name} DESC" for name in place.split(", "))
     select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY"
     last = _until_damage(lambda: connection.execute(f"{select} {backwards} LIMIT {_MAX_ROWS}"))[::-1]

@@ -52,7 +52,7 @@ _CLASS_KEYS: Final = ("component", "pick", "count", "seed", "data")
 
 @dataclass(frozen=True, slots=True)
 class ScenarioStep:
-    """What happens at one time: injections, or one of ``clear``, ``repair`` and ``reset`` of components."""
+    """Events at one time: injections, or one of ``clear``, ``repair`` and ``reset`` of components."""
 
     at_s: float
     injections: tuple[Injection, ...] = ()
@@ -82,7 +82,7 @@ class ScenarioStep:
 
 
 def read_scenario(text: str, node: NodeSpec, seed: int | None = None) -> tuple[ScenarioStep, ...]:
-    """The steps of the scenario ``text`` on ``node``, by time; of one time, in the order of the text.
+    """Return the steps of the scenario ``text`` on ``node``, by time; of one time, in the order of the text.
 
     Args:
         seed: instead of the text's own, which is 0 if it has none.
@@ -211,7 +211,7 @@ def _steps(
 
 
 def _times(entry: _Mapping) -> list[tuple[float, int]]:
-    """When something happens, and how many events that is."""
+    """Return when events happen, and how many."""
     start = entry.seconds("at") if "at" in entry.values else 0.0
     count = entry.whole("count", 1, 1_000_000) if "count" in entry.values else 1
     has_rate, has_every = "rate" in entry.values, "every" in entry.values
@@ -278,7 +278,7 @@ def _injection_maker(
 
 
 def _matching(entry: _Mapping, key: str, node: NodeSpec, kind: ComponentKind | None) -> tuple[str, ...]:
-    """Components that a path or pattern names; with a kind, those of it at or below them."""
+    """Return components that a path or pattern names; with a kind, those of it at or below them."""
     pattern = entry.values.get(key, "/NODE" if kind is not None else None)
     if not isinstance(pattern, str) or not pattern.startswith("/") or len(pattern) > 256:
         raise entry.wrong(key, "the path of a component, or a pattern such as /NODE/XRDU_*/RDU_0/TILE_?")

@@ -32,7 +32,7 @@ CHECK_SECONDS: Final = 20.0
 
 
 def connect(path: Path, mode: str, *, immutable: bool = False) -> sqlite3.Connection:
-    """A connection that trusts nothing in the file. ``mode``: ``ro``, ``rw`` or ``rwc``.
+    """Return a connection that trusts nothing in the file. ``mode``: ``ro``, ``rw`` or ``rwc``.
 
     Raises:
         sqlite3.Error: it cannot be opened.
@@ -51,7 +51,7 @@ def connect(path: Path, mode: str, *, immutable: bool = False) -> sqlite3.Connec
 
 
 def check_file(path: Path) -> bool:
-    """Whether there is a file at ``path`` with something in it.
+    """Return whether there is a file at ``path`` with something in it.
 
     Raises:
         InvalidArgument: it is no database, and may not be touched.
@@ -78,7 +78,7 @@ def check_file(path: Path) -> bool:
 
 
 def check_database(connection: sqlite3.Connection, path: Path) -> int:
-    """The version of an open file that has tables.
+    """Return the version of an open file that has tables.
 
     Raises:
         InvalidArgument: it is not ours, damaged, or newer than this program; the message says which.
@@ -111,7 +111,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
 
 
 def not_ours(path: Path, reason: str, is_damaged: bool = True) -> InvalidArgument:
-    """The refusal of a file. ``is_damaged``: it may have been ours."""
+    """Return the refusal of a file. ``is_damaged``: it may have been ours."""
     step = "start the node, which sets the file aside and keeps what can be read" if is_damaged else (
         "move it away; the node starts with a new one"
     )  # fmt: skip
@@ -122,7 +122,7 @@ def not_ours(path: Path, reason: str, is_damaged: bool = True) -> InvalidArgumen
 
 
 def is_environment(error: BaseException) -> bool:
-    """Whether the disk or permissions are the reason, and trying again later may help."""
+    """Return whether the disk or permissions are the reason, so that trying again later may help."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return isinstance(error, OSError)
@@ -162,7 +162,7 @@ def _recorded_version(connection: sqlite3.Connection) -> int | None:
 
 
 def _shape(connection: sqlite3.Connection) -> dict[tuple[str, str], str]:
-    """By type and name, the normalised text of everything in the schema."""
+    """Return the normalized text of the schema's objects, by type and name."""
     rows = connection.execute("SELECT type, name, sql FROM sqlite_schema LIMIT 100")
     return {(str(kind), str(name)): " ".join(str(sql).split()) for kind, name, sql in rows}
 

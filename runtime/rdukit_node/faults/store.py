@@ -97,17 +97,17 @@ class FaultStore:
 
     @staticmethod
     def read_only(path: Path) -> FaultReader:
-        """A reader beside the writer, or without any. For its errors see ``FaultReader.open``."""
+        """Return a reader beside the writer, or without any. For its errors see ``FaultReader.open``."""
         return FaultReader.open(path)
 
     @property
     def is_writable(self) -> bool:
-        """Whether the last write worked."""
+        """True if the last write worked."""
         return not self._reason
 
     @property
     def reason(self) -> str:
-        """Why the last write did not work; empty if it did."""
+        """Reason why the last write failed; empty if it worked."""
         return self._reason
 
     @property
@@ -118,11 +118,11 @@ class FaultStore:
 
     @property
     def was_closed_in_order(self) -> bool:
-        """Whether the daemon before this one closed the database, or there was none."""
+        """True if the daemon before this one closed the database, or there was none."""
         return self._was_closed_in_order
 
     def load(self) -> FaultSnapshot:
-        """Rows to start a fault machine from: the newest, and all that are still open.
+        """Return rows to start a fault machine from: the newest, and all that are still open.
 
         Raises:
             InvalidArgument: a row is not legal. Unavailable: the file cannot be read.
@@ -138,7 +138,7 @@ class FaultStore:
             raise not_ours(self.path, str(cause)) from cause
 
     def applications(self, limit: int = _REMEMBERED_APPLICATIONS) -> list[dict[str, object]]:
-        """Accounting rows of the newest ``limit`` leases that ended, oldest first."""
+        """Return accounting rows of the newest ``limit`` leases that ended, oldest first."""
         if self._connection is None:
             return []
         query = "SELECT accounting FROM applications ORDER BY ended_at DESC LIMIT ?"
@@ -214,7 +214,7 @@ class FaultStore:
     # -- helpers -----------------------------------------------------------------------------------------------------
 
     def _try_open(self) -> bool:
-        """Raises for a file that may not be used; a disk that takes nothing is noted only."""
+        """Open the file, or raise if it may not be used; a disk that takes nothing is noted only."""
         connection = None
         try:
             if self._lock < 0:
@@ -286,7 +286,7 @@ class FaultStore:
 
 
 def _lock(path: Path) -> int:
-    """Descriptor of the lock beside ``path``; makes the folder.
+    """Return descriptor of the lock beside ``path``; makes the folder.
 
     Raises:
         Conflict: somebody has it. OSError: the folder takes no files, or cannot be made.
@@ -356,7 +356,7 @@ class PendingChanges:
         return sum(len(rows) for rows in self._all())
 
     def add(self, changes: ChangedRows) -> None:
-        """``changes`` come after what is there."""
+        """Add ``changes`` after the pending ones."""
         _put(self._errors, {row.err_uuid: row for row in changes.errors})
         _put(self._faults, {row.fault_uuid: row for row in changes.faults})
         _put(self._hangs, {row.number: row for row in changes.hangs})
@@ -371,7 +371,7 @@ class PendingChanges:
             self._gone.pop(key, None)
 
     def as_changes(self) -> ChangedRows:
-        """All of it."""
+        """Return the pending changes."""
         return ChangedRows(
             tuple(self._errors.values()), tuple(self._faults.values()), tuple(self._hangs.values()),
             tuple(self._op_states.values()), tuple(self._policies.values()), tuple(self._conditions.values()),
@@ -379,7 +379,7 @@ class PendingChanges:
         )  # fmt: skip
 
     def clear(self) -> None:
-        """It is written."""
+        """Forget the changes, which are written."""
         for rows in self._all():
             rows.clear()
 

@@ -42,7 +42,7 @@ _INVENTORY: Final = ("comp_name", "ord", "kind", "parent", "serial", "part", "pr
 
 @dataclass(frozen=True, slots=True)
 class RowReader(Generic[T]):
-    """How a table's rows are read one by one. ``place``: the columns of their order."""
+    """Reader of a table's rows, one by one. ``place``: the columns of their order."""
 
     table: str
     columns: tuple[str, ...]
@@ -51,7 +51,7 @@ class RowReader(Generic[T]):
 
 
 def statements_of(changes: ChangedRows) -> Iterable[Statement]:
-    """What writes ``changes``; doing it twice changes nothing more."""
+    """Return the statements that write ``changes``; repeating them changes nothing more."""
     for error in changes.errors:
         yield _upsert("error", _ERROR, 1), (
             error.err_uuid, error.err_type, error.err_type_desc, json.dumps(dict(error.err_data)), error.err_count,
@@ -91,7 +91,7 @@ def statements_of(changes: ChangedRows) -> Iterable[Statement]:
 
 
 def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[Statement]:
-    """What replaces the inventory."""
+    """Return the statements that replace the inventory."""
     yield "DELETE FROM inventory", ()
     for place, row in enumerate(rows):
         yield _upsert("inventory", _INVENTORY, 1), tuple(
@@ -100,7 +100,7 @@ def inventory_statements(rows: Iterable[Mapping[str, object]]) -> Iterable[State
 
 
 def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> FaultSnapshot:
-    """The newest rows, oldest first; whatever is still open always.
+    """Return the newest rows, oldest first; whatever is still open always.
 
     Raises:
         ValueError: a row is not legal.
@@ -124,7 +124,7 @@ def read_snapshot(connection: sqlite3.Connection, most_rows: int) -> FaultSnapsh
 
 
 def read_inventory(connection: sqlite3.Connection) -> list[dict[str, object]]:
-    """The inventory as it was written, in its order."""
+    """Return the inventory as it was written, in its order."""
     names = [name for name in _INVENTORY if name != "ord"]
     rows = connection.execute(f"SELECT {', '.join(names)} FROM inventory ORDER BY ord LIMIT 100000")
     return [dict(zip(names, row, strict=True)) for row in rows]
@@ -138,7 +138,7 @@ def _newest(
     most: int,
     make: Callable[[tuple[object, ...]], T],
 ) -> tuple[T, ...]:
-    """The newest rows; those for which ``is_kept`` holds come first if there are more than ``most``."""
+    """Return the newest rows; those for which ``is_kept`` holds come first if there are more than ``most``."""
     place = "since" if table == "condition" else "rowid"  # the one table without row numbers
     query = f"SELECT {place} AS place, {', '.join(columns)} FROM {table} ORDER BY ({is_kept}) DESC, place DESC LIMIT ?"
     rows = sorted(connection.execute(query, (most,)), key=lambda row: int(row[0]))

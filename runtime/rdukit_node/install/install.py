@@ -22,7 +22,7 @@ _MANIFEST_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an installation put there: files with their digests, folders in the order in which they were made."""
+    """Contents of an installation: files with their digests, folders in the order of their creation."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ def uninstall(root: Path) -> InstallChanges:
 
 
 def read_manifest(root: Path) -> Manifest | None:
-    """The manifest of an installation, ``None`` if there is none.
+    """Return the manifest of an installation, ``None`` if there is none.
 
     Raises:
         InvalidArgument: it is damaged.

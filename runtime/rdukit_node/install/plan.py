@@ -74,7 +74,7 @@ RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
 
 @dataclass(frozen=True, slots=True)
 class UnitPlaces:
-    """What units depend on."""
+    """Places that units name."""
 
     #: Prefix of the vendor's places.
     root: Path
@@ -83,7 +83,7 @@ class UnitPlaces:
 
 
 def snd_unit(places: UnitPlaces) -> str:
-    """The unit of the node daemon.
+    """Return the unit of the node daemon.
 
     Raises:
         InvalidArgument: a path that no unit can hold.
@@ -130,7 +130,7 @@ WantedBy=multi-user.target
 
 
 def exporter_unit(places: UnitPlaces) -> str:
-    """The unit of the metrics exporter, which only reads and needs no user of its own."""
+    """Return the unit of the metrics exporter, which only reads and needs no user of its own."""
     return f"""\
 # Made by: rdukit node install.
 [Unit]
@@ -160,14 +160,14 @@ WantedBy=multi-user.target
 
 
 def _private_tmp(places: UnitPlaces) -> str:
-    """A service with a /tmp of its own would not find an installation that lies there."""
+    """Return the setting for a private /tmp, unless the installation lies there."""
     temporary = (Path("/tmp"), Path("/var/tmp"))
     is_hidden = any(path.is_relative_to(folder) for path in (places.root, places.python) for folder in temporary)
     return "" if is_hidden else "PrivateTmp=yes\n"
 
 
 def _shown(path: Path) -> str:
-    """``path`` for a unit: ``%`` doubled, the rest plain.
+    """Return ``path`` for a unit: ``%`` doubled, the rest plain.
 
     Raises:
         InvalidArgument: it is not absolute, or has spaces, quotes, backslashes or control characters.
@@ -215,7 +215,7 @@ _FOLDERS: Final[Mapping[str, int]] = {
 
 
 def plan_installation(root: Path, python: Path, node: NodeSpec) -> InstallPlan:
-    """Everything that belongs under ``root``.
+    """Plan everything that belongs under ``root``.
 
     Raises:
         InvalidArgument: ``root`` or ``python`` cannot stand in a unit.
@@ -241,7 +241,9 @@ def plan_installation(root: Path, python: Path, node: NodeSpec) -> InstallPlan:
 
 
 def snml_package() -> dict[str, str]:
-    """``pysnml``: our own messages and stubs under the module names that programs import, with no need of rdukit."""
+    """Return ``pysnml``: our own messages and stubs under the module names that programs import, with no need of
+    rdukit.
+    """
     folder = resources.files("rdukit.proto")
     messages = (folder / "snml_pb2.py").read_text()
     stubs = (folder / "snml_pb2_grpc.py").read_text()
@@ -256,7 +258,9 @@ def snml_package() -> dict[str, str]:
 
 
 def _wrapper(root: Path, python: Path, arguments: str) -> bytes:
-    """A script that runs this installation's Python. ``-P``: never code from the folder where a user happens to be."""
+    """Return a script that runs this installation's Python. ``-P``: never code from the folder where a user happens to
+    be.
+    """
     config = shlex.quote(str(root / CONFIG))
     return f"""\
 #!/bin/sh

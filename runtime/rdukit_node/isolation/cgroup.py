@@ -70,7 +70,7 @@ class CgroupGuard:
 
     @classmethod
     def by_settings(cls, owner: str, tiles_per_rdu: int) -> "CgroupGuard":
-        """The groups that the settings ask for."""
+        """Return the groups that the settings ask for."""
         limits = GroupLimits(max(0, resolve(PIDS)), max(0, resolve(MEMORY_BYTES)))
         return cls(owner, tiles_per_rdu, limits, is_on=resolve(MODE) != "off" and resolve(CGROUP) != "off")
 
@@ -90,7 +90,7 @@ class CgroupGuard:
         self._do(lambda: self._reap(names))
 
     def report(self, lease: str) -> dict[str, str]:
-        """One text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never entered or ended."""
+        """Return one text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never entered or ended."""
         return dict(self._reports.get(lease, {}))
 
     def wait(self, timeout_s: float = 10.0) -> bool:
@@ -240,7 +240,7 @@ class CgroupGuard:
                 os.close(lock)
 
     def _parents(self) -> Iterable[Path]:
-        """The folders of all daemons at the places where processes may be taken over."""
+        """Return the folders of all daemons at the places where processes may be taken over."""
         for hierarchy in self._hierarchies:
             own = group_in(hierarchy, self._read("self/cgroup"))
             for place in {PurePosixPath("/"), own or PurePosixPath("/")}:
@@ -267,14 +267,14 @@ _EMPTY_WITHIN_S: Final = 2.0
 
 
 def make_group(hierarchy: Hierarchy, folder: Path, controller: str) -> None:
-    """Have a group with a controller; v2 hands a controller down from folder to folder."""
+    """Create a group with a controller; v2 hands a controller down from folder to folder."""
     if hierarchy.version == 2:
         write_number(folder.parent / "cgroup.subtree_control", f"+{controller}")
     folder.mkdir(exist_ok=True)
 
 
 def try_lock(folder: Path) -> int | None:
-    """A descriptor that holds the lock of a folder until it is closed; ``None`` if somebody else has the lock."""
+    """Return a descriptor that holds the lock of a folder until it is closed; ``None`` if somebody else has the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

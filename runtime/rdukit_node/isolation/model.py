@@ -21,7 +21,7 @@ _V2_WEIGHT_OF_AN_RDU: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where the groups of some controllers are.
+    """A hierarchy of control groups, with its controllers.
 
     ``root``: which group of the hierarchy ``mount`` shows; ``/`` but in some containers.
     """
@@ -40,19 +40,19 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What the settings ask for; 0: no limit."""
+    """Limits that the settings ask for; 0: no limit."""
 
     pids: int = 0
     memory_bytes: int = 0
 
     def controllers(self) -> tuple[str, ...]:
-        """Controllers that are needed."""
+        """Return the controllers that are needed."""
         wanted = {"cpu": True, "pids": self.pids > 0, "memory": self.memory_bytes > 0}
         return tuple(name for name in CONTROLLERS if wanted[name])
 
 
 def find_hierarchies(mountinfo: str) -> list[Hierarchy]:
-    """The hierarchies that ``/proc/self/mountinfo`` lists, with their v1 controllers.
+    """Return the hierarchies that ``/proc/self/mountinfo`` lists, with their v1 controllers.
 
     That of v2 has ``controllers`` ``()``: its file ``cgroup.controllers`` says which.
     """
@@ -71,7 +71,7 @@ def find_hierarchies(mountinfo: str) -> list[Hierarchy]:
 
 
 def group_in(hierarchy: Hierarchy, proc_cgroup: str) -> PurePosixPath | None:
-    """The group of a process, from its ``/proc/PID/cgroup``; ``None`` if it has none in that hierarchy."""
+    """Return the group of a process, from its ``/proc/PID/cgroup``; ``None`` if it has none in that hierarchy."""
     for line in proc_cgroup.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -83,12 +83,12 @@ def group_in(hierarchy: Hierarchy, proc_cgroup: str) -> PurePosixPath | None:
 
 
 def may_take_over(group: PurePosixPath, daemons: PurePosixPath | None) -> bool:
-    """Whether a process in ``group`` may be moved into a group of ours below it."""
+    """Return whether a process in ``group`` may be moved into a group of ours below it."""
     return group == PurePosixPath("/") or group == daemons
 
 
 def settings_of(controller: str, version: int, tiles: int, tiles_per_rdu: int, limits: GroupLimits) -> tuple[str, int]:
-    """The file that limits one controller, and its number, for a group with ``tiles`` tiles in all."""
+    """Return the file that limits one controller, and its number, for a group with ``tiles`` tiles in all."""
     if controller == "pids":
         return "pids.max", limits.pids
     if controller == "memory":
@@ -99,7 +99,7 @@ def settings_of(controller: str, version: int, tiles: int, tiles_per_rdu: int, l
 
 
 class LeaseGroups:
-    """Which leases and processes share a group: a process can be in one only, whatever leases it holds."""
+    """Leases and processes by their shared group: a process can be in one only, whatever leases it holds."""
 
     def __init__(self) -> None:
         #: Tiles of each lease, by group. A group is named after its first lease and ends with its last.
@@ -126,19 +126,19 @@ class LeaseGroups:
         return group
 
     def find(self, lease: str) -> str | None:
-        """The group of a lease."""
+        """Return the group of a lease."""
         return next((group for group, leases in self._leases.items() if lease in leases), None)
 
     def tiles_of(self, group: str) -> int:
-        """Tiles of all leases of a group; 0 if it ended."""
+        """Return tiles of all leases of a group; 0 if it ended."""
         return sum(self._leases.get(group, {}).values())
 
     def tiles(self) -> int:
-        """Tiles of all groups."""
+        """Return tiles of all groups."""
         return sum(map(self.tiles_of, self._leases))
 
     def validate(self) -> None:
-        """Raises ``AssertionError`` if the books are wrong."""
+        """Raise ``AssertionError`` if the state contradicts itself."""
         leases = [lease for group in self._leases.values() for lease in group]
         assert len(set(leases)) == len(leases)
         assert all(self._leases.values())
@@ -151,7 +151,7 @@ def _unescape(text: str) -> str:
 
 
 class MeasureState(StrEnum):
-    """What became of one part."""
+    """Result of one measure."""
 
     APPLIED = "applied"
     UNAVAILABLE = "unavailable"
@@ -172,27 +172,28 @@ class IsolationMeasure:
 
 
 def applied(name: str, detail: str = "") -> IsolationMeasure:
-    """A part that is in force."""
+    """Return a part that is in force."""
     return IsolationMeasure(name, MeasureState.APPLIED, detail)
 
 
 def unavailable(name: str, reason: object) -> IsolationMeasure:
-    """A part that was wanted and is not in force."""
+    """Return a part that was wanted and is not in force."""
     return IsolationMeasure(name, MeasureState.UNAVAILABLE, str(reason))
 
 
 def off(name: str) -> IsolationMeasure:
-    """A part that was not wanted."""
+    """Return a part that was not wanted."""
     return IsolationMeasure(name, MeasureState.OFF)
 
 
 def as_report(parts: Iterable[IsolationMeasure]) -> dict[str, str]:
-    """Texts by part, each beginning with the state, such as ``unavailable: no permission``."""
+    """Return texts by part, each beginning with the state, such as ``unavailable: no permission``."""
     return {part.name: str(part) for part in parts}
 
 
 def cores_of(allowed: Collection[int], tiles: Collection[int], node_tiles: int) -> list[int]:
-    """The host's cores that belong to tiles: the allowed ones shared out evenly, in order, over the node's tiles.
+    """Return the host's cores that belong to tiles: the allowed ones shared out evenly, in order, over the node's
+    tiles.
 
     Two leases have no core in common if there are at least as many cores as tiles, and their tiles' runs of cores
     overlap at the ends at most otherwise.

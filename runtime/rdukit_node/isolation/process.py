@@ -58,7 +58,7 @@ def apply(tiles: Sequence[int], node_tiles: int) -> dict[str, str]:
 
 
 def leased_cores(tiles: Sequence[int], node_tiles: int) -> list[int]:
-    """The host's cores that belong to a lease's tiles, whether the process is bound to them or not.
+    """Return the host's cores that belong to a lease's tiles, whether the process is bound to them or not.
 
     Args: as of ``apply``.
     """
@@ -66,7 +66,7 @@ def leased_cores(tiles: Sequence[int], node_tiles: int) -> list[int]:
 
 
 class _ProcessState:
-    """What was applied to one process."""
+    """The isolation applied to one process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -78,7 +78,7 @@ class _ProcessState:
 
 @lru_cache(maxsize=1)
 def _state_of(pid: int) -> _ProcessState:
-    """The state of this process: a fork has another number, and so starts afresh."""
+    """Return the state of this process: a fork has another number, and so starts afresh."""
     return _ProcessState()
 
 

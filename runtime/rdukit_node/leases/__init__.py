@@ -1,1 +1,1 @@
-"""Who holds which tiles, memory and IO: requests, placement, the queue, and leases as programs hold them."""
+"""Leases of tiles, memory and IO: requests, placement, the queue, and leases as programs hold them."""

@@ -1,4 +1,4 @@
-"""What leases, tiles and RDUs have done since the daemon started: sums, without a clock or shared memory.
+"""Accounting of leases, tiles and RDUs since the daemon started: sums, without a clock or shared memory.
 
 A lease's totals are spread evenly over the RDUs that it is on, and its phases count for each of its tiles.
 
@@ -45,7 +45,7 @@ class UsageTotals:
         return self.exec_ns / 1e9
 
     def as_json(self) -> dict[str, int | float]:
-        """Every counter, and the two that follow from others."""
+        """Return every counter, and the two that follow from others."""
         values: dict[str, int | float] = {name: getattr(self, name) for name in _NAMES}
         return {
             **values, "bytes": self.ddr_read_bytes + self.ddr_written_bytes, "host_seconds": self.host_seconds
@@ -56,7 +56,7 @@ _NAMES: Final = tuple(field.name for field in fields(UsageTotals))
 
 
 def totals_of_page(values: PageValues) -> UsageTotals:
-    """What a holder's page says."""
+    """Return the totals on a holder's page."""
     execute, program_load, argument_load, checkpoint, quiesce = values.phase_ns
     return UsageTotals(
         execute, program_load, argument_load, checkpoint, quiesce,
@@ -66,7 +66,7 @@ def totals_of_page(values: PageValues) -> UsageTotals:
 
 
 def totals_of_report(counters: Mapping[str, float | str]) -> UsageTotals:
-    """What a holder without a page reported. Bytes are counted as read: such clients do not tell them apart."""
+    """Return the totals that a holder without a page reported. It does not tell reads from writes: all are reads."""
 
     def number(name: str) -> float:
         value = counters.get(name, 0)
@@ -101,7 +101,7 @@ class NodeTotals:
         leases: Sequence[str | None],
         replays: Mapping[int, int],
     ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-        """Rows of the ``counters`` operation, by tile and by RDU, with the active leases' totals added.
+        """Return rows of the ``counters`` operation, by tile and by RDU, with the active leases' totals added.
 
         Args:
             active: flat tile numbers and totals of each active lease. leases: by flat tile number, who has it.

@@ -1,4 +1,4 @@
-"""Who has which tiles and how much memory of one node: a pure machine without clock, sockets or randomness.
+"""The allocator of one node's tiles and memory: a pure machine without clock, sockets or randomness.
 
 Times, ids and tokens come in as arguments. A call either does all that it says or raises and changes nothing.
 """
@@ -43,7 +43,7 @@ _MAX_HISTORY: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What an application asks for: ``tiles`` tiles and ``memory_bytes`` of device memory."""
+    """A request of an application: ``tiles`` tiles and ``memory_bytes`` of device memory."""
 
     application: str
     tiles: int
@@ -58,7 +58,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What an application was granted, exclusively."""
+    """Tiles and memory granted to an application, exclusively."""
 
     id: LeaseId
     token: str = field(repr=False)
@@ -85,7 +85,7 @@ class RegionRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """What is remembered of a lease that ended."""
+    """The record of a lease that ended."""
 
     lease: Lease
     reason: EndReason
@@ -127,7 +127,7 @@ class Allocator:
 
     @property
     def room(self) -> FreeCapacity:
-        """What is free now."""
+        """Capacity that is free now."""
         capacity, broken = self.node.chip.ddr_bytes, self.out_of_service
         return FreeCapacity(
             [holder is None and index not in broken for index, holder in enumerate(self.tile_holders)],
@@ -136,7 +136,7 @@ class Allocator:
 
     @property
     def healthy_room(self) -> FreeCapacity:
-        """What would be free if nobody held a lease."""
+        """Capacity that would be free if nobody held a lease."""
         capacity = self.node.chip.ddr_bytes
         return FreeCapacity(
             [index not in self.out_of_service for index in range(self.node.tiles)],
@@ -144,7 +144,7 @@ class Allocator:
         )
 
     def set_health(self, out_of_service: frozenset[int], memory_retired: Sequence[int]) -> None:
-        """What may not be granted from now on. Leases that have it keep it until they end.
+        """Set what may not be granted from now on. Leases that have it keep it until they end.
 
         Args:
             out_of_service: flat tile numbers. memory_retired: bytes by flat RDU number.
@@ -206,7 +206,7 @@ class Allocator:
         self._grant(lease, Placement(lease.tiles, lease.memory))
 
     def check_possible(self, request: LeaseRequest) -> None:
-        """Whether the request would fit if nobody held a lease.
+        """Check that the request would fit if nobody held a lease.
 
         Raises:
             InvalidArgument, NoResources: as ``acquire``; waiting cannot help.
@@ -301,7 +301,7 @@ class Allocator:
         self.memory_allocated[lease_id] -= region.bytes
 
     def find_active(self, lease_id: LeaseId) -> Lease:
-        """The active lease ``lease_id``.
+        """Return the active lease ``lease_id``.
 
         Raises:
             LeaseLost: it ended; says when and why.

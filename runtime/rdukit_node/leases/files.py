@@ -50,7 +50,7 @@ class KeptLease:
 
 
 class LeaseFile:
-    """Where leases are kept."""
+    """The file that keeps leases for the next daemon."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
@@ -74,7 +74,7 @@ class LeaseFile:
             logger.error("event=leases-not-kept path=%s reason=%s", self.path, error)
 
     def read(self) -> list[KeptLease]:
-        """The leases of the daemon before; what is not legal is left out."""
+        """Return the leases of the daemon before; what is not legal is left out."""
         try:
             rows = json.loads(self.path.read_bytes())["leases"]
             return [_kept(row) for row in rows]
@@ -111,7 +111,7 @@ class LeaseSockets:
         self._listeners: dict[LeaseId, socket.socket] = {}
 
     def path(self, lease: LeaseId) -> Path:
-        """Where a lease's socket is."""
+        """Return the path of a lease's socket."""
         return self._folder / lease / NAME
 
     def clear(self, wanted: Mapping[LeaseId, int]) -> None:
@@ -175,7 +175,7 @@ class LeaseSockets:
 
 
 def _remove(folder: Path) -> None:
-    """Whatever somebody put there: no links are followed."""
+    """Remove a folder, whatever somebody put there; links are not followed."""
     try:
         if folder.is_symlink():
             folder.unlink()

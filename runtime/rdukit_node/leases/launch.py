@@ -47,7 +47,7 @@ LAUNCHERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """This process's place among the ranks that were started together.
+    """A process's place among the ranks that were started together.
 
     ``address`` and ``port`` are where they meet, as the environment says; ``None`` where it does not.
     """
@@ -67,7 +67,7 @@ class Launch:
 
 
 def read_launch(environ: Mapping[str, str]) -> Launch:
-    """The launch that ``environ`` describes; a world of one where no launcher's variables are set.
+    """Return the launch that ``environ`` describes; a world of one where no launcher's variables are set.
 
     Raises:
         InvalidArgument: a variable is not a number, or the rank is not below the size.
@@ -79,7 +79,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch:
 
 
 def slurm_job(environ: Mapping[str, str]) -> str | None:
-    """The Slurm job that this process belongs to, for the node's tools; ``None``: none."""
+    """Return the Slurm job that this process belongs to, for the node's tools; ``None``: none."""
     number = environ.get("SLURM_JOB_ID", "").strip()
     return f"slurm-{number}" if number else None
 
@@ -113,13 +113,13 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def launch_name() -> str | None:
-    """A name that the ranks of this launch on this node share and no other launch has; None without a launcher."""
+    """Return a name that the ranks of this launch on this node share and no other launch has; None without a launcher."""
     launch = read_launch(os.environ)
     return None if launch.launcher is None else f"ranks-{_started_by(launch.launcher.rank)}"
 
 
 def _started_by(variable: str) -> str:
-    """The process that started the ranks: the nearest ancestor that is no rank itself (has no ``variable``).
+    """Return the process that started the ranks: the nearest ancestor that is no rank itself (has no ``variable``).
 
     Ranks may have shells of their own between; process id and start time make the name unique.
     """
@@ -138,7 +138,7 @@ def _has_variable(pid: int, variable: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[int, int]:
-    """A process's start time and parent; zeros when it cannot be read."""
+    """Return a process's start time and parent; zeros when it cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

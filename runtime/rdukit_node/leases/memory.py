@@ -25,7 +25,7 @@ _FAILED: Final = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def create_region(name: str, region_bytes: int) -> int:
-    """A new memfd of ``region_bytes`` zeros whose size nobody can change. The caller owns the descriptor.
+    """Return a new memfd of ``region_bytes`` zeros whose size nobody can change. The caller owns the descriptor.
 
     Raises:
         OutOfDeviceMemory: the host has no memory, or no descriptors, for it.
@@ -71,7 +71,7 @@ def map_region(descriptor: int, region_bytes: int) -> memoryview:
 
 @functools.cache
 def _libc() -> tuple[Any, Any]:
-    """The C library's calls, and a maker of array types, which ctypes itself would never forget."""
+    """Return the C library's calls, and a maker of array types, which ctypes itself would never forget."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -80,7 +80,7 @@ def _libc() -> tuple[Any, Any]:
 
 
 def map_private(name: str, region_bytes: int) -> memoryview:
-    """``region_bytes`` zeroed writable bytes of this process alone; unmapped when the last view goes.
+    """Return ``region_bytes`` zeroed writable bytes of this process alone; unmapped when the last view goes.
 
     Raises:
         OutOfDeviceMemory: the host has no memory for it.

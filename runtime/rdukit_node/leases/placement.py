@@ -1,4 +1,4 @@
-"""Where a request for tiles and memory fits on a node, or what would fit instead. Pure search; nothing is changed.
+"""Placement of a request for tiles and memory, or the largest one that would fit. Pure search; nothing is changed.
 
 A request that fits inside one RDU gets contiguous tiles there, first fit from RDU 0 upward. A larger one gets whole
 RDUs, the lowest free ones, and its memory is spread over them evenly.
@@ -15,7 +15,7 @@ from rdukit.hardware import NodeSpec
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """What is free: by flat tile number, and in bytes by flat RDU number."""
+    """Free tiles by flat tile number, and free bytes by flat RDU number."""
 
     tile_is_free: Sequence[bool]
     memory_free: Sequence[int]
@@ -30,7 +30,7 @@ class Placement:
 
 
 def whole_capacity(node: NodeSpec) -> FreeCapacity:
-    """The room of a node that nobody uses."""
+    """Return the room of a node that nobody uses."""
     return FreeCapacity([True] * node.tiles, [node.chip.ddr_bytes] * node.rdus)
 
 
@@ -47,7 +47,7 @@ def find_placement(
 
 
 def max_tiles(node: NodeSpec, below: int, memory_bytes: int, room: FreeCapacity, affinity: int | None = None) -> int:
-    """The largest number of tiles under ``below`` that fits with this memory; 0 if not even one does."""
+    """Return the largest number of tiles under ``below`` that fits with this memory; 0 if not even one does."""
     for tiles in range(min(below - 1, node.tiles), 0, -1):
         if find_placement(node, tiles, memory_bytes, room, affinity) is not None:
             return tiles
@@ -55,7 +55,7 @@ def max_tiles(node: NodeSpec, below: int, memory_bytes: int, room: FreeCapacity,
 
 
 def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | None = None) -> int | None:
-    """The most bytes that fit with this number of tiles; ``None`` if the tiles themselves do not."""
+    """Return the most bytes that fit with this number of tiles; ``None`` if the tiles themselves do not."""
     if find_placement(node, tiles, 0, room, affinity) is None:
         return None
     low, high = 0, sum(room.memory_free)
@@ -69,7 +69,7 @@ def max_memory(node: NodeSpec, tiles: int, room: FreeCapacity, affinity: int | N
 
 
 def longest_run(node: NodeSpec, room: FreeCapacity) -> int:
-    """The most free tiles in a row inside one RDU."""
+    """Return the most free tiles in a row inside one RDU."""
     best = 0
     for rdu in range(node.rdus):
         run = 0

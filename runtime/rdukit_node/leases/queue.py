@@ -53,7 +53,7 @@ class LeaseQueue:
 
     @property
     def waiting(self) -> tuple[PendingLease, ...]:
-        """In order of their turn."""
+        """Queued requests in order of their turn."""
         return tuple(self._line.values())
 
     def join(self, waiting: PendingLease) -> None:
@@ -108,18 +108,18 @@ class LeaseQueue:
         return settled
 
     def shift(self, seconds: float) -> None:
-        """The wall clock was set by ``seconds``: everybody waits as long as before."""
+        """Shift all waiting times by ``seconds``, by which the wall clock was set."""
         for connection, waiting in self._line.items():
             self._line[connection] = replace(
                 waiting, since=waiting.since + seconds, deadline=waiting.deadline + seconds
             )
 
     def next_deadline(self) -> float | None:
-        """When the next one has waited long enough; ``None`` if nobody waits."""
+        """Return when the next request times out; ``None`` if the queue is empty."""
         return min((waiting.deadline for waiting in self._line.values()), default=None)
 
     def validate(self) -> None:
-        """Raises ``AssertionError`` if the books are wrong."""
+        """Raise ``AssertionError`` if the state contradicts itself."""
         assert all(connection == waiting.connection for connection, waiting in self._line.items())
         assert len(self._line) <= MAX_WAITING
 

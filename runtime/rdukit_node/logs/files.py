@@ -43,7 +43,7 @@ _MAX_WAITING: Final = 100_000
 
 
 class ApplicationLog:
-    """What a program says in ``sn.log``. Lines below the level cost a comparison."""
+    """A program's way into ``sn.log``. Lines below the level cost a comparison."""
 
     def __init__(self, program: str, file: LogFile, level: LogLevel) -> None:
         """``program``: its name in the "Log ID" line."""
@@ -54,11 +54,11 @@ class ApplicationLog:
 
     @property
     def path(self) -> Path:
-        """Where the log is."""
+        """Path of the log."""
         return self._file.path
 
     def log_id(self) -> str:
-        """The "Log ID" line of this process, for the user's terminal."""
+        """Return the "Log ID" line of this process, for the user's terminal."""
         return log_id_line(_user(), self.program, os.getpid(), self.path)
 
     def announce(self, stream: TextIO | None = None) -> None:
@@ -69,7 +69,7 @@ class ApplicationLog:
             print(self.log_id(), file=stream or sys.stderr, flush=True)
 
     def is_on(self, level: LogLevel) -> bool:
-        """Whether lines of ``level`` are written."""
+        """Return whether lines of ``level`` are written."""
         return level >= self.level
 
     def log(self, level: LogLevel, function: str, text: str) -> None:
@@ -82,40 +82,40 @@ class ApplicationLog:
             say(line)
 
     def debug(self, function: str, text: str) -> None:
-        """``log`` at DEBUG."""
+        """Log at DEBUG."""
         self.log(LogLevel.DEBUG, function, text)
 
     def info(self, function: str, text: str) -> None:
-        """``log`` at INFO."""
+        """Log at INFO."""
         self.log(LogLevel.INFO, function, text)
 
     def notice(self, function: str, text: str) -> None:
-        """``log`` at NOTICE."""
+        """Log at NOTICE."""
         self.log(LogLevel.NOTICE, function, text)
 
     def warning(self, function: str, text: str) -> None:
-        """``log`` at WARNING."""
+        """Log at WARNING."""
         self.log(LogLevel.WARNING, function, text)
 
     def err(self, function: str, text: str) -> None:
-        """``log`` at ERR."""
+        """Log at ERR."""
         self.log(LogLevel.ERR, function, text)
 
     def crit(self, function: str, text: str) -> None:
-        """``log`` at CRIT."""
+        """Log at CRIT."""
         self.log(LogLevel.CRIT, function, text)
 
     def alert(self, function: str, text: str) -> None:
-        """``log`` at ALERT."""
+        """Log at ALERT."""
         self.log(LogLevel.ALERT, function, text)
 
     def emerg(self, function: str, text: str) -> None:
-        """``log`` at EMERG."""
+        """Log at EMERG."""
         self.log(LogLevel.EMERG, function, text)
 
 
 def application_log(program: str, path: Path | None = None) -> ApplicationLog:
-    """The shared log of all applications; the same object for the same program and place. Opens nothing yet.
+    """Return the shared log of all applications; the same object for the same program and place. Opens nothing yet.
 
     A level in ``$SF_RNT_LOG_LEVEL`` that does not exist is said once, and NOTICE used: logging fails no program.
 
@@ -145,7 +145,7 @@ class LogFileHandler(logging.Handler):
     """
 
     def __init__(self, file: LogFile, module: str, level: LogLevel) -> None:
-        """``module``: the second word in brackets."""
+        """Set the second word in brackets to ``module``."""
         super().__init__(_LOGGING_LEVELS[level])
         self._file = file
         self._module = module
@@ -223,7 +223,7 @@ def configure_daemon_log(path: Path) -> LogFileHandler:
 
 
 def level_of(number: int) -> LogLevel:
-    """The level of a record of ``logging``."""
+    """Return the level of a record of ``logging``."""
     return next((level for level, least in reversed(_LOGGING_LEVELS.items()) if number >= least), LogLevel.DEBUG)
 
 

@@ -58,7 +58,7 @@ class LogLine(NamedTuple):
 
 
 def parse_line(line: str) -> LogLine | None:
-    """The event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
+    """Return the event that a line tells of, or ``None`` if it is not of the grammar. Escapes stay as they are."""
     found = re.fullmatch(_LINE, line.rstrip("\n"), re.DOTALL)
     if found is None or found[2] not in LogLevel.__members__:
         return None
@@ -66,12 +66,12 @@ def parse_line(line: str) -> LogLine | None:
 
 
 def time_text(seconds: float) -> str:
-    """A time since the epoch as in a line."""
+    """Return a time since the epoch as in a line."""
     return datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
 
 
 def level_named(text: str) -> LogLevel:
-    """The level called ``text``, in any case.
+    """Return the level called ``text``, in any case.
 
     Raises:
         InvalidArgument: there is none; the message names the legal ones.
@@ -85,7 +85,7 @@ def level_named(text: str) -> LogLevel:
 
 
 def application_level(environ: Mapping[str, str]) -> LogLevel:
-    """The level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
+    """Return the level that ``$SF_RNT_LOG_LEVEL`` asks for; NOTICE if it is not set.
 
     Raises:
         InvalidArgument: it names no level.
@@ -98,7 +98,7 @@ def application_level(environ: Mapping[str, str]) -> LogLevel:
 
 
 def log_id_line(user: str, program: str, pid: int, path: Path) -> str:
-    """What ties a job's output to its lines in the shared log: printed to the user's terminal."""
+    """Format the line that ties a job's output to its lines in the shared log: printed to the user's terminal."""
     return f"Log ID initialized to: [{_one_line(user)}][{_one_line(program)}][{pid}] at {path}"
 
 

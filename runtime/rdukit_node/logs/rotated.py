@@ -121,7 +121,7 @@ class LogFile:
             self._is_busy = False
 
     def _open_current(self) -> bool:
-        """Have the file open that has the name now. Returns whether this process has its lock."""
+        """Open the file that has the name now. Returns whether this process has its lock."""
         while True:
             if self._descriptor < 0:
                 self._descriptor = self._open()

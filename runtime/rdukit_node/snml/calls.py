@@ -1,4 +1,4 @@
-"""What all methods have in common: who may call, how long a call may take, and how an error leaves.
+"""The common part of all methods: authorization, time limits, and errors.
 
 A method that raises ends the call with the error's gRPC status; the error's REST body is in the trailing metadata
 ``rdukit-error-bin``. ``request_id`` goes back in each reply.
@@ -42,7 +42,7 @@ class HasToken(Protocol):
 def answers(
     *, is_admin: bool = False
 ) -> Callable[[Callable[[Any, Request], Awaitable[Reply]]], Callable[[Any, Request, Context], Awaitable[Reply]]]:
-    """A method with one reply."""
+    """Return a method with one reply."""
 
     def wrap(method: Callable[[Any, Request], Awaitable[Reply]]) -> Callable[[Any, Request, Context], Awaitable[Reply]]:
         @functools.wraps(method)
@@ -67,7 +67,7 @@ def streams(
 ) -> Callable[
     [Callable[[Any, Request], AsyncGenerator[Reply, None]]], Callable[[Any, Request, Context], Awaitable[None]]
 ]:
-    """A method with a stream of replies; ``limit_s`` ``None``: for as long as the caller likes."""
+    """Return a method with a stream of replies; ``limit_s`` ``None``: for as long as the caller likes."""
 
     def wrap(
         method: Callable[[Any, Request], AsyncGenerator[Reply, None]],

@@ -39,7 +39,7 @@ _OPTIONS: Final = (
 
 
 def find_target(address: str | None, paths: NodePaths) -> tuple[str, str | None]:
-    """Which gRPC target to use, and what to tell the user about it.
+    """Choose the gRPC target, and the message for the user about it.
 
     ``address``: ``unix:PATH``, an absolute path, ``HOST:PORT``; ``None``: the node's socket if there is one, else TCP.
 
@@ -100,7 +100,7 @@ class SnmlClient(Closable):
             raise _error_of(cause, self.target) from cause
 
     def watch(self, **fields: object) -> Iterator[Any]:
-        """Events, then those to come, until the caller stops iterating. The node is asked at once."""
+        """Return events, then those to come, until the caller stops iterating. The node is asked at once."""
         return self._events_of(self._start("WatchEvents", None, fields))
 
     def _events_of(self, call: Any) -> Iterator[Any]:

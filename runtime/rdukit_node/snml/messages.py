@@ -33,7 +33,7 @@ _SIGNED: Final = frozenset({FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTY
 
 
 def as_text(value: object) -> str:
-    """Text for a string field: null is empty, an object is JSON, and no lone surrogate gets through."""
+    """Return text for a string field: null is empty, an object is JSON, and no lone surrogate gets through."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
@@ -41,13 +41,14 @@ def as_text(value: object) -> str:
 
 
 def as_count(value: object, bits: int = 64) -> int:
-    """A whole number from 0 for an unsigned field; whatever is no number is 0."""
+    """Return a whole number from 0 for an unsigned field; whatever is no number is 0."""
     largest: int = 2**bits - 1
     return min(_whole(value, least=0), largest)
 
 
 def from_row(message: type[M], row: Mapping[str, Any], **renamed: str) -> M:
-    """A message with the fields of ``row``; ``renamed`` says which row's field goes into a field of another name.
+    """Return a message with the fields of ``row``; ``renamed`` says which row's field goes into a field of another
+    name.
 
     Nested messages are not filled, except that a list of texts goes into a repeated text field.
     """
@@ -57,7 +58,7 @@ def from_row(message: type[M], row: Mapping[str, Any], **renamed: str) -> M:
 
 
 def fill(message: Message, row: Mapping[str, Any], **renamed: str) -> None:
-    """``from_row`` into a message that exists; fields that the row lacks keep their values."""
+    """Fill an existing message as ``from_row`` does; fields that the row lacks keep their values."""
     for field in message.DESCRIPTOR.fields:
         value = row.get(renamed.get(field.name, field.name))
         if value is None or field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
@@ -105,7 +106,7 @@ _PRESENCE: Final = {
 
 
 def full_path(comp_name: str) -> str:
-    """``comp_name`` with its ``/NODE`` and without a slash at the end; the empty text is the node."""
+    """Return ``comp_name`` with its ``/NODE`` and without a slash at the end; the empty text is the node."""
     path = "/" + comp_name.strip().strip("/")
     if path == "/":
         return ROOT
@@ -113,12 +114,12 @@ def full_path(comp_name: str) -> str:
 
 
 def is_within(path: str, ancestor: str) -> bool:
-    """Whether ``path`` is ``ancestor`` or below it."""
+    """Return whether ``path`` is ``ancestor`` or below it."""
     return path == ancestor or path.startswith(ancestor + "/")
 
 
 def rows_within(rows: Iterable[Row], comp_name: str, key: str = "comp_name") -> list[Row]:
-    """Rows of a component and of what is below it.
+    """Return rows of a component and of what is below it.
 
     Raises:
         NotFound: there are none, though a component was named.
@@ -133,7 +134,7 @@ def rows_within(rows: Iterable[Row], comp_name: str, key: str = "comp_name") -> 
 def resource_tree(
     inventory: Iterable[Row], op_states: Iterable[Row], comp_name: str, *, only_usable: bool
 ) -> pb.Component:
-    """The component ``comp_name`` with all below it, in the inventory's order.
+    """Return the component ``comp_name`` with all below it, in the inventory's order.
 
     Components that the listing leaves out, such as the node and its XRDUs, are put in with the state that follows from
     what is below them. ``only_usable`` leaves out what no application can use now.
@@ -218,7 +219,7 @@ def _kind_of(path: str) -> str:
 
 
 def routes(inventory: Iterable[Row], comp_name: str = "", *, only_local: bool) -> list[pb.Route]:
-    """Routes between each ordered pair of different RDUs; ``only_local``: of the same XRDU.
+    """Return routes between each ordered pair of different RDUs; ``only_local``: of the same XRDU.
 
     ``comp_name`` keeps those that begin at this component or below it.
     """
@@ -264,7 +265,7 @@ def _route(
 
 
 def _link(links: Sequence[tuple[str, bool]], number: int) -> tuple[str | None, str | None]:
-    """The link with that number, and the first one from it on that is up."""
+    """Return the link with that number, and the first one from it on that is up."""
     if not links:
         return None, None
     start = number % len(links)

@@ -36,7 +36,7 @@ class NodeCalls:
         self._is_closed = False
 
     async def call(self, op: str, *, may_repeat: bool = True, **arguments: object) -> dict[str, Any]:
-        """One request and its answer. Arguments that are ``None`` or empty text are left out.
+        """Return one request and its answer. Arguments that are ``None`` or empty text are left out.
 
         ``may_repeat``: if the connection turns out to be broken, ask again on a new one.
 
@@ -51,7 +51,7 @@ class NodeCalls:
     async def rows(
         self, op: str, key: str, id_name: str, limit: int, **arguments: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """All rows of a paged list, ``limit`` at most (0: no limit), asking for the next page when it is needed."""
+        """Fetch the rows of a paged list, ``limit`` at most (0: no limit), page by page as they are needed."""
         after = arguments.pop("after", None)
         sent = 0
         while True:
@@ -66,13 +66,13 @@ class NodeCalls:
             after = page[-1][id_name]
 
     def close(self) -> None:
-        """No more calls. Those under way end by themselves, within ``ANSWER_S`` at the latest."""
+        """Stop taking calls. Those under way end by themselves, within ``ANSWER_S`` at the latest."""
         with self._lock:
             self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def close_connections(self) -> None:
-        """After ``close``, when no thread uses them any more."""
+        """Close the connections, after ``close``, when no thread uses them any more."""
         self._threads.shutdown(wait=True)
         with self._lock:
             for client in self._clients:
@@ -114,7 +114,7 @@ class NodeCalls:
         return client
 
     def _authorize(self, client: SndClient) -> None:
-        """This process is the daemon's own and may do what it does; what callers may do is checked before."""
+        """Authorize this process's connection as the daemon's own; callers' rights are checked before."""
         hello = client.call("hello")
         if hello.get("admin") is False and "authorize" in hello.get("features", ()):
             client.call("authorize", token=self._token)

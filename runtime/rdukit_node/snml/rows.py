@@ -33,12 +33,12 @@ def platform_info(hello: Row) -> pb.GetSystemPlatformInfoReply:
 
 
 def platform_name(hello: Row) -> str:
-    """Such as ``DataScale SN30-8``."""
+    """Return the vendor's name, such as ``DataScale SN30-8``."""
     return f"DataScale {as_text(hello.get('platform'))}"
 
 
 def version_info(hello: Row, pef: str, logs: str) -> pb.GetSystemVersionInfoReply:
-    """``pef``, ``logs``: versions of the PEF format and of the fault database that this runtime writes."""
+    """Return ``pef``, ``logs``: versions of the PEF format and of the fault database that this runtime writes."""
     version = as_text(hello.get("version"))
     return pb.GetSystemVersionInfoReply(
         sambaflow=version,
@@ -55,7 +55,7 @@ def version_info(hello: Row, pef: str, logs: str) -> pb.GetSystemVersionInfoRepl
 
 
 def platform_details(hello: Row, status: Row, inventory: Iterable[Row]) -> pb.GetSystemPlatformDetailsReply:
-    """Maxima of the platform. Bandwidths are those of the emulated chip's model."""
+    """Return maxima of the platform. Bandwidths are those of the emulated chip's model."""
     node = find_node(as_text(hello.get("platform")))
     chip = node.chip
     dimms: dict[str, int] = {}
@@ -81,7 +81,7 @@ def platform_details(hello: Row, status: Row, inventory: Iterable[Row]) -> pb.Ge
 
 
 def operational_status(rows: Iterable[Row], comp_name: str) -> Iterator[pb.GetRDUOperationalStatusReply]:
-    """One reply an RDU."""
+    """Return one reply an RDU."""
     for row in rows_within(rows, comp_name):
         reply = from_row(pb.GetRDUOperationalStatusReply, row, is_perfect="perfect", state="-")
         reply.state = pb.RDUState.Value(f"RDU_{row['state']}")
@@ -89,7 +89,7 @@ def operational_status(rows: Iterable[Row], comp_name: str) -> Iterator[pb.GetRD
 
 
 def tile_info(status: Row, counters: Row, comp_name: str) -> pb.GetTileInfoReply:
-    """One item a tile of the component."""
+    """Return one item a tile of the component."""
     leases = {as_text(lease.get("id")): lease for lease in counters.get("leases", ())}
     reply = pb.GetTileInfoReply()
     for row in rows_within(status.get("tiles", ()), comp_name, "path"):
@@ -103,25 +103,25 @@ def tile_info(status: Row, counters: Row, comp_name: str) -> pb.GetTileInfoReply
 
 
 def error_reply(row: Row) -> pb.GetSystemErrorsReply:
-    """One error row."""
+    """Return one error row."""
     return from_row(pb.GetSystemErrorsReply, row)
 
 
 def is_counted(row: Row, least: int, most: int) -> bool:
-    """Whether an error was counted between ``least`` and ``most`` times; 0: no bound."""
+    """Return whether an error was counted between ``least`` and ``most`` times; 0: no bound."""
     count = as_count(row.get("err_count"))
     return count >= least and (not most or count <= most)
 
 
 def fault_reply(row: Row) -> pb.GetSystemFaultsReply:
-    """One fault row."""
+    """Return one fault row."""
     return pb.GetSystemFaultsReply(fault=from_row(pb.Fault, row))
 
 
 def fault_states(
     inventory: Iterable[Row], faults: Iterable[Row], comp_name: str
 ) -> Iterator[pb.GetSystemFaultStateReply]:
-    """One reply a component of the inventory, then components with faults that the inventory does not list."""
+    """Return one reply a component of the inventory, then components with faults that the inventory does not list."""
     active: dict[str, list[str]] = {}
     for row in faults:
         if row.get("fault_state") == "ACTIVE":
@@ -134,17 +134,17 @@ def fault_states(
 
 
 def hang_reply(row: Row) -> pb.GetHangRecoveryHistoryReply:
-    """One row of the hang-recovery log."""
+    """Return one row of the hang-recovery log."""
     return from_row(pb.GetHangRecoveryHistoryReply, row)
 
 
 def policy_reply(row: Row) -> pb.GetSystemPolicyInfoReply:
-    """One policy."""
+    """Return one policy."""
     return from_row(pb.GetSystemPolicyInfoReply, row)
 
 
 def perf_counters(counters: Row, kinds: Iterable[int], comp_name: str) -> pb.GetPerfCounterReply:
-    """Counters of the kinds asked for; what is not emulated is said in ``error_details``."""
+    """Return counters of the kinds asked for; what is not emulated is said in ``error_details``."""
     wanted = set(kinds) - {pb.COUNTER_KIND_UNSPECIFIED}
     is_any = not wanted
     reply = pb.GetPerfCounterReply(time_ns=as_count(counters.get("time_ns"), 63))
@@ -174,7 +174,7 @@ def perf_counters(counters: Row, kinds: Iterable[int], comp_name: str) -> pb.Get
 
 
 def reset_reply(comp_name: str, row: Row) -> pb.ResetRDUReply:
-    """``row``: the entry of the hang-recovery log that the reset made."""
+    """Return ``row``: the entry of the hang-recovery log that the reset made."""
     reply = from_row(pb.ResetRDUReply, row)
     reply.comp_name = reply.comp_name or full_path(comp_name)
     reply.message = f"{reply.event} {reply.outcome}"
@@ -182,7 +182,7 @@ def reset_reply(comp_name: str, row: Row) -> pb.ResetRDUReply:
 
 
 def clear_reply(answer: Row) -> pb.ClearSystemFaultReply:
-    """The daemon's answer to ``clear``."""
+    """Return the daemon's answer to ``clear``."""
     fault = from_row(pb.Fault, answer["fault"])
     returned = as_text(answer.get("returned"))
     return pb.ClearSystemFaultReply(
@@ -194,7 +194,7 @@ def clear_reply(answer: Row) -> pb.ClearSystemFaultReply:
 
 
 def application_reply(row: Row) -> pb.Application:
-    """One row of the accounting."""
+    """Return one row of the accounting."""
     return from_row(pb.Application, row)
 
 
@@ -204,7 +204,7 @@ def _tile_rows(counters: Row, comp_name: str) -> list[Row]:
 
 
 def _rdu_part(comp_name: str) -> str:
-    """The RDU of a tile or channel; a component above the RDUs stays what it is."""
+    """Return the RDU of a tile or channel; a component above the RDUs stays what it is."""
     parts = full_path(comp_name).split("/")
     return "/".join(parts[:4]) if comp_name else ""
 

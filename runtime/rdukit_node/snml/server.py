@@ -231,7 +231,7 @@ class _NodeHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._calls = calls
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:
-        """Of the server (empty name) or of one of its services."""
+        """Report the health of the server (empty name) or of one of its services."""
         if request.service not in {"", *SERVICES}:
             legal = ", ".join(SERVICES)
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no service {request.service[:80]!r}; legal: {legal}")

@@ -35,7 +35,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
 
     @answers()
     async def GetSystemPlatformInfo(self, request: pb.GetSystemPlatformInfoRequest) -> pb.GetSystemPlatformInfoReply:
-        """The platform's name."""
+        """Return the platform's name."""
         return rows.platform_info(await self._calls.call("hello"))
 
     @answers()
@@ -47,7 +47,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetSystemPlatformDetails(
         self, request: pb.GetSystemPlatformDetailsRequest
     ) -> pb.GetSystemPlatformDetailsReply:
-        """Maxima of the platform."""
+        """Return maxima of the platform."""
         inventory = await self._calls.call("inventory")
         hello, status = await self._calls.call("hello"), await self._calls.call("status")
         return rows.platform_details(hello, status, inventory["components"])
@@ -56,12 +56,12 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
 
     @answers()
     async def GetStaticResource(self, request: pb.GetResourceRequest) -> pb.GetResourceReply:
-        """Components as installed."""
+        """Return components as installed."""
         return await self._resource(request, only_usable=False)
 
     @answers()
     async def GetOnlineResource(self, request: pb.GetResourceRequest) -> pb.GetResourceReply:
-        """Components as usable now."""
+        """Return components as usable now."""
         return await self._resource(request, only_usable=True)
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -70,14 +70,14 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetRDUOperationalStatus(
         self, request: pb.GetRDUOperationalStatusRequest
     ) -> AsyncGenerator[pb.GetRDUOperationalStatusReply, None]:
-        """Whether each RDU can run applications."""
+        """Report whether each RDU can run applications."""
         answer = await self._calls.call("op_state")
         for reply in rows.operational_status(answer["rdus"], request.comp_name):
             yield reply
 
     @answers()
     async def GetTileInfo(self, request: pb.GetTileInfoRequest) -> pb.GetTileInfoReply:
-        """State of each tile, and who occupies it."""
+        """Return state of each tile, and who occupies it."""
         status = await self._calls.call("status")
         return rows.tile_info(status, await self._calls.call("counters"), request.comp_name)
 
@@ -85,7 +85,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetHangRecoveryHistory(
         self, request: pb.GetHangRecoveryHistoryRequest
     ) -> AsyncGenerator[pb.GetHangRecoveryHistoryReply, None]:
-        """Resets and their outcomes."""
+        """List resets and their outcomes."""
         answer = await self._calls.call("hangs", component=_component(request), limit=request.limit or None)
         for row in answer["hangs"]:
             yield rows.hang_reply(row)
@@ -121,7 +121,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetSystemFaults(
         self, request: pb.GetSystemFaultsRequest
     ) -> AsyncGenerator[pb.GetSystemFaultsReply, None]:
-        """Faults, oldest first."""
+        """Return faults, oldest first."""
         found = self._calls.rows(
             "faults",
             "faults",
@@ -143,7 +143,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetSystemFaultState(
         self, request: pb.GetSystemFaultStateRequest
     ) -> AsyncGenerator[pb.GetSystemFaultStateReply, None]:
-        """Whether each component has an active fault."""
+        """Report whether each component has an active fault."""
         inventory = await self._calls.call("inventory")
         found = self._calls.rows("faults", "faults", "fault_uuid", 0, component=_component(request), cleared=False)
         faults = [row async for row in found]
@@ -154,7 +154,7 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
     async def GetSystemPolicyInfo(
         self, request: pb.GetSystemPolicyInfoRequest
     ) -> AsyncGenerator[pb.GetSystemPolicyInfoReply, None]:
-        """Which errors make a fault."""
+        """Report which errors make a fault."""
         for row in (await self._calls.call("policies"))["policies"]:
             yield rows.policy_reply(row)
 
@@ -162,17 +162,17 @@ class SnmlServicer(snml_pb2_grpc.SNMLRPCServicer):  # type: ignore[misc]
 
     @answers()
     async def GetPerfCounter(self, request: pb.GetPerfCounterRequest) -> pb.GetPerfCounterReply:
-        """Counters since the daemon started."""
+        """Return counters since the daemon started."""
         return rows.perf_counters(await self._calls.call("counters"), request.kinds, request.comp_name)
 
     @answers()
     async def GetSystemLocalPcieRoute(self, request: pb.GetRouteRequest) -> pb.GetRouteReply:
-        """Routes between the RDUs of each XRDU."""
+        """Return routes between the RDUs of each XRDU."""
         return await self._routes(request, only_local=True)
 
     @answers()
     async def GetSystemP2PRoute(self, request: pb.GetRouteRequest) -> pb.GetRouteReply:
-        """Routes between all RDUs."""
+        """Return routes between all RDUs."""
         return await self._routes(request, only_local=False)
 
     # -- admin -------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
 
     @streams(limit_s=None)
     async def WatchEvents(self, request: pb.WatchEventsRequest) -> AsyncGenerator[pb.WatchEventsReply, None]:
-        """What happened, then what happens."""
+        """Stream the events so far, then new ones."""
         found = self._watch.follow(
             min(request.since, 2**62),
             set(request.kinds),
@@ -266,13 +266,13 @@ class EmulatedNodeServicer(snml_pb2_grpc.EmulatedNodeRPCServicer):  # type: igno
 
     @answers()
     async def ListApplications(self, request: pb.ListApplicationsRequest) -> pb.ListApplicationsReply:
-        """The accounting, newest first."""
+        """Return the accounting, newest first."""
         answer = await self._calls.call("applications", limit=request.limit or None)
         return pb.ListApplicationsReply(applications=[application_reply(row) for row in answer["applications"]])
 
 
 def injection(event: pb.Injection, index: int) -> Mapping[str, Any]:
-    """An event as the daemon takes it.
+    """Return an event as the daemon takes it.
 
     Raises:
         InvalidArgument: its data is not a JSON object.

@@ -25,7 +25,8 @@ _MAX: Final = 1024
 
 
 def load_or_create_token(path: Path) -> str:
-    """The node's token. A file that is missing, or that others could have read or written, is replaced by a new one.
+    """Return the node's token. A file that is missing, or that others could have read or written, is replaced by a new
+    one.
 
     Raises:
         InvalidArgument: the file cannot be read or written.
@@ -44,7 +45,7 @@ def load_or_create_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token of a node, for its clients.
+    """Return the token of a node, for its clients.
 
     Raises:
         NotFound: the node has written none.
@@ -79,7 +80,7 @@ def check_authorization(metadata: Iterable[tuple[str, str | bytes]], token: str)
 
 
 def _read(path: Path) -> str | None:
-    """The token in the file if it can still be a secret."""
+    """Return the token in the file if it can still be a secret."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:

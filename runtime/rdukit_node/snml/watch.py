@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def event_reply(row: Row) -> pb.WatchEventsReply:
-    """One event."""
+    """Return one event."""
     reply = from_row(
         pb.WatchEventsReply, row, sequence="seq", timestamp="-", comp_name="component", err_uuid="error_uuid"
     )
@@ -32,7 +32,7 @@ def event_reply(row: Row) -> pb.WatchEventsReply:
 
 
 def missed(row: Row, since: int) -> str | None:
-    """What to say if events between ``since`` and this one are gone from the log."""
+    """Return the notice that events between ``since`` and this one are gone from the log, if they are."""
     first = as_count(row.get("seq"))
     if first <= since + 1:
         return None
@@ -40,7 +40,7 @@ def missed(row: Row, since: int) -> str | None:
 
 
 class EventWatch:
-    """All watchers of one server. For tasks of one event loop."""
+    """The watchers of one server. For tasks of one event loop."""
 
     def __init__(self, calls: NodeCalls) -> None:
         self._calls: Final = calls
@@ -54,7 +54,7 @@ class EventWatch:
     async def follow(
         self, since: int, kinds: set[str], *, only_new: bool, follow: bool
     ) -> AsyncGenerator[pb.WatchEventsReply, None]:
-        """Events after ``since`` of these kinds (none: all).
+        """Return events after ``since`` of these kinds (none: all).
 
         Raises:
             NoResources: there are ``MAX_WATCHERS`` already.

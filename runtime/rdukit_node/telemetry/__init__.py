@@ -1,1 +1,1 @@
-"""What the node measures, and those who read it."""
+"""Telemetry of the node: measurements and their readers."""

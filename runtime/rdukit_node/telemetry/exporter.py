@@ -47,7 +47,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a node said for one scrape: two readings, its active faults, its errors."""
+    """A node's answers for one scrape: two readings, its active faults, its errors."""
 
     before: Reading
     after: Reading
@@ -112,7 +112,7 @@ METRICS: Final = {metric.name: metric for metric in _metrics()}
 
 
 def node_samples(observed: Observed | None, collectors: Iterable[str] = COLLECTORS) -> list[Sample]:
-    """Samples of the collectors that are switched on; of a node that is down (``None``) only that it is."""
+    """Yield the samples of the collectors that are on; of a node that is down (``None``) only that."""
     up = Sample("rdukit_node_up", (), float(observed is not None))
     if observed is None:
         return [up]
@@ -189,7 +189,7 @@ def _lease_samples(observed: Observed) -> Iterator[Sample]:
 
 
 def _by_word(metric: str, words: Iterable[str], legal: Sequence[str]) -> Iterator[Sample]:
-    """One sample for each legal word, zeros included, and for any other that occurs."""
+    """Return one sample for each legal word, zeros included, and for any other that occurs."""
     counts = Counter(words)
     for word in (*legal, *sorted(set(counts) - set(legal))):
         yield Sample(metric, (word,), float(counts[word]))
@@ -206,7 +206,7 @@ def _tile_labels(tile: TileShares) -> tuple[str, ...]:
 
 
 def _path_labels(path: str) -> tuple[str, ...]:
-    """``("0", "1", "3")`` of ``/NODE/XRDU_0/RDU_1/TILE_3``."""
+    """Return ``("0", "1", "3")`` of ``/NODE/XRDU_0/RDU_1/TILE_3``."""
     return tuple(part.rpartition("_")[2] for part in path.split("/")[2:])
 
 

@@ -42,7 +42,7 @@ _MAX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ExporterSettings:
-    """Where to listen (0: any free port), and what to export."""
+    """Address to listen on (port 0: any free one), and collectors to export."""
 
     http_address: str = "127.0.0.1"
     http_port: int = DEFAULT_PORT
@@ -50,7 +50,7 @@ class ExporterSettings:
 
 
 def default_file() -> Path:
-    """The vendor's place under the root prefix, else ``sambanova_exporter.conf`` in the home folder."""
+    """Return the vendor's place under the root prefix, else ``sambanova_exporter.conf`` in the home folder."""
     root = resolve(ROOT)
     if root:
         return Path(root).expanduser().absolute() / "opt/sambaflow/etc/sambanova_exporter.conf"
@@ -58,7 +58,7 @@ def default_file() -> Path:
 
 
 def read_settings(file: Path) -> ExporterSettings:
-    """The file's settings, or the defaults if there is no such file.
+    """Return the file's settings, or the defaults if there is no such file.
 
     Raises:
         PermissionDenied: it is there and cannot be read. InvalidArgument: what it says is not legal.
@@ -76,7 +76,7 @@ def read_settings(file: Path) -> ExporterSettings:
 
 
 def parse_settings(text: str, origin: str) -> ExporterSettings:
-    """Settings from the text of a file; ``origin`` is for messages.
+    """Parse the settings in the text of a file; ``origin`` is for messages.
 
     Raises:
         InvalidArgument: an unknown key or an illegal value; the message names the line and what would be legal.
@@ -97,7 +97,7 @@ def parse_settings(text: str, origin: str) -> ExporterSettings:
 
 
 def switch(settings: ExporterSettings, switches: Mapping[str, bool]) -> ExporterSettings:
-    """The settings with these collectors on or off."""
+    """Return the settings with these collectors on or off."""
     chosen = tuple(name for name in COLLECTORS if switches.get(name, name in settings.collectors))
     return replace(settings, collectors=chosen)
 
@@ -146,7 +146,7 @@ class NodeCollector(Collector):
         yield from families(samples)
 
     def describe(self) -> list[Metric]:
-        """Nothing: registering must not ask the node."""
+        """Describe nothing: registering must not ask the node."""
         return []
 
     def close(self) -> None:
@@ -189,7 +189,9 @@ class NodeCollector(Collector):
 
 
 def find_baseline(readings: Sequence[Reading], after: Reading) -> Reading | None:
-    """The newest reading that is old enough, and not too old, to compare ``after`` with; ``None`` if there is none."""
+    """Return the newest reading that is old enough, and not too old, to compare ``after`` with; ``None`` if there is
+    none.
+    """
     for reading in reversed(readings):
         age = after.time_ns - reading.time_ns
         if _MIN_AGE_NS <= age <= _MAX_AGE_NS:
@@ -232,7 +234,7 @@ def serve(settings: ExporterSettings, collector: NodeCollector) -> "WSGIServer":
 
 
 def _all_rows(client: SndClient, op: str, key: str) -> list[Mapping[str, Any]]:
-    """All rows of an operation that answers in pages."""
+    """Fetch all rows of an operation that answers in pages."""
     rows: list[Mapping[str, Any]] = []
     more: dict[str, object] = {}
     while True:

@@ -78,7 +78,7 @@ class RunningApplication:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the live picture shows of one moment."""
+    """Content of the live picture at one moment."""
 
     status: Mapping[str, Any]
     time_ns: int
@@ -94,7 +94,7 @@ class Picture:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every RDU and tile is in service: nothing is healthy while a recovery is pending."""
+        """True if every RDU and tile is in service: nothing is healthy while a recovery is pending."""
         return all(
             rdu.rates.state == "FUNCTIONAL" and all(cell.is_working for cell in rdu.cells)
             for xrdu in self.xrdus
@@ -110,7 +110,7 @@ class SlotNumbers:
         self.taken: dict[str, int] = {}
 
     def assign(self, keys: Collection[str]) -> Mapping[str, int]:
-        """The number of each key; those of other keys become free."""
+        """Return the number of each key; those of other keys become free."""
         self.taken = {key: slot for key, slot in self.taken.items() if key in keys}
         for key in keys:
             if key not in self.taken:
@@ -120,14 +120,14 @@ class SlotNumbers:
 
 
 def application_key(holder: TileHolder) -> str:
-    """What the leases of one application have in common."""
+    """Return the key that the leases of one application share."""
     return f"launch {holder.launch}" if holder.launch else f"lease {holder.lease}"
 
 
 def make_picture(
     before: Reading, after: Reading, faults: Sequence[Mapping[str, Any]], slots: Mapping[str, int]
 ) -> Picture:
-    """The picture of the time between two readings.
+    """Return the picture of the time between two readings.
 
     Args:
         faults: rows of the ``faults`` answer; cleared ones are left out.

@@ -38,7 +38,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class TileHolder:
-    """Who has a lease, and of what."""
+    """The holder of a lease, and what it holds."""
 
     lease: str
     application: str
@@ -63,7 +63,7 @@ class TileHolder:
 
 @dataclass(frozen=True, slots=True)
 class TileShares:
-    """How one tile spent the window: ``tenths`` of a percent in the order of ``SHARES``, 1000 in all."""
+    """Shares of one tile's time in the window: ``tenths`` of a percent in the order of ``SHARES``, 1000 in all."""
 
     path: str
     rdu: int
@@ -74,13 +74,13 @@ class TileShares:
 
     @property
     def is_working(self) -> bool:
-        """Whether the tile can be used."""
+        """True if the tile can be used."""
         return self.health in WORKING
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRates:
-    """What one lease did in the window: shares as of a tile, and amounts a second."""
+    """Activity of one lease in the window: shares as of a tile, and amounts a second."""
 
     holder: TileHolder
     tenths: tuple[int, ...]
@@ -128,12 +128,12 @@ def apportion(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def window_ns(before: Reading, after: Reading) -> int:
-    """Nanoseconds from one reading to the other; at least 1, also if the machine's clock was set back."""
+    """Return nanoseconds from one reading to the other; at least 1, also if the machine's clock was set back."""
     return max(1, after.time_ns - before.time_ns)
 
 
 def is_same_daemon(before: Reading, after: Reading) -> bool:
-    """Whether the difference means anything: a daemon that was started again counts from zero."""
+    """Return whether both readings are of one daemon: one that was started again counts from zero."""
     return all(
         _amount(row, name) >= _amount(old, name)
         for table, names in (("tiles", _PHASE_NAMES), ("rdus", _RDU_NAMES))
@@ -143,13 +143,13 @@ def is_same_daemon(before: Reading, after: Reading) -> bool:
 
 
 def holders(reading: Reading) -> dict[str, TileHolder]:
-    """Everybody who has a lease, by its id, in the daemon's order."""
+    """Return the holders of leases by lease id, in the daemon's order."""
     details = {row["id"]: row for row in reading.status.get("leases", ())}
     return {row["id"]: _holder(row, details.get(row["id"], {})) for row in reading.counters.get("leases", ())}
 
 
 def tile_shares(before: Reading, after: Reading) -> list[TileShares]:
-    """How every tile spent the time between the readings, in the node's order."""
+    """Compute the shares of every tile's time between the readings, in the node's order."""
     window = window_ns(before, after)
     by_lease = holders(after)
     health = {row["path"]: str(row["health"]) for row in after.status.get("tiles", ())}
@@ -167,7 +167,7 @@ def tile_shares(before: Reading, after: Reading) -> list[TileShares]:
 
 
 def lease_rates(before: Reading, after: Reading) -> list[LeaseRates]:
-    """What every present lease did between the readings."""
+    """Compute the activity of every present lease between the readings."""
     window = window_ns(before, after)
     by_lease = holders(after)
     return [
@@ -181,7 +181,7 @@ def lease_rates(before: Reading, after: Reading) -> list[LeaseRates]:
 
 
 def rdu_rates(before: Reading, after: Reading) -> list[RduRates]:
-    """What every RDU moved between the readings."""
+    """Compute the traffic of every RDU between the readings."""
     window = window_ns(before, after)
     states = {int(row["rdu"]): str(row["state"]) for row in after.status.get("rdus", ())}
     return [
@@ -200,17 +200,17 @@ def rdu_rates(before: Reading, after: Reading) -> list[RduRates]:
 
 
 def rdu_pairs(before: Reading, after: Reading) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The RDUs' rows of both readings, the newer first."""
+    """Return the RDUs' rows of both readings, the newer first."""
     return _pairs(before, after, "rdus", "path")
 
 
 def lease_pairs(before: Reading, after: Reading) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The present leases' rows of both readings, the newer first; a new lease has an empty older one."""
+    """Return the present leases' rows of both readings, the newer first; a new lease has an empty older one."""
     return _pairs(before, after, "leases", "id")
 
 
 def grown(after: Mapping[str, Any], before: Mapping[str, Any], name: str) -> int:
-    """How much a counter grew; never negative."""
+    """Return the growth of a counter; never negative."""
     return max(0, _amount(after, name) - _amount(before, name))
 
 
@@ -260,10 +260,10 @@ def _number(row: Mapping[str, Any], name: str) -> float:
 
 
 class NodeClient(Protocol):
-    """Whoever answers a node's operations: a connection to its daemon."""
+    """A client that answers a node's operations: a connection to its daemon."""
 
     def call(self, op: str) -> Mapping[str, Any]:
-        """The answer; see ``docs/design/node.md``."""
+        """Return the answer; see ``docs/design/node.md``."""
         ...
 
 

@@ -59,18 +59,18 @@ class Traffic:
 
     @property
     def percent(self) -> float:
-        """Of the capacity; a link's busier direction counts."""
+        """Percent of the capacity; a link's busier direction counts."""
         used = self.in_rate + self.out_rate if self.kind == DDR else max(self.in_rate, self.out_rate)
         return 100.0 * used / self.capacity
 
     @property
     def is_working(self) -> bool:
-        """Whether anything can go through."""
+        """True if anything can go through."""
         return self.health in WORKING
 
 
 def spread_traffic(before: Reading, after: Reading, kind: str) -> list[Traffic]:
-    """Rows of every channel (``DDR``) or link (``PCIE``) in the node's order; the readings carry the inventory.
+    """Return rows of every channel (``DDR``) or link (``PCIE``) in the node's order; the readings carry the inventory.
 
     The bytes of an RDU's rows add up to what the RDU moved, unless none of its components works.
 
@@ -94,7 +94,7 @@ def spread_traffic(before: Reading, after: Reading, kind: str) -> list[Traffic]:
 
 
 def component_health(components: Sequence[Mapping[str, Any]], kind: str) -> dict[str, str]:
-    """Health of every component of a kind by its path; a channel is no better than the modules in its slots."""
+    """Return health of every component of a kind by its path; a channel is no better than the modules in its slots."""
     words = {row["comp_name"]: _health(row) for row in components if row["kind"] == kind}
     for row in components:
         channel = row.get("parent")
@@ -166,7 +166,7 @@ class _Parts:
         return apportion(total, [*shares, rest if any(shares) or rest else 1])
 
     def _weights(self, holder: TileHolder | None) -> list[int]:
-        """By component: lanes of the links that the lease was granted, else all that work alike."""
+        """Weigh the components: by lanes of the links that the lease was granted, else all that work alike."""
         even = [int(i in self.working) for i in range(len(self.components))]
         if self.kind != PCIE or holder is None:
             return even
@@ -175,7 +175,7 @@ class _Parts:
         return granted if any(granted) else even
 
     def _replays(self, moved: Sequence[int]) -> list[int]:
-        """Counted by RDU: the degraded links' if there are any, else by what each link moved."""
+        """Spread an RDU's count over its degraded links if there are any, else by what each link moved."""
         degraded = [int(health == "Degraded") for _, health in self.components]
         working = [int(i in self.working) for i in range(len(self.components))]
         weights = degraded if any(degraded) else list(moved) if any(moved) else working

@@ -1,4 +1,4 @@
-"""For tests that need the real node daemon: it runs as a process of its own."""
+"""The real node daemon as a process, for tests."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ class RunningDaemon:
     home: Path
 
     def connect(self) -> SndClient:
-        """A new connection."""
+        """Return a new connection."""
         return SndClient(self.socket)
 
     def leases(self) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def node_command(*arguments: str) -> list[str]:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """This process's environment with another home and without settings of the runtime."""
+    """Return this process's environment with another home and without settings of the runtime."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RDUKIT_", "SF_RNT_"))}
     return {**kept, "RDUKIT_HOME": str(home), "OMP_NUM_THREADS": "1", **more}
 
@@ -93,7 +93,7 @@ def stop_daemon(daemon: RunningDaemon) -> int:
 
 @contextlib.contextmanager
 def running_daemon(platform: str = "TEST-1", more: Sequence[str] = ()) -> Iterator[RunningDaemon]:
-    """A daemon with a home folder of its own, whose path is short enough for a socket; all gone afterwards."""
+    """Run a daemon with a home folder of its own, whose path is short enough for a socket; remove it afterwards."""
     home = Path(tempfile.mkdtemp(prefix="snd-", dir="/tmp"))
     try:
         daemon = start_daemon(home, platform, more)

@@ -23,7 +23,7 @@ OPERATIONS: Final = ("hello", "status", "lease")
 
 @dataclass(frozen=True, slots=True)
 class FaultLoad:
-    """What a storm came to."""
+    """The result of a fault load."""
 
     #: Events that the daemon said yes to, their sum of ``count``, and events a second that were reached.
     events: int
@@ -59,7 +59,7 @@ def run_fault_load(socket: Path, seconds: float, rate: int, events_a_line: int, 
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which ``share`` of them are."""
+    """Return the value below which ``share`` of them are."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 

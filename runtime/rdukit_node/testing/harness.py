@@ -41,35 +41,35 @@ class DaemonHarness:
         self.daemon.connected(number, Peer(1000 + number, 1000, "ada", is_admin))
 
     def find_answer(self, number: int, op: str, **arguments: object) -> Response | None:
-        """``None``: the request waits."""
+        """Return ``None``: the request waits."""
         line = json.dumps({"op": op, "protocol": 1, **arguments}).encode()
         return self.daemon.handle(number, line, self.clock.now())
 
     def ask(self, number: int, op: str, **arguments: object) -> Response:
-        """The answer, whatever it is."""
+        """Return the answer, whatever it is."""
         answer = self.find_answer(number, op, **arguments)
         assert answer is not None, "it waits"
         return answer
 
     def ok(self, number: int, op: str, **arguments: object) -> Mapping[str, Any]:
-        """The body of an answer that says yes."""
+        """Return the body of an answer that says yes."""
         body = self.ask(number, op, **arguments).body
         assert body["ok"], body
         return json.loads(json.dumps(body))  # type: ignore[no-any-return]
 
     def error(self, number: int, op: str, **arguments: object) -> Mapping[str, Any]:
-        """The error of an answer that says no."""
+        """Return the error of a refusal."""
         body: Any = self.ask(number, op, **arguments).body
         assert not body["ok"]
         error: Mapping[str, Any] = body["error"]
         return error
 
     def code(self, number: int, op: str, **arguments: object) -> str:
-        """The code of the error of an answer that says no."""
+        """Return the code of the error of an answer that says no."""
         return str(self.error(number, op, **arguments)["code"])
 
     def page(self, number: int, lease: str) -> StatusPage:
-        """A status page, as the shell would make it."""
+        """Return a status page, as the shell would make it."""
         grant = self.ask(number, "page", lease=lease).grant
         assert isinstance(grant, PageGrant)
         page = private_page()
@@ -84,7 +84,7 @@ class DaemonHarness:
 def acquire(
     desk: DaemonHarness, number: int, tiles: int = 2, memory_bytes: int = GIB, **more: object
 ) -> Mapping[str, Any]:
-    """A lease of the application ``app``."""
+    """Return a lease of the application ``app``."""
     lease: Mapping[str, Any] = desk.ok(
         number, "acquire", application="app", tiles=tiles, memory_bytes=memory_bytes, **more
     )["lease"]
@@ -137,7 +137,7 @@ class FakeNode:
         self.details[lease] = {**row, "pids": [row["pid"]], "fault": None, **details}
 
     def end(self, lease: str) -> None:
-        """The lease ends; what its tiles and RDUs counted stays."""
+        """End a lease; the counters of its tiles and RDUs stay."""
         del self.leases[lease], self.details[lease]
         for tile in self.tiles:
             if tile["lease"] == lease:
@@ -161,13 +161,13 @@ class FakeNode:
         self.time_ns += int(seconds * 1e9)
 
     def set_health(self, path: str, health: str) -> None:
-        """Of one component."""
+        """Set the health of one component."""
         for row in self.components:
             if row["comp_name"] == path:
                 row["health"] = health
 
     def answer(self, op: str) -> Mapping[str, Any]:
-        """What a daemon would answer to an operation that only looks."""
+        """Answer an operation that only looks, as a daemon would."""
         health = {row["comp_name"]: row["health"] for row in self.components}
         held = {tile["lease"] for tile in self.tiles} - {None}
         answers: dict[str, dict[str, Any]] = {
@@ -205,5 +205,5 @@ class FakeNode:
         return copy.deepcopy(answers[op])
 
     def read(self) -> Reading:
-        """A reading of this moment, which later changes do not touch."""
+        """Return a reading of this moment, which later changes do not touch."""
         return Reading(self.answer("counters"), self.answer("status"), self.answer("inventory")["components"])

@@ -1,4 +1,4 @@
-"""What the ranks of a data-parallel program do together: average gradients, start from equal values, agree.
+"""Collectives of a data-parallel program's ranks: average gradients, start from equal values, agree.
 
 The ranks are those of torch's default process group; without one, or alone in it, everything here is a world of one
 and costs nothing. Sums are made in f32 (f64 for f64 gradients) in an order that the group's algorithm fixes, and each
@@ -20,12 +20,12 @@ BUCKET_BYTES: Final = 25 << 20
 
 
 def world_size() -> int:
-    """Ranks of the default process group; 1 without one."""
+    """Return ranks of the default process group; 1 without one."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def all_reduce_mean(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each gradient averaged over the ranks, in its own dtype; the given tensors stay as they are.
+    """Average each gradient over the ranks, in its own dtype; the given tensors stay as they are.
 
     Raises:
         PeerLost: a rank died or does not answer.
@@ -50,7 +50,7 @@ def all_reduce_mean(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def cut_buckets(gradients: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> list[list[int]]:
-    """Positions of gradients that travel together: in order, no f64 with others, and at least one in each group."""
+    """Return positions of gradients that travel together: in order, no f64 with others, and at least one in each group."""
     groups: list[list[int]] = []
     filled, was_double = 0, False
     for position, gradient in enumerate(gradients):
@@ -83,7 +83,7 @@ def broadcast(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def gather_facts(facts: Any) -> list[Any]:
-    """What each rank says, by rank. ``facts`` are plain values.
+    """Collect every rank's ``facts``, by rank. ``facts`` are plain values.
 
     Raises:
         PeerLost: a rank died or does not answer.

@@ -31,7 +31,7 @@ Kernel = Callable[[Sequence[torch.Tensor], Mapping[str, float]], Sequence[torch.
 
 
 def engine_device() -> torch.device:
-    """The device that the setting names; a CUDA device always with its number.
+    """Return the device that the setting names; a CUDA device always with its number.
 
     Raises:
         InvalidArgument: it does not exist, or this torch cannot use it.
@@ -45,7 +45,7 @@ def engine_device() -> torch.device:
 
 
 def choose_device(text: str, gpus: int, current: int, torch_version: str, has_cuda: bool) -> torch.device:
-    """The device called ``text`` on a machine with so many ``gpus``. Pure.
+    """Return the device called ``text`` on a machine with so many ``gpus``. Pure.
 
     Args:
         current: number of the GPU that ``cuda`` alone means. has_cuda: whether this torch was built for CUDA.
@@ -85,7 +85,7 @@ def allocate_regions(sizes: Mapping[str, int], device: torch.device) -> dict[str
 
 
 def out_of_memory(wanted: int, device: torch.device) -> OutOfDeviceMemory:
-    """The error for a GPU that is full. ``wanted``: bytes of what did not fit, 0 if not known."""
+    """Return the error for a GPU that is full. ``wanted``: bytes of what did not fit, 0 if not known."""
     what = f"{format_bytes(wanted)} of persistent memory" if wanted else "what a run needs"
     return OutOfDeviceMemory(
         f"{device} has no room for {what}; use a smaller model or batch, end other programs on that GPU, or run on the "
@@ -101,7 +101,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def run_on_host(kernel: Kernel, device: torch.device) -> Kernel:
-    """``kernel``, whose operators exist on the host only, for tensors on ``device``: carried there and back."""
+    """Return ``kernel``, whose operators exist on the host only, for tensors on ``device``: carried there and back."""
 
     def run(inputs: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Sequence[torch.Tensor]:
         carried = [tensor.to(CPU) for tensor in inputs]
@@ -114,7 +114,7 @@ def run_on_host(kernel: Kernel, device: torch.device) -> Kernel:
 
 
 class _Precisions(NamedTuple):
-    """Of torch's process-wide switches those that decide how a GPU multiplies."""
+    """Torch's process-wide switches that decide how a GPU multiplies."""
 
     matmul: str
     convolution: str
@@ -124,7 +124,7 @@ class _Precisions(NamedTuple):
 
 @contextlib.contextmanager
 def device_numbers(device: torch.device) -> Iterator[None]:
-    """Within the block a CUDA device multiplies as the setting ``engine.tf32`` says; afterwards as the program does.
+    """Let a CUDA device multiply as the setting ``engine.tf32`` says within the block, then as the program does.
 
     torch's own default is TF32 in convolutions, and sums of bf16 products that may be rounded to bf16 on their way: by
     default neither, so that f32 is f32 and sums are wide, as on the host. torch's switches are of the whole process.
@@ -174,7 +174,7 @@ _open_applications = 0
 
 
 def application_opened() -> None:
-    """From now on the process keeps what it frees, if the setting allows it and the C library is glibc."""
+    """Keep freed memory in the process from now on, if the setting allows it and the C library is glibc."""
     global _open_applications
     _open_applications += 1
     libc = _glibc()
@@ -184,7 +184,7 @@ def application_opened() -> None:
 
 
 def application_closed() -> None:
-    """With the last application the freed memory goes back to the system."""
+    """Give the freed memory back to the system with the last application."""
     global _open_applications
     _open_applications -= 1
     libc = _glibc()
@@ -194,7 +194,7 @@ def application_closed() -> None:
 
 @cache
 def _glibc() -> Any:
-    """The C library with glibc's allocator; None if it is another one, or replaced by one that is preloaded."""
+    """Return the C library with glibc's allocator; None if it is another one, or replaced by one that is preloaded."""
     if "malloc" in os.environ.get("LD_PRELOAD", ""):
         return None
     libc = ctypes.CDLL(None)

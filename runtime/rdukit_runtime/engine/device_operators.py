@@ -25,7 +25,7 @@ def attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """``aten._scaled_dot_product_flash_attention_for_cpu``: (output [B, H, L, D], log of the sum [B, H, L]).
+    """Return ``aten._scaled_dot_product_flash_attention_for_cpu``: (output [B, H, L, D], log of the sum [B, H, L]).
 
     Raises:
         RuntimeFault: dropout, which the operator has not either.
@@ -42,7 +42,7 @@ def attention_backward(
     logsumexp: torch.Tensor, dropout_p: float, is_causal: bool, *, attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Its backward: the gradients of query, key and value.
+    """Return its backward: the gradients of query, key and value.
 
     Raises:
         RuntimeFault: see ``attention``.
@@ -77,13 +77,13 @@ def _scores(
 
 
 def _probabilities(scores_BHLS: torch.Tensor, sums_BHL: torch.Tensor) -> torch.Tensor:
-    """A query that may look at nothing gets zeros."""
+    """Return a query that may look at nothing gets zeros."""
     chances = torch.exp(scores_BHLS - sums_BHL.unsqueeze(-1))
     return chances.masked_fill(scores_BHLS == -math.inf, 0.0)
 
 
 def _as_on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The values with heads behind positions in memory, where the host's operator leaves them: views rely on it."""
+    """Return the values with heads behind positions in memory, where the host's operator leaves them: views rely on it."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -118,7 +118,7 @@ _PRODUCTS: Final[Mapping[str, int | None]] = {
 
 
 def widens(graph: KernelGraph) -> bool:
-    """Whether this processor runs products of ``graph`` better in f32."""
+    """Return whether this processor runs products of ``graph`` better in f32."""
     if has_bf16_instructions():
         return False
     specials = (a for node in graph.nodes for a in (*node.args, *node.kwargs.values()) if isinstance(a, Special))
@@ -126,7 +126,7 @@ def widens(graph: KernelGraph) -> bool:
 
 
 def wide_form(op: str, called: Callable[..., Any]) -> Callable[..., Any]:
-    """``called``, or a form of it that multiplies bf16 operands in f32."""
+    """Return ``called``, or a form of it that multiplies bf16 operands in f32."""
     if op not in _PRODUCTS:
         return called
     narrowed = _PRODUCTS[op]

@@ -85,13 +85,13 @@ class DeviceTensors:
                     self._slots.append(None)
 
     def _is_persistent(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in persistent memory, as a view of an input does."""
+        """Return whether a tensor lies in persistent memory, as a view of an input does."""
         if self.device.type == "cpu":
             return tensor.untyped_storage().data_ptr() in self._addresses
         return tensor.untyped_storage()._cdata in self._storages
 
     def symbol(self, name: str) -> Symbol:
-        """The symbol called ``name``.
+        """Return the symbol called ``name``.
 
         Raises:
             UnknownTensor: the PEF has none; the message lists its inputs.
@@ -103,7 +103,7 @@ class DeviceTensors:
         return symbol
 
     def find_tensor(self, name: str) -> str:
-        """The symbol that ``name`` stands for: its own, or of a region the one that was stored there last.
+        """Return the symbol that ``name`` stands for: its own, or of a region the one that was stored there last.
 
         Raises:
             UnknownTensor: there is neither.
@@ -123,13 +123,13 @@ class DeviceTensors:
         self.write_all([(name, value)])
 
     def write_all(self, values: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """``write`` for several tensors: all are checked before the first is copied."""
+        """Write several tensors; all are checked before the first is copied."""
         for name, value in values:
             self._check_writable(name, value)
         self._transfer(values)
 
     def writer(self, values: Sequence[tuple[str, torch.Tensor]]) -> Callable[[], None]:
-        """``write_all`` of the same tensors again and again: checked now; each call copies what they hold then.
+        """Return ``write_all`` of the same tensors again and again: checked now; each call copies what they hold then.
 
         Raises:
             UnknownTensor, ShapeMismatch: as ``write``.
@@ -154,7 +154,7 @@ class DeviceTensors:
         return write
 
     def _transfer(self, copies: Sequence[tuple[str, torch.Tensor]]) -> None:
-        """Host to device."""
+        """Copy from the host to the device."""
         page = self.page
         former = page.enter(self._transfer_phase)
         try:
@@ -191,7 +191,7 @@ class DeviceTensors:
             )
 
     def read(self, name: str) -> torch.Tensor:
-        """A copy of a tensor in the program's dtype.
+        """Return a copy of a tensor in the program's dtype.
 
         Raises:
             UnknownTensor: no such tensor, or nothing has computed it yet.
@@ -201,7 +201,7 @@ class DeviceTensors:
         return self.to_host(tensor, symbol)
 
     def read_into(self, name: str, destination: torch.Tensor) -> None:
-        """``read`` without a new tensor: copy and convert into ``destination``, which has the tensor's shape.
+        """Read into ``destination``, which has the tensor's shape: copy and convert.
 
         Raises:
             UnknownTensor: no such tensor, or nothing has computed it yet.
@@ -215,7 +215,7 @@ class DeviceTensors:
             self.page.enter(former)
 
     def to_host(self, tensor: torch.Tensor, symbol: Symbol) -> torch.Tensor:
-        """A copy of a device tensor in the program's dtype; counted as having crossed PCIe."""
+        """Return a copy of a device tensor in the program's dtype; counted as having crossed PCIe."""
         former = self.page.enter(self._transfer_phase)
         try:
             self.page.count_transfer(0, tensor.nbytes)
@@ -227,7 +227,7 @@ class DeviceTensors:
 
     @contextlib.contextmanager
     def checkpointing(self) -> Iterator[None]:
-        """Within the block transfers are counted as ``chkpt``, not as ``aload``."""
+        """Count transfers within the block as ``chkpt``, not as ``aload``."""
         former, self._transfer_phase = self._transfer_phase, CHECKPOINT
         try:
             yield
@@ -235,16 +235,18 @@ class DeviceTensors:
             self._transfer_phase = former
 
     def has_value(self, name: str) -> bool:
-        """Whether there is such a tensor, and it can be read."""
+        """Return whether there is such a tensor, and it can be read."""
         return name in self._homes or (name in self._slot_of and self._slots[self._slot_of[name]] is not None)
 
     def device_tensor(self, name: str) -> torch.Tensor:
-        """The device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a copy."""
+        """Return the device's own tensor, not copied; what a run's handle keeps. Of an input that a graph makes, a
+        copy.
+        """
         self.symbol(name)
         return self._tensor(name).clone() if name in self._made_slots else self._tensor(name)
 
     def gradient(self, name: str) -> torch.Tensor | None:
-        """The gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
+        """Return the gradient of ``name`` from the last backward, contributions added up, in the program's dtype.
 
         Returns:
             None for an input, parameter or buffer of a training PEF into which no gradient flows.
@@ -290,7 +292,7 @@ class DeviceTensors:
 
 
 def copy_between(destination: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
-    """A call that copies what ``source`` holds then into ``destination``, converted; both stay where they are."""
+    """Return a call that copies what ``source`` holds then into ``destination``, converted; both stay where they are."""
     if not (_is_plain(destination) and _is_plain(source) and source.dtype is destination.dtype):
         return partial(destination.copy_, source)
     addresses = destination.data_ptr(), source.data_ptr()
@@ -300,7 +302,7 @@ def copy_between(destination: torch.Tensor, source: torch.Tensor) -> Callable[[]
 
 
 def copy_into(destination: torch.Tensor) -> Callable[[torch.Tensor], object]:
-    """A call that copies a tensor of the same shape into ``destination``, converted."""
+    """Return a call that copies a tensor of the same shape into ``destination``, converted."""
     if not _is_plain(destination):
         return destination.copy_
     address, size, dtype = destination.data_ptr(), destination.nbytes, destination.dtype

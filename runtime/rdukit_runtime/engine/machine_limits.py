@@ -1,4 +1,4 @@
-"""What this machine can do at most: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and kept.
+"""Limits of this machine: memory bandwidth, GEMM speed by dtype, operator calls. Measured once and kept.
 
 The measurement takes under three seconds: each figure is the best of several short runs, over all routes that the
 engine may take (ATen's GEMM, oneDNN's, bf16 through f32), so that no section is measured against a route that is slower
@@ -64,7 +64,7 @@ class MachineLimits:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether other programs may have lowered the figures."""
+        """True if other programs may have lowered the figures."""
         return self.others_share > CALM_SHARE
 
     @property
@@ -76,7 +76,7 @@ class MachineLimits:
 def load_limits(
     threads: int | None = None, seconds: float = _USUAL_SECONDS, device: torch.device = CPU
 ) -> MachineLimits:
-    """The limits that are kept for this processor and torch, or else measured now and kept.
+    """Return the limits that are kept for this processor and torch, or else measured now and kept.
 
     Kept ones that were measured beside other programs are measured again: of both, the best of each figure. A file
     that cannot be read, or that another processor wrote, is measured again; where it cannot be written the measurement
@@ -132,7 +132,7 @@ def _at_least(limits: MachineLimits, fewer: MachineLimits) -> MachineLimits:
 
 
 def limits_file() -> Path:
-    """Where they are kept: a file for each kind of processor and each torch."""
+    """Return the file of the limits: one for each kind of processor and each torch."""
     return home_folder() / "machine" / f"{cpu_signature()}-{torch.__version__}.json"
 
 
@@ -174,7 +174,7 @@ def _torch_threads(threads: int) -> Iterator[None]:
 
 
 def processor_name(device: torch.device = CPU) -> str:
-    """The processor's name as the kernel has it, its signature where it has none; of a GPU as its driver has it."""
+    """Return the processor's name as the kernel has it, its signature where it has none; of a GPU as its driver has it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -196,7 +196,7 @@ def _checked_threads(threads: int | None) -> int:
 
 
 def _read_kept() -> dict[tuple[str, int], MachineLimits]:
-    """By processor and number of threads; empty if the file is missing or damaged."""
+    """Read the kept limits by processor and number of threads; empty if the file is missing or damaged."""
     try:
         found = [_limits_of(each) for each in json.loads(limits_file().read_bytes())["limits"]]
     except FileNotFoundError:

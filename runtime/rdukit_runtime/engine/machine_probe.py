@@ -27,7 +27,7 @@ _USUAL_CACHE_BYTES: Final = 32 * _MiB
 
 
 class Round(NamedTuple):
-    """What one round found; the fields are those of ``MachineLimits``."""
+    """The figures of one round; the fields are those of ``MachineLimits``."""
 
     read_gb_s: float
     copy_gb_s: float
@@ -43,7 +43,7 @@ class Buffers(NamedTuple):
 
     @classmethod
     def larger_than_cache(cls, device: torch.device) -> "Buffers":
-        """Each larger than the last cache, as far as memory is free."""
+        """Allocate buffers, each larger than the last cache, as far as memory is free."""
         wanted = min(max(2 * last_cache_bytes(), _MIN_BUFFER_BYTES), _MAX_BUFFER_BYTES)
         if device.type == "cuda":
             wanted = _MAX_BUFFER_BYTES
@@ -118,7 +118,7 @@ _ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
 
 
 def _gemm_gflop_s(route: _Route, clock: "DeviceTimer", figure_s: float) -> float:
-    """The best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
+    """Return the best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
     best = 0.0
     ends = time.perf_counter() + figure_s
     for size in _SIZES:
@@ -154,7 +154,7 @@ class DeviceTimer(NamedTuple):
     is_own_time: bool = False
 
     def best_seconds(self, run: Callable[[], object], budget_s: float) -> float:
-        """The shortest of two to 200 runs; no third one after ``budget_s``."""
+        """Return the shortest of two to 200 runs; no third one after ``budget_s``."""
         now = time.thread_time if self.is_own_time else time.perf_counter
         ends = time.perf_counter() + budget_s
         best, count = float("inf"), 0
@@ -180,7 +180,7 @@ class Load:
 
 
 def read_load(stat: Path = _STAT) -> Load | None:
-    """The load so far; None where the system does not say."""
+    """Return the load so far; None where the system does not say."""
     try:
         first = stat.read_text().splitlines()[0].split()
     except (OSError, IndexError):
@@ -193,7 +193,7 @@ def read_load(stat: Path = _STAT) -> Load | None:
 
 
 def others_share(before: Load | None, after: Load | None, processors: int) -> float:
-    """Share of all processors' time, 0 to 1, that others used between two moments; 0 where it is not known."""
+    """Return share of all processors' time, 0 to 1, that others used between two moments; 0 where it is not known."""
     if before is None or after is None or after.at_s <= before.at_s:
         return 0.0
     others = (after.machine_s - before.machine_s) - (after.own_s - before.own_s)

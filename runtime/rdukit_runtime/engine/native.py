@@ -118,7 +118,9 @@ class NativeSteps:
             raise RuntimeError(self.error)
 
     def bind(self, handles: Any) -> Callable[[], int]:
-        """``run`` over these handles, not measured, as a call that has its arguments; other than 0: see ``error``."""
+        """Return ``run`` over these handles, not measured, as a call that has its arguments; other than 0: see
+        ``error``.
+        """
         addresses = [ctypes.addressof(each) for each in (handles, self._steps, self._error, self._failed)]
         return partial(
             self._run_list, addresses[0], addresses[1], len(self._steps), None, addresses[2], _ERROR_ROOM, addresses[3]
@@ -126,7 +128,7 @@ class NativeSteps:
 
     @property
     def error(self) -> str:
-        """Why the last run failed."""
+        """Reason why the last run failed."""
         return self._error.value.decode(errors="replace")
 
     @property
@@ -145,7 +147,7 @@ def fill_handles(handles: Any, slots: Sequence[int], tensors: Sequence[torch.Ten
 
 
 def take_handles(handles: Any, slots: Sequence[int]) -> list[torch.Tensor]:
-    """The tensors in ``slots``, which are empty afterwards."""
+    """Return the tensors in ``slots``, which are empty afterwards."""
     capsules = [_capsule_of(handles[slot], None, None) for slot in slots]
     for slot in slots:
         handles[slot] = None
@@ -153,7 +155,7 @@ def take_handles(handles: Any, slots: Sequence[int]) -> list[torch.Tensor]:
 
 
 def why_not_native(pef: Pef, trusted: bool) -> str | None:
-    """The reason why the PEF's libraries cannot be used here; None if they can."""
+    """Return the reason why the PEF's libraries cannot be used here; None if they can."""
     if pef.torch_version != torch.__version__:
         return (
             f"they were built for torch {pef.torch_version}, this is {torch.__version__}; build them here with "
@@ -194,7 +196,7 @@ def load_native(digest: str, library: bytes, inputs: int, outputs: int) -> Nativ
 
 
 def _check_sanitizer() -> None:
-    """A sanitized library ends a process that has not loaded the sanitizer's own library first, without a traceback."""
+    """Refuse a sanitized library in a process without the sanitizer's own: it would end without a traceback."""
     if resolve(SANITIZE) and not hasattr(ctypes.CDLL(None), "__asan_init"):
         raise InvalidArgument(
             f"{SANITIZE.variable} is set, but AddressSanitizer's library was not loaded before this program; start it "

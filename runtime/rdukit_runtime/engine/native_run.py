@@ -67,11 +67,11 @@ class NativeRun:
 
     @property
     def is_closed(self) -> bool:
-        """It takes nothing that an earlier run left behind."""
+        """True if it takes nothing that an earlier run left behind."""
         return not self._external
 
     def bind(self, slots: list[torch.Tensor | None], handles: Any) -> Callable[[], None]:
-        """``run`` of a closed one without measuring, as a call that has everything it needs."""
+        """Return ``run`` of a closed one without measuring, as a call that has everything it needs."""
         call, live = self._native.bind(handles), self._live
 
         def run() -> None:
@@ -107,7 +107,7 @@ class HandleTable:
 
 
 def group_steps(steps: Sequence[PlanStep], persistent: Set[int]) -> tuple["PlanStep | NativeRun", ...]:
-    """The steps in order, with consecutive native ones joined."""
+    """Return the steps in order, with consecutive native ones joined."""
     parts: list[PlanStep | NativeRun] = []
     native: list[PlanStep] = []
     for step in steps:

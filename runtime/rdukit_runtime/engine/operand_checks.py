@@ -1,4 +1,4 @@
-"""What some of torch's operators suppose of their operands without looking, checked for PEFs from elsewhere.
+"""Checks of operands that some of torch's operators rely on without looking, for PEFs from elsewhere.
 
 Torch's own callers never give them anything else; a PEF that somebody wrote may, and they would read or write beside
 their operands. PEFs that this installation compiled run without the checks. Found by running changed PEFs and by
@@ -20,7 +20,7 @@ Check = Callable[[Mapping[str, Any]], bool]
 
 
 def checked(op: str, called: Callable[..., Any]) -> Callable[..., Any]:
-    """``called`` with the operator's check before each call, if it has one.
+    """Return ``called`` with the operator's check before each call, if it has one.
 
     The call raises ``PefCorrupt`` where the check fails.
     """
@@ -40,7 +40,7 @@ def checked(op: str, called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _alike(*names: str) -> Check:
-    """These have one shape."""
+    """Check that the operands have one shape."""
     return lambda given: len({tuple(given[name].shape) for name in names}) == 1
 
 
@@ -49,7 +49,7 @@ def _within(index: torch.Tensor, end: int, start: int = 0) -> bool:
 
 
 def _unpools(axes: int) -> Check:
-    """Indices, one for each element of the gradient, count the places of a map of ``axes`` axes."""
+    """Check that indices, one for each element of the gradient, lie in a map of ``axes`` axes."""
 
     def check(given: Mapping[str, Any]) -> bool:
         x, indices, dy = given["self"], given["indices"], given["grad_output"]

@@ -56,7 +56,7 @@ GROUPED_OPERATORS: Final[dict[str, Any]] = {
 
 
 def check_condition(holds: torch.Tensor, asked: str, token: torch.Tensor) -> torch.Tensor:
-    """``token``, of which nothing reads the value.
+    """Return ``token``, of which nothing reads the value.
 
     Args:
         holds: [] bool. asked: file, line and text of the condition.
@@ -86,7 +86,7 @@ def int8_linear(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor, bias: tor
 
 
 def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1."""
+    """Return a weight [N, K] as int8 [N, K] and scales f32 [N]; a row of zeros has scale 1."""
     wide = weight.detach().float()
     largest = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(wide.shape[0])
     scale = torch.where(largest > 0, largest / 127, 1.0)
@@ -94,7 +94,7 @@ def quantize_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize_rows(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """What an int8 weight stands for, f32 [N, K]."""
+    """Convert an int8 weight back to f32 [N, K]."""
     return weight.float() * scale[:, None]
 
 
@@ -105,12 +105,12 @@ aten = torch.ops.aten
 
 
 def group_norm(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``aten.native_group_norm``; ``x`` is ``[N, C, …]``."""
+    """Return ``aten.native_group_norm``; ``x`` is ``[N, C, …]``."""
     return aten.native_group_norm.default(_settled(x), *args, **kwargs)
 
 
 def group_norm_backward(dy: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``aten.native_group_norm_backward``; ``dy`` and ``x`` are ``[N, C, …]``."""
+    """Return ``aten.native_group_norm_backward``; ``dy`` and ``x`` are ``[N, C, …]``."""
     x = _settled(x)
     if dy.stride() != x.stride():
         dy = torch.empty_like(x).copy_(dy)
@@ -118,7 +118,7 @@ def group_norm_backward(dy: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs:
 
 
 def _settled(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in the order of its axes, or with channels last where it lies so already."""
+    """Return ``x`` in the order of its axes, or with channels last where it lies so already."""
     if x.is_contiguous():
         return x
     if x.dim() == 4 and x.stride() == torch.empty(x.shape, device="meta", memory_format=torch.channels_last).stride():
@@ -156,7 +156,7 @@ def lstm_layer(
 def lstm_layer_backward(
     dy: torch.Tensor, dc: torch.Tensor, w: torch.Tensor, c0: torch.Tensor, kept: torch.Tensor, is_reversed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Gradients of y [T, B, H] and of the last c [B, H] → those of gates [T, B, 4H] and of c0 [B, H]."""
+    """Return gradients of y [T, B, H] and of the last c [B, H] → those of gates [T, B, 4H] and of c0 [B, H]."""
     steps, batch, width = dy.shape
     gates = dy.new_empty((steps, batch, 4, width))
     parts = kept.reshape(steps, batch, 5, width)

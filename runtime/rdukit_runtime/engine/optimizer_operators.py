@@ -26,7 +26,7 @@ def sgd(
     parameters: Tensors, gradients: Tensors, momenta: Tensors, *, lr: float, momentum: float, weight_decay: float,
     nesterov: float = 0.0,
 ) -> None:  # fmt: skip
-    """``torch.optim.SGD``'s update without dampening (SDK reference 9), in place; ``nesterov`` is 0 or 1."""
+    """Update in place as ``torch.optim.SGD`` without dampening (SDK reference 9); ``nesterov`` is 0 or 1."""
     if not parameters:
         return
     for group in _of_one_dtype(parameters, gradients, momenta if momentum else []):
@@ -37,7 +37,7 @@ def sgd(
 
 
 def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
-    """The lists, divided by the first one's dtypes where torch's fused kernels want that: on a GPU."""
+    """Return the lists, divided by the first one's dtypes where torch's fused kernels want that: on a GPU."""
     first = lists[0]
     if first[0].device.type == "cpu" or len({tensor.dtype for tensor in first}) == 1:
         yield lists
@@ -59,7 +59,7 @@ def adamw(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """``torch.optim.AdamW``'s update, in place; ``steps`` are scalars that count updates.
+    """Update in place as ``torch.optim.AdamW``; ``steps`` are scalars that count updates.
 
     Gradients may be narrower than their parameters.
     """
@@ -87,7 +87,7 @@ def adamw_stepwise(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """``adamw`` in the order of torch's default update, bit for bit: several passes over memory instead of one.
+    """Update as ``adamw`` in the order of torch's default, bit for bit: several passes over memory instead of one.
 
     The fused update rounds differently, and AdamW magnifies the difference without bound where a gradient is zero but
     for rounding, as that of a bias before batch norm or of attention's key bias. Large tensors are updated piece by
@@ -110,7 +110,7 @@ def adamw_stepwise(
 
 
 def _pieces(*tensors: torch.Tensor, most: int = PIECE) -> Iterable[tuple[torch.Tensor, ...]]:
-    """Tensors of one shape as views of ``most`` elements; as they are if small, not on the CPU, or with gaps."""
+    """Return tensors of one shape as views of ``most`` elements; as they are if small, not on the CPU, or with gaps."""
     first = tensors[0]
     if first.numel() <= most or first.device.type != "cpu" or not all(t.is_contiguous() for t in tensors):
         return [tensors]
@@ -121,7 +121,7 @@ def adam(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, *rest: Tensors,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool = False,
 ) -> None:  # fmt: skip
-    """``torch.optim.Adam``'s update, in place; ``rest`` is the steps, after the largest squares if amsgrad."""
+    """Update in place as ``torch.optim.Adam``; ``rest`` is the steps, after the largest squares if amsgrad."""
     if not parameters:
         return
     *largest, steps = rest
@@ -136,7 +136,7 @@ def adamw_amsgrad(
     parameters: Tensors, gradients: Tensors, averages: Tensors, squares: Tensors, largest: Tensors, steps: Tensors, *,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
 ) -> None:  # fmt: skip
-    """``torch.optim.AdamW(amsgrad=True)``'s update, in place."""
+    """Update in place as ``torch.optim.AdamW(amsgrad=True)``."""
     adam(
         parameters, gradients, averages, squares, largest, steps, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
         weight_decay=weight_decay, decoupled=True,
@@ -163,7 +163,7 @@ def adagrad(
     parameters: Tensors, gradients: Tensors, sums: Tensors, steps: Tensors, *,
     lr: float, lr_decay: float, eps: float, weight_decay: float, initial_accumulator_value: float = 0.0,
 ) -> None:  # fmt: skip
-    """``torch.optim.Adagrad``'s update, in place."""
+    """Update in place as ``torch.optim.Adagrad``."""
     for total, step in zip(sums, steps, strict=True):
         if initial_accumulator_value and not step:
             total.fill_(initial_accumulator_value)
@@ -184,12 +184,12 @@ def accumulate(sums: Tensors, gradients: Tensors, flag: torch.Tensor) -> None:
 
 
 def end_accumulation(flag: torch.Tensor) -> None:
-    """The optimizer has read the sums: the next ``accumulate`` begins new ones."""
+    """End the sums, which the optimizer has read: the next ``accumulate`` begins new ones."""
     flag.zero_()
 
 
 def clip_grad_norm(gradients: Tensors, max_norm: float) -> list[torch.Tensor]:
-    """Gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does."""
+    """Return gradients scaled so that the norm of all together is at most ``max_norm``, as ``clip_grad_norm_`` does."""
     if not gradients:
         return []
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))

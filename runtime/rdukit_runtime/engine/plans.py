@@ -14,7 +14,9 @@ from rdukit_runtime.engine.portable import Kernel
 
 @dataclass(slots=True)
 class Counters:
-    """What has run. Emulated figures come from the cost model's projections, host figures from this machine's clock."""
+    """Counters of runs. Emulated figures come from the cost model's projections, host figures from this machine's
+    clock.
+    """
 
     runs: int = 0
     sections: int = 0
@@ -27,7 +29,7 @@ class Counters:
 
 
 class PlanCost(NamedTuple):
-    """What one run of a plan costs by the cost model, added up over its sections."""
+    """The cost of one run of a plan by the cost model, added up over its sections."""
 
     cycles: int
     seconds: float
@@ -74,7 +76,7 @@ class PlanStep(NamedTuple):
 
 
 def section_failed(section: Section, reason: object) -> SectionFailed:
-    """The error for a section whose kernel stopped, with what torch says of it."""
+    """Return the error for a section whose kernel stopped, with what torch says of it."""
     words = str(reason).strip().splitlines()
     text = (words[0] if words else "") or type(reason).__name__
     if "not implemented for 'BFloat16'" in text:
@@ -89,7 +91,7 @@ def section_failed(section: Section, reason: object) -> SectionFailed:
 def choose_sections(
     pef: Pef, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
 ) -> tuple[int, ...]:
-    """Section ids to run, in schedule order.
+    """Return section ids to run, in schedule order.
 
     Raises:
         InvalidArgument: an unknown type or id; the message lists the legal ones.
@@ -119,7 +121,7 @@ def choose_sections(
 
 
 def find_graph(pef: Pef, name: str | None) -> Graph:
-    """The graph called ``name``; without a name, the only one, evaluation graphs apart.
+    """Return the graph called ``name``; without a name, the only one, evaluation graphs apart.
 
     Raises:
         InvalidArgument: no such graph, or several and no name.
@@ -182,7 +184,7 @@ def make_plan(
 
 
 def _needs(pef: Pef, steps: Sequence[PlanStep], made_slots: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
-    """What the steps read and neither make themselves nor find in persistent memory."""
+    """List the tensors that the steps read and neither compute themselves nor find in persistent memory."""
     needs: list[tuple[str, str, int]] = []
     made: set[int] = set()
     for step in steps:
@@ -206,7 +208,7 @@ def _cost_of(steps: Sequence[PlanStep]) -> PlanCost:
 
 
 def count_plans(ran: Iterable[tuple[ExecutionPlan, int, float]]) -> Counters:
-    """What has run so far: plans with how often, and the host seconds that they took."""
+    """Sum up the runs so far: plans with how often, and the host seconds that they took."""
     total = Counters()
     for plan, count, host_seconds in ran:
         total.runs += count

@@ -150,7 +150,7 @@ class _Writer:
 
 
 def _callable_of(op: str) -> Callable[..., Any]:
-    """The function that an operator names: one of the list, ours or ATen's, or in host sections a program's own.
+    """Return the function that an operator names: one of the list, ours or ATen's, or in host sections a program's own.
 
     Nothing else can be reached from a PEF.
     """
@@ -173,7 +173,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
 
 
 def _makes_from_nothing(called: Any) -> bool:
-    """Whether an operator takes a device and no tensor that would say which, as ``arange`` does."""
+    """Return whether an operator takes a device and no tensor that would say which, as ``arange`` does."""
     schema = getattr(called, "_schema", None)
     if schema is None:
         return False
@@ -182,7 +182,7 @@ def _makes_from_nothing(called: Any) -> bool:
 
 
 def _on_device(op: str, called: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """``called``, or what does the same on ``device``, if that is a GPU.
+    """Return ``called``, or what does the same on ``device``, if that is a GPU.
 
     Raises:
         PefMismatch: nothing does.

@@ -81,7 +81,7 @@ class LoadedProgram(DeviceTensors):
     def choose_sections(
         self, graph: Graph, types: Iterable[str] | None = None, ids: Iterable[int] | None = None
     ) -> tuple[int, ...]:
-        """Section ids to run, in schedule order.
+        """Return section ids to run, in schedule order.
 
         Raises:
             InvalidArgument: an unknown type or id; the message lists the legal ones.
@@ -89,7 +89,7 @@ class LoadedProgram(DeviceTensors):
         return choose_sections(self.pef, graph, types, ids)
 
     def find_graph(self, name: str | None) -> Graph:
-        """The graph called ``name``; without a name, the only one, evaluation graphs apart.
+        """Return the graph called ``name``; without a name, the only one, evaluation graphs apart.
 
         Raises:
             InvalidArgument: no such graph, or several and no name.
@@ -138,7 +138,7 @@ class LoadedProgram(DeviceTensors):
         self, graph: Graph, sections: tuple[int, ...], scalars: Mapping[str, float], inputs: HostTensors,
         outputs: HostTensors,
     ) -> Callable[[], RunTimes]:  # fmt: skip
-        """A call that copies ``inputs`` in as they are then, runs ``sections``, and copies into ``outputs``.
+        """Return a call that copies ``inputs`` in as they are then, runs ``sections``, and copies into ``outputs``.
 
         For a server, which does the same all the time: what is one native call is bound once. What stands around a
         small section in ``run`` takes as long as the section, and longer when other work has pushed it out of caches.
@@ -170,7 +170,7 @@ class LoadedProgram(DeviceTensors):
     def _bound(
         self, ready: ReadyPlan, part: NativeRun, ran: list[float], inputs: HostTensors, outputs: HostTensors
     ) -> Callable[[], RunTimes]:
-        """``repeated`` for one native call that takes nothing but what is persistent."""
+        """Return ``repeated`` for one native call that takes nothing but what is persistent."""
         page, threads, slots, gains = self.page, self._threads, self._slots, ready.gains_from_threads
         assert threads is not None
         sources = [copy_between(self._tensor(name), value) for name, value in inputs]
@@ -209,7 +209,7 @@ class LoadedProgram(DeviceTensors):
         return run
 
     def _run_elsewhere(self, ready: ReadyPlan, scalars: Mapping[str, float]) -> None:
-        """``_run_plan`` on a GPU."""
+        """Run a plan on a GPU."""
         try:
             with device_numbers(self.device):
                 self._run_plan(ready, scalars)
@@ -329,14 +329,14 @@ class LoadedProgram(DeviceTensors):
         return ReadyPlan(plan, parts, gains_from_threads(step.section.cost for step in plan.steps))
 
     def _home(self, name: str) -> torch.Tensor | None:
-        """Where an output that outlives the run is kept; None for one that does not."""
+        """Return the place of an output that outlives the run; None for one that does not."""
         if name in self._made_slots:
             return self._slots[self._slot_of[name]]
         return self._homes.get(name)
 
     @property
     def counters(self) -> Counters:
-        """What has run so far."""
+        """Counters of the runs so far."""
         return count_plans((self._plans[key].plan, int(runs), seconds) for key, (runs, seconds) in self._ran.items())
 
 
@@ -350,7 +350,7 @@ class MemoryWatch:
         self._walk = MemoryWalk(pef)
 
     def check(self, graph: Graph, sections: Sequence[int], passing: Iterable[torch.Tensor]) -> MemoryPlan:
-        """``sections`` have run, and ``passing`` is what slots hold outside persistent memory.
+        """Return ``sections`` have run, and ``passing`` is what slots hold outside persistent memory.
 
         Returns:
             The plan of this run.
@@ -368,6 +368,6 @@ class MemoryWatch:
 
 
 def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of memory that the tensors keep: each storage once."""
+    """Return bytes of memory that the tensors keep: each storage once."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

@@ -1,4 +1,4 @@
-"""How many threads a run computes with: those that its lease has cores for, or one where more would only wait.
+"""The number of threads of a run: those that its lease has cores for, or one where more would only wait.
 
 torch's count belongs to the program: a run borrows it and gives it back, so what the program computes itself between
 runs is not touched. Source: ours; that an application has the cores of its tiles: runtime reference 3.2.
@@ -27,7 +27,8 @@ _CHOICES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def threads_for(costs: Iterable[Cost], leased: int) -> int:
-    """Threads for a run of sections with these costs: ``leased``, or 1 if most of the time goes into small sections.
+    """Return threads for a run of sections with these costs: ``leased``, or 1 if most of the time goes into small
+    sections.
 
     Pure. Small and large are told apart by FLOPs and bytes, on any machine alike, so that one program always runs the
     same way.
@@ -36,7 +37,7 @@ def threads_for(costs: Iterable[Cost], leased: int) -> int:
 
 
 def gains_from_threads(costs: Iterable[Cost]) -> bool:
-    """Whether at least half of the time is spent in sections large enough for several threads. Pure."""
+    """Return whether at least half of the time is spent in sections large enough for several threads. Pure."""
     small = large = 0.0
     for cost in costs:
         seconds = max(cost.flops / _FLOPS, (cost.bytes_in + cost.bytes_weights + cost.bytes_out) / _BYTES)
@@ -48,7 +49,7 @@ def gains_from_threads(costs: Iterable[Cost]) -> bool:
 
 
 def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chosen: bool) -> int:
-    """The most threads that a run may have. Pure.
+    """Return the most threads that a run may have. Pure.
 
     Args:
         current: what torch is set to. leased: cores of the lease. setting: of ``engine.threads``, 0 for none.
@@ -60,7 +61,7 @@ def max_threads(current: int, leased: int, setting: int, usable: int, *, is_chos
 
 
 def is_chosen_count(current: int, environ: Mapping[str, str], machine_cores: int, bound: int) -> bool:
-    """Whether torch's number of threads is somebody's choice rather than its default. Pure.
+    """Return whether torch's number of threads is somebody's choice rather than its default. Pure.
 
     torch's default is all cores that the process is bound to, or where cores run two hardware threads each the half of
     them. A choice that equals it makes no difference but on a lease of fewer cores; ``engine.threads`` says it
@@ -115,7 +116,7 @@ class LeasedThreads:
 
 
 def in_one_thread(called: Callable[..., Any]) -> Callable[..., Any]:
-    """``called``, which computes in one thread whatever the run has."""
+    """Return ``called``, which computes in one thread whatever the run has."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         threads = torch.get_num_threads()

@@ -1,1 +1,1 @@
-"""Where a program's time goes: one step measured, modelled and drawn."""
+"""The profile of a program: one step measured, modelled and drawn."""

@@ -92,7 +92,7 @@ def _write_files(found: "Profile", trace: Path | None, roofline: Path | None) ->
 
 @contextmanager
 def _progress(runs: int, label: str) -> Iterator[Callable[[], None]]:
-    """A bar on stderr while it is a terminal; gives what advances it."""
+    """Show a bar on stderr while it is a terminal; yields the function that advances it."""
     from rich.console import Console
     from rich.progress import Progress
 

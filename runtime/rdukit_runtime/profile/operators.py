@@ -1,4 +1,4 @@
-"""How long the operators inside portable kernels take: each is called by itself and timed.
+"""Timing of the operators inside portable kernels: each is called by itself.
 
 Source: ours.
 """
@@ -48,7 +48,7 @@ class OperatorClock:
         self._spent.clear()
 
     def build(self, graph: KernelGraph) -> Kernel:
-        """A kernel like ``build_portable``'s, slower, whose operators are timed.
+        """Return a kernel like ``build_portable``'s, slower, whose operators are timed.
 
         Raises:
             PefCorrupt: an operator or argument does not exist in this torch.
@@ -81,7 +81,7 @@ class OperatorClock:
         return kernel
 
     def rows(self, pef: Pef, runs: int) -> tuple[OperatorRow, ...]:
-        """What was spent in ``runs`` runs, the longest first."""
+        """List the operators' time in ``runs`` runs, the longest first."""
         total = sum(spent.seconds for spent in self._spent.values())
         found = [
             OperatorRow(
@@ -94,7 +94,7 @@ class OperatorClock:
 
 
 def operators_to_dicts(rows: Sequence[OperatorRow]) -> list[dict[str, Any]]:
-    """Plain values, for JSON."""
+    """Return plain values, for JSON."""
     return [asdict(row) for row in rows]
 
 
@@ -128,7 +128,7 @@ def _steps_of(graph: KernelGraph, device: torch.device) -> list[_Step]:
 
 
 def _shapes_of(operands: Sequence[object]) -> str:
-    """``128×768 768×768`` of the first three tensors; scalars have none."""
+    """Return ``128×768 768×768`` of the first three tensors; scalars have none."""
     shapes = ["×".join(map(str, v.shape)) or "scalar" for v in operands if isinstance(v, torch.Tensor)]
     return " ".join(shapes[:3]) + (f" … {len(shapes)}" if len(shapes) > 3 else "")
 

@@ -28,7 +28,7 @@ _BEYOND: Final = 1.05
 
 
 class Bound(StrEnum):
-    """What keeps a section from being faster."""
+    """Limits that may bind a section."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -71,12 +71,12 @@ class SectionRow:
 
     @property
     def gflop_s(self) -> float:
-        """Measured."""
+        """Measured GFLOP/s."""
         return self.flops / self.measured_s / 1e9 if self.measured_s else 0.0
 
     @property
     def gb_s(self) -> float:
-        """Measured."""
+        """Measured GB/s."""
         return self.bytes / self.measured_s / 1e9 if self.measured_s else 0.0
 
     @property
@@ -86,12 +86,12 @@ class SectionRow:
 
     @property
     def limit_share(self) -> float:
-        """Of the roofline; above 1 where the data were in the cache."""
+        """Share of the roofline; above 1 where the data were in the cache."""
         return self.limit_s / self.measured_s if self.measured_s else 0.0
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it was clearly faster than its limit."""
+        """True if it was clearly faster than its limit."""
         return self.limit_share > _BEYOND
 
 
@@ -111,7 +111,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All of it. ``rows`` in schedule order, one a section."""
+    """The profile of a PEF. ``rows`` in schedule order, one a section."""
 
     path: str
     pef: str
@@ -136,16 +136,16 @@ class Profile:
 
     @property
     def projected_s(self) -> float:
-        """Of one step on the emulated chip."""
+        """Projected seconds of one step on the emulated chip."""
         return sum(row.projected_s for row in self.rows)
 
     def share(self, row: SectionRow) -> float:
-        """Of the step's host time. All rows and ``outside_s`` add up to 1."""
+        """Return a row's share of the step's host time. All rows and ``outside_s`` add up to 1."""
         return row.measured_s / self.measured_s if self.measured_s else 0.0
 
 
 def section_rows(work: Sequence[SectionWork], measured: Measured, limits: MachineLimits) -> tuple[SectionRow, ...]:
-    """One row for each of ``work``; sections that did not run are left out."""
+    """Return one row for each of ``work``; sections that did not run are left out."""
     seconds: dict[int, list[float]] = {}
     for run in measured.sections:
         for number, taken in run:
@@ -154,7 +154,7 @@ def section_rows(work: Sequence[SectionWork], measured: Measured, limits: Machin
 
 
 def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
-    """Rows of one kernel, type and work added up, in the order of their first; the limits' seconds add up too."""
+    """Return rows of one kernel, type and work added up, in the order of their first; the limits' seconds add up too."""
     groups: dict[tuple[object, ...], list[SectionRow]] = {}
     for row in rows:
         key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
@@ -178,12 +178,12 @@ def limits_of(work: SectionWork, limits: MachineLimits) -> tuple[float, float, B
 
 
 def bytes_of(section: Section) -> int:
-    """What one run of a section reads and writes."""
+    """Count the bytes that one run of a section reads and writes."""
     return section.cost.bytes_in + section.cost.bytes_weights + section.cost.bytes_out
 
 
 def profile_to_dict(profile: Profile, operators: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """Plain values, for JSON, one entry a section, unrounded."""
+    """Return plain values, for JSON, one entry a section, unrounded."""
     limits = profile.limits
     value: dict[str, Any] = {
         "schema": SCHEMA,
@@ -219,7 +219,7 @@ def profile_to_dict(profile: Profile, operators: Sequence[Mapping[str, Any]] | N
 
 
 def exceeds_gemm_limit(rows: Sequence[SectionRow]) -> bool:
-    """Whether a section computes faster than the machine's GEMM: that was measured while others used the machine."""
+    """Return whether a section beats the machine's GEMM limit: that was measured while others used the machine."""
     return any(row.is_beyond and row.bound is Bound.COMPUTE for row in rows)
 
 
@@ -283,7 +283,9 @@ _PRODUCT_PREFIXES: Final = ("conv", "_scaled_dot_product", "scaled_dot_product",
 
 
 def limit_dtype(kernel: KernelGraph) -> str:
-    """``f32``, ``bf16`` or ``int8``: the dtype of most of the kernel's matrix products, else of its widest input."""
+    """Return ``f32``, ``bf16`` or ``int8``: the dtype of most of the kernel's matrix products, else of its widest
+    input.
+    """
     dtypes = _value_dtypes(kernel)
     found = [_first_dtype(node, dtypes) for node in kernel.nodes if is_product(node.op)]
     names = [name for name in found if name is not None]
@@ -294,14 +296,14 @@ def limit_dtype(kernel: KernelGraph) -> str:
 
 
 def is_product(op: str) -> bool:
-    """Whether an operator multiplies matrices."""
+    """Return whether an operator multiplies matrices."""
     parts = op.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return name in _PRODUCTS or name.startswith(_PRODUCT_PREFIXES)
 
 
 def _value_dtypes(kernel: KernelGraph) -> dict[str, str]:
-    """The dtype of every value, as far as inputs and conversions tell."""
+    """Return the dtype of every value, as far as inputs and conversions tell."""
     dtypes = {spec.name: spec.dtype for spec in kernel.inputs}
     for node in kernel.nodes:
         arguments = [*node.args, *node.kwargs.values()]

@@ -30,7 +30,7 @@ def profile_tables(profile: Profile, shows_all: bool) -> list[Table]:
 
 
 def machine_table(limits: MachineLimits) -> Table:
-    """The limits that sections are held against."""
+    """Return the limits that sections are held against."""
     gemm = ", ".join(f"{dtype} {_three(speed)}" for dtype, speed in limits.gemm.items())
     rows = (
         ("processor", f"{limits.processor}, {limits.threads} thread{'s' * (limits.threads != 1)}"),
@@ -45,7 +45,7 @@ def machine_table(limits: MachineLimits) -> Table:
 
 
 def sections_table(profile: Profile, rows: Sequence[SectionRow]) -> Table:
-    """One line a row, figures of one step, and what the step takes outside its sections."""
+    """Return one line a row, figures of one step, and what the step takes outside its sections."""
     lines = [
         (
             str(row.first.id), row.first.type.value, row.name, row.form, str(row.sections),
@@ -67,7 +67,7 @@ def sections_table(profile: Profile, rows: Sequence[SectionRow]) -> Table:
 
 
 def totals_table(profile: Profile) -> Table:
-    """One step, and what the two clocks say about it."""
+    """Return one step, and what the two clocks say about it."""
     flops = sum(row.flops for row in profile.rows)
     moved = sum(row.bytes for row in profile.rows)
     limit_s = sum(row.limit_s for row in profile.rows)
@@ -89,7 +89,7 @@ def totals_table(profile: Profile) -> Table:
 
 
 def operators_table(rows: Sequence[OperatorRow], most: int = MAX_OPERATORS) -> Table:
-    """The longest of them."""
+    """Return the longest of them."""
     columns = ("section", "operator", "operands", "calls", "host time", "share")
     lines = tuple(
         (row.section, row.operator, row.shapes, f"{row.calls:g}", format_seconds(row.host_s), _percent(row.share))
@@ -117,7 +117,7 @@ _RDU_PROCESS: Final = "emulated RDU: projected by the cost model, on its own clo
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Something that took ``duration_s`` from ``start_s`` on its track's clock; ``values`` are shown beside it."""
+    """An event of ``duration_s`` from ``start_s`` on its track's clock; ``values`` are shown with it."""
 
     name: str
     category: str
@@ -136,7 +136,7 @@ class TraceTrack:
 
 
 def trace_profile(profile: Profile) -> dict[str, Any]:
-    """The last run: its sections on the host's track, one after the other, and on the emulated chip's.
+    """Return the last run: its sections on the host's track, one after the other, and on the emulated chip's.
 
     Time between two sections is not recorded: on the host's track each begins where the one before it ended.
     """
@@ -165,7 +165,7 @@ def trace_profile(profile: Profile) -> dict[str, Any]:
 def lay_out(
     names: Sequence[tuple[str, str]], durations_s: Sequence[float], values: Sequence[dict[str, Any]]
 ) -> tuple[TraceEvent, ...]:
-    """Events (name, category) that follow one another without a gap, the first at 0."""
+    """Return events (name, category) that follow one another without a gap, the first at 0."""
     events = []
     start_s = 0.0
     for (name, category), duration_s, shown in zip(names, durations_s, values, strict=True):
@@ -175,7 +175,7 @@ def lay_out(
 
 
 def trace_document(tracks: Sequence[TraceTrack], about: dict[str, Any]) -> dict[str, Any]:
-    """The JSON document; times in it are microseconds, to the nanosecond."""
+    """Return the JSON document; times in it are microseconds, to the nanosecond."""
     processes = {name: number for number, name in enumerate(dict.fromkeys(t.process for t in tracks), 1)}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}}

@@ -31,16 +31,16 @@ class Rectangle:
     bottom: float
 
     def overlaps(self, other: "Rectangle") -> bool:
-        """Whether both share a pixel."""
+        """Return whether both share a pixel."""
         across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
     def overlaps_any(self, others: Iterable["Rectangle"]) -> bool:
-        """Whether it shares a pixel with one of them."""
+        """Return whether it shares a pixel with one of them."""
         return any(self.overlaps(other) for other in others)
 
     def is_inside(self, frame: "Rectangle") -> bool:
-        """Whether it is nowhere outside ``frame``."""
+        """Return whether it lies wholly inside ``frame``."""
         across = self.left >= frame.left and self.right <= frame.right
         return across and self.top >= frame.top and self.bottom <= frame.bottom
 
@@ -56,7 +56,7 @@ class Dot:
 
     @property
     def box(self) -> Rectangle:
-        """What a label must not cover."""
+        """Rectangle that a label must not cover."""
         reach = self.radius + 1.5
         return Rectangle(self.x - reach, self.y - reach, self.x + reach, self.y + reach)
 
@@ -71,12 +71,12 @@ class Label:
 
     @property
     def box(self) -> Rectangle:
-        """What it covers."""
+        """Rectangle that it covers."""
         return text_box(self.x, self.y, self.dot.text)
 
     @property
     def leader(self) -> tuple[float, float, float, float]:
-        """From the dot's edge to the nearest point of the text: x, y, x, y."""
+        """Line from the dot's edge to the nearest point of the text: x, y, x, y."""
         box, dot = self.box, self.dot
         x, y = min(max(dot.x, box.left), box.right), min(max(dot.y, box.top), box.bottom)
         length = max(sqrt((x - dot.x) ** 2 + (y - dot.y) ** 2), dot.radius)
@@ -85,7 +85,7 @@ class Label:
 
     @property
     def is_far(self) -> bool:
-        """Whether it takes a line to see which dot is meant."""
+        """True if it takes a line to see which dot is meant."""
         x1, y1, x2, y2 = self.leader
         return sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2) > _NEAR
 
@@ -93,7 +93,7 @@ class Label:
 def place_labels(
     labelled: Sequence[Dot], dots: Sequence[Dot], taken: Sequence[Rectangle], frame: Rectangle
 ) -> list[Label]:
-    """A label for each of ``labelled``, the nearest free place first; a dot without one stays without a name.
+    """Return a label for each of ``labelled``, the nearest free place first; a dot without one stays without a name.
 
     Args:
         dots: all of them. taken: where nothing may be. frame: what labels stay inside of.
@@ -113,7 +113,7 @@ def place_labels(
 
 
 def _is_clear(label: Label, covered: Sequence[Rectangle]) -> bool:
-    """Whether its line, if it has one, crosses nothing."""
+    """Return whether its line, if it has one, crosses nothing."""
     return not any(piece.overlaps_any(covered) for piece in _line_of(label))
 
 
@@ -122,7 +122,7 @@ def _line_of(label: Label) -> list[Rectangle]:
 
 
 def text_box(x: float, y: float, text: str) -> Rectangle:
-    """What a line of text covers, generously; ``x``, ``y`` is the beginning of its baseline."""
+    """Return the rectangle of a line of text, generously; ``x``, ``y`` is the beginning of its baseline."""
     return Rectangle(x - 2, y - 10, x + len(text) * CHARACTER + 2, y + 3)
 
 
@@ -192,25 +192,25 @@ class Axis:
 
     @classmethod
     def around(cls, values: Sequence[float], start: float, end: float) -> "Axis":
-        """From a little below the smallest to a little above the largest."""
+        """Return the axis from a little below the smallest to a little above the largest."""
         low, high = log10(min(values)), log10(max(values))
         margin = 0.04 * (high - low) + 0.05
         return cls(low - margin, high + margin, start, end)
 
     def ticks(self) -> list[float]:
-        """Values to write at the axis: powers of ten, and twice and five times these if the range is short."""
+        """Return values to write at the axis: powers of ten, and twice and five times these if the range is short."""
         steps = (1, 2, 5) if self.high - self.low < 2.6 else (1,)
         found = [step * 10.0**power for power in range(floor(self.low), ceil(self.high) + 1) for step in steps]
         return [value for value in found if self.low <= log10(value) <= self.high]
 
     def pixel(self, value: float) -> float:
-        """Where a value lies; outside the range it is drawn at its edge."""
+        """Return the pixel of a value; one outside the range is drawn at its edge."""
         power = min(max(log10(value), self.low), self.high) if value > 0 else self.low
         return self.start + (power - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
 def draw_roofline(profile: Profile) -> str:
-    """The picture as a complete SVG document."""
+    """Return the picture as a complete SVG document."""
     rows = group_rows(profile.rows)
     drawn = sorted((row for row in rows if row.gflop_s and row.intensity), key=lambda row: -row.measured_s)
     horizontal, vertical = axes(profile, drawn)
@@ -241,7 +241,7 @@ def draw_roofline(profile: Profile) -> str:
 
 
 def axes(profile: Profile, rows: Sequence[SectionRow]) -> tuple[Axis, Axis]:
-    """FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
+    """Return FLOPs per byte and GFLOP/s in ranges that hold every dot, the highest roof and where it begins."""
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     ridge = max(peaks) / profile.limits.memory_gb_s
     x = [row.intensity * 2.5 for row in rows] + [row.intensity for row in rows] + [ridge * 4, ridge / 10]
@@ -310,7 +310,7 @@ def _roof(segment: tuple[float, float, float, float], style: str) -> str:
 
 
 def _segments(profile: Profile, horizontal: Axis, vertical: Axis) -> list[tuple[float, float, float, float]]:
-    """Lines in pixels: memory's slope first, then a roof for each dtype from where it meets the slope."""
+    """Return lines in pixels: memory's slope first, then a roof for each dtype from where it meets the slope."""
     bandwidth = profile.limits.memory_gb_s
     peaks = [profile.limits.gemm[dtype] for dtype in _dtypes(profile)]
     low, ridge = _slope_begin(bandwidth, horizontal, vertical), max(peaks) / bandwidth
@@ -327,7 +327,7 @@ def _segments(profile: Profile, horizontal: Axis, vertical: Axis) -> list[tuple[
 
 
 def _slope_begin(bandwidth: float, horizontal: Axis, vertical: Axis) -> float:
-    """FLOPs per byte at which memory's slope enters the picture."""
+    """Return FLOPs per byte at which memory's slope enters the picture."""
     return float(max(10.0**horizontal.low, 10.0**vertical.low / bandwidth))
 
 
@@ -378,7 +378,7 @@ def _leader(label: Label) -> str:
 
 
 def _foot(profile: Profile, still: Sequence[SectionRow]) -> list[str]:
-    """Lines that name the sections without FLOPs."""
+    """Return lines that name the sections without FLOPs."""
     if not still:
         return []
     names = [f"{_short(row.name)} {100 * profile.share(row):.0f} %" for row in still]

@@ -33,7 +33,7 @@ _NAME = "profile"
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """What to run. None: all graphs in order, all section types."""
+    """Graphs and section types to run. None: all graphs in order, all section types."""
 
     path: Path
     runs: int = 10
@@ -77,12 +77,12 @@ def profile_file(request: ProfileRequest, on_run: OnRun = lambda: None) -> Profi
 
 
 def _portable_build(request: ProfileRequest) -> Callable[[KernelGraph], Kernel] | None:
-    """What makes kernels without native libraries, if that was asked for; a GPU has none anyway."""
+    """Return the builder of kernels without native libraries, if that was asked for; a GPU has none anyway."""
     return build_portable if request.is_portable and engine_device().type == "cpu" else None
 
 
 def profile_operators(request: ProfileRequest, on_run: OnRun = lambda: None) -> tuple[OperatorRow, ...]:
-    """The same with every kernel as generated ATen code and every operator timed by itself, the longest first.
+    """Return the same with every kernel as generated ATen code and every operator timed by itself, the longest first.
 
     Raises:
         As ``profile_file``.
@@ -101,7 +101,7 @@ _Scheduled = tuple[Graph, tuple[int, ...], frozenset[int]]
 
 
 def _schedule_of(app: Application, request: ProfileRequest) -> list[_Scheduled]:
-    """Each graph with the sections up to the last one that was asked for: an earlier one may leave what it reads."""
+    """Return each graph with the sections up to the last wanted one: an earlier one may leave what it reads."""
     program = app.program
     graphs = list(app.pef.main_graphs()) if request.graph is None else [program.find_graph(request.graph)]
     found: list[_Scheduled] = []
@@ -194,7 +194,7 @@ def fill_program(program: LoadedProgram, kernels: Mapping[str, KernelGraph]) -> 
 
 
 def index_bounds(pef: Pef, kernels: Mapping[str, KernelGraph]) -> dict[str, int]:
-    """Symbols that nothing but table look-ups read → the number of rows of the smallest of these tables."""
+    """Return symbols that nothing but table look-ups read → the number of rows of the smallest of these tables."""
     found: dict[str, int] = {}
     for section in pef.sections:
         bounds = _kernel_bounds(kernels[section.kernel])
@@ -204,7 +204,7 @@ def index_bounds(pef: Pef, kernels: Mapping[str, KernelGraph]) -> dict[str, int]
 
 
 def _kernel_bounds(kernel: KernelGraph) -> list[int]:
-    """For each input the rows of the smallest table that it indexes; 0 if anything else reads it."""
+    """Return for each input the rows of the smallest table that it indexes; 0 if anything else reads it."""
     readers: dict[str, list[KernelNode]] = {}
     for node in kernel.nodes:
         for name in references([*node.args, *node.kwargs.values()]):
@@ -228,7 +228,7 @@ def _rows_read(
     name: str, node: KernelNode, readers: Mapping[str, list[KernelNode]], rows: Mapping[str, int],
     outputs: tuple[str | None, ...],
 ) -> int:  # fmt: skip
-    """What the indices called ``name`` may be below, by one of their readers."""
+    """Return the bound of the indices called ``name``, by one of their readers."""
     match (node.op, node.args):
         case (op, _) if op in _SAME_INDICES:
             return _bound_of(node.name, readers, rows, outputs)

@@ -75,7 +75,7 @@ def snprof(context: click.Context, /, command: str, folder: Path, as_json: bool,
 
 
 def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of a command line. A shell runs it only if it has words for one.
+    """Return arguments and environment of a command line. A shell runs it only if it has words for one.
 
     Raises:
         InvalidArgument: it is empty, or a quotation mark is left open.
@@ -95,17 +95,17 @@ def command_arguments(command: str) -> tuple[list[str], dict[str, str]]:
 
 
 def read_breakdowns(folder: Path) -> Breakdown:
-    """The sum of what the processes of a program wrote into ``folder``; zeros if none did."""
+    """Return the sum of what the processes of a program wrote into ``folder``; zeros if none did."""
     return join_breakdowns(breakdown_from_dict(json.loads(file.read_text())) for file in sorted(folder.glob("*.json")))
 
 
 def summary_of(breakdown: Breakdown) -> dict[str, object]:
-    """The summary as plain values."""
+    """Return the summary as plain values."""
     return {"processes": breakdown.processes, "runs": breakdown.runs, "breakdown": breakdown_rows(breakdown)}
 
 
 def breakdown_lines(breakdown: Breakdown) -> list[str]:
-    """The table for people."""
+    """Return the table for people."""
     rows = [list(COLUMNS)]
     for row in breakdown_rows(breakdown):
         name, nanoseconds, seconds, percentage = row.values()
@@ -114,7 +114,7 @@ def breakdown_lines(breakdown: Breakdown) -> list[str]:
 
 
 def _run(arguments: list[str], environment: Mapping[str, str], is_quiet: bool) -> int:
-    """The program's exit status; 128 and the signal's number if a signal ended it."""
+    """Return the program's exit status; 128 and the signal's number if a signal ended it."""
     try:
         process = subprocess.Popen(arguments, env=dict(environment), stdout=2 if is_quiet else None)
     except OSError as cause:

@@ -1,4 +1,4 @@
-"""Where a program's time goes between its first run and its last: what ``snprof`` shows.
+"""The breakdown of a program's time between its first run and its last, as ``snprof`` shows it.
 
 ``snprof`` starts a program with ``$RDUKIT_PROFILE_FOLDER``; each of its processes that runs a session then has a
 ``Recorder`` and writes what it found into that folder when it ends. Without the setting there is no recorder and
@@ -60,7 +60,7 @@ class Breakdown:
     processes: int
 
     def percentage(self, row: BreakdownRow) -> float:
-        """Share of the total; 0 if nothing was timed."""
+        """Return share of the total; 0 if nothing was timed."""
         total = self.nanoseconds[BreakdownRow.TOTAL]
         return 100.0 * self.nanoseconds[row] / total if total else 0.0
 
@@ -84,7 +84,7 @@ class Recorder:
         self._last = 0
 
     def timed(self, row: BreakdownRow, function: Callable[P, R]) -> Callable[P, R]:
-        """``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock."""
+        """Return ``function``, timed as ``row``; as ``SAMBA`` it is a run, and the first one starts the clock."""
 
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             if threading.get_ident() != self._thread or (self._first is None and row is not BreakdownRow.SAMBA):
@@ -113,7 +113,7 @@ class Recorder:
         self._since = self._last = now
 
     def breakdown(self) -> Breakdown:
-        """What was timed so far. The rows after ``TOTAL`` add up to it."""
+        """Return the times so far. The rows after ``TOTAL`` add up to it."""
         found = dict(self._nanoseconds)
         found[BreakdownRow.TOTAL] = 0 if self._first is None else self._last - self._first
         rest = sum(found[row] for row in BreakdownRow if row not in {BreakdownRow.TOTAL, BreakdownRow.SAMBA})
@@ -128,7 +128,7 @@ class Recorder:
 
 @cache
 def find_recorder() -> Recorder | None:
-    """This process's recorder, which writes at its end; ``None`` if nobody asked for a profile."""
+    """Return this process's recorder, which writes at its end; ``None`` if nobody asked for a profile."""
     folder = resolve(PROFILE_FOLDER)
     if not folder:
         return None
@@ -138,7 +138,7 @@ def find_recorder() -> Recorder | None:
 
 
 def breakdown_to_dict(breakdown: Breakdown) -> dict[str, Any]:
-    """Plain values, for JSON; ``breakdown_from_dict`` reads them."""
+    """Return plain values, for JSON; ``breakdown_from_dict`` reads them."""
     return {
         "runs": breakdown.runs,
         "processes": breakdown.processes,
@@ -160,7 +160,7 @@ def breakdown_from_dict(value: Mapping[str, Any]) -> Breakdown:
 
 
 def join_breakdowns(parts: Iterable[Breakdown]) -> Breakdown:
-    """The sum over processes: a program of several ranks has several times its duration as total."""
+    """Return the sum over processes: a program of several ranks has several times its duration as total."""
     rows: dict[BreakdownRow, int] = dict.fromkeys(BreakdownRow, 0)
     runs = processes = 0
     for part in parts:
@@ -174,7 +174,7 @@ COLUMNS: Final = ("Breakdown", "Time in nsec", "Time in sec", "Percentage")
 
 
 def breakdown_rows(breakdown: Breakdown) -> list[dict[str, object]]:
-    """The rows of the summary, by its columns."""
+    """Return the rows of the summary, by its columns."""
     return [
         dict(
             zip(

@@ -88,7 +88,7 @@ class Client:
             self._work(held.lease, self.random.random() * 0.03)
 
     def _share(self) -> None:
-        """A child holds the lease too; either may be killed."""
+        """Share the lease with a child; either may be killed."""
         with self._lease(self.random.randrange(1, 5), 1.0) as held:
             child = os.fork()
             if child == 0:
@@ -169,7 +169,7 @@ class Client:
 
 
 def say(folder: Path, what: str, **more: object) -> None:
-    """A line in the diary, in one write."""
+    """Append a line to the diary, in one write."""
     line = json.dumps({"time": time.monotonic(), "pid": os.getpid(), "what": what, **more}) + "\n"
     descriptor = os.open(folder / DIARY, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -179,7 +179,7 @@ def say(folder: Path, what: str, **more: object) -> None:
 
 
 def diary(folder: Path) -> list[Mapping[str, Any]]:
-    """What was said so far."""
+    """Read the entries so far."""
     path = folder / DIARY
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines]
@@ -197,7 +197,7 @@ def end_with(folder: Path, life: Any) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below ``pid``, at present."""
+    """Return the present processes below ``pid``."""
     found: list[int] = []
     rest = [pid]
     while rest:

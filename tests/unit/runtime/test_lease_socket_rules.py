@@ -101,5 +101,5 @@ def test_reports_of_more_and_more_processes_take_no_more_memory(desk: DaemonHarn
         desk.daemon.connected(number, Peer(number, 1000, "ada"), LeaseId("L1"))
         desk.ok(number, "attach", lease="L1", token="token-1")
         desk.ok(number, "isolation", lease="L1", report={"n": number})
-    assert len(desk.daemon.isolation[LeaseId("L1")]) == 64
-    assert "209" in desk.daemon.isolation[LeaseId("L1")]
+    assert len(desk.daemon.leases[LeaseId("L1")].isolation) == 64
+    assert "209" in desk.daemon.leases[LeaseId("L1")].isolation
