@@ -144,7 +144,9 @@ def tile_of_path(node: NodeSpec, path: str) -> Tile:
 
 
 def serial_number(name: str, component: NodeComponent) -> str:
-    """Return serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a DIMM, else ``N/A``."""
+    """Return serial of a component of the node ``name``: 16 hexadecimal digits for an RDU, 7 for a
+    DIMM, else ``N/A``.
+    """
     digits = {ComponentKind.RDU: 16, ComponentKind.DIMM: 7}.get(component.kind, 0)
     if digits == 0 or component.is_empty_slot:
         return NOT_APPLICABLE

@@ -61,7 +61,9 @@ ReadStored = Callable[[NodePaths, str, Mapping[str, object]], NodeReply]
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: str = "  ") -> list[str]:
-    """Return lines of a table whose columns line up; ``right``: the positions of columns that are aligned to the right."""
+    """Return lines of a table whose columns line up; ``right``: the positions of columns that are
+    aligned to the right.
+    """
     if not rows:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -59,7 +59,9 @@ class DatabaseWriter:
         self._say(now)
 
     def due_in(self, now: float) -> float | None:
-        """Return seconds until ``write`` should be called if nothing more happens; ``None``: there is nothing to write."""
+        """Return seconds until ``write`` should be called if nothing more happens; ``None``: there is
+        nothing to write.
+        """
         if not self._store.is_writable:
             return max(0.0, self._written_at + _RETRY_S - now)
         if self._is_new or self._daemon.events.has_unwritten or self._daemon.ended_rows:

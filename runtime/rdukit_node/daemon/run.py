@@ -177,7 +177,9 @@ def restore_leases(daemon: NodeDaemon, leases: Sequence[KeptLease], now: float) 
 def _open_store(
     path: Path, machine_of: Callable[[FaultSnapshot], FaultMachine], now: float
 ) -> tuple[FaultStore, FaultMachine, Salvage | None]:
-    """Return the database and a machine with its rows; a damaged one is set aside, and a new one has what can be read."""
+    """Return the database and a machine with its rows; a damaged one is set aside, and a new one has
+    what can be read.
+    """
     try:
         store = FaultStore.open(path)
         try:

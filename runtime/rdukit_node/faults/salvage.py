@@ -109,7 +109,9 @@ def _applications(connection: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
 
 
 def _rows(connection: sqlite3.Connection, table: str, columns: tuple[str, ...], place: str) -> list[tuple[object, ...]]:
-    """Return rows in the order of ``place``: from the end on until a damaged page, then from the beginning until one."""
+    """Return rows in the order of ``place``: from the end on until a damaged page, then from the
+    beginning until one.
+    """
     backwards = ", ".join(f"{name} DESC" for name in place.split(", "))
     select = f"SELECT {', '.join(columns)} FROM {table} ORDER BY"
     last = _until_damage(lambda: connection.execute(f"{select} {backwards} LIMIT {_MAX_ROWS}"))[::-1]

@@ -90,7 +90,9 @@ class CgroupGuard:
         self._do(lambda: self._reap(names))
 
     def report(self, lease: str) -> dict[str, str]:
-        """Return one text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never entered or ended."""
+        """Return one text a controller, as ``isolation.apply`` returns; ``{}`` for a lease that never
+        entered or ended.
+        """
         return dict(self._reports.get(lease, {}))
 
     def wait(self, timeout_s: float = 10.0) -> bool:
@@ -274,7 +276,7 @@ def make_group(hierarchy: Hierarchy, folder: Path, controller: str) -> None:
 
 
 def try_lock(folder: Path) -> int | None:
-    """Return a descriptor that holds the lock of a folder until it is closed; ``None`` if somebody else has the lock."""
+    """Return a descriptor that holds a folder's lock until it is closed; ``None`` if somebody else has the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

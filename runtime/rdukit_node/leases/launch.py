@@ -113,7 +113,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def launch_name() -> str | None:
-    """Return a name that the ranks of this launch on this node share and no other launch has; None without a launcher."""
+    """Return a name that the ranks of this launch on this node share and no other launch has; None
+    without a launcher.
+    """
     launch = read_launch(os.environ)
     return None if launch.launcher is None else f"ranks-{_started_by(launch.launcher.rank)}"
 

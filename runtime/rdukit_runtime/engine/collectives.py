@@ -50,7 +50,9 @@ def all_reduce_mean(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def cut_buckets(gradients: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> list[list[int]]:
-    """Return positions of gradients that travel together: in order, no f64 with others, and at least one in each group."""
+    """Return positions of gradients that travel together: in order, no f64 with others, and at least
+    one in each group.
+    """
     groups: list[list[int]] = []
     filled, was_double = 0, False
     for position, gradient in enumerate(gradients):

@@ -83,7 +83,9 @@ def _probabilities(scores_BHLS: torch.Tensor, sums_BHL: torch.Tensor) -> torch.T
 
 
 def _as_on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values with heads behind positions in memory, where the host's operator leaves them: views rely on it."""
+    """Return the values with heads behind positions in memory, where the host's operator leaves them:
+    views rely on it.
+    """
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 

@@ -292,7 +292,9 @@ class DeviceTensors:
 
 
 def copy_between(destination: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
-    """Return a call that copies what ``source`` holds then into ``destination``, converted; both stay where they are."""
+    """Return a call that copies what ``source`` holds then into ``destination``, converted; both stay
+    where they are.
+    """
     if not (_is_plain(destination) and _is_plain(source) and source.dtype is destination.dtype):
         return partial(destination.copy_, source)
     addresses = destination.data_ptr(), source.data_ptr()

@@ -174,7 +174,9 @@ def _torch_threads(threads: int) -> Iterator[None]:
 
 
 def processor_name(device: torch.device = CPU) -> str:
-    """Return the processor's name as the kernel has it, its signature where it has none; of a GPU as its driver has it."""
+    """Return the processor's name as the kernel has it, its signature where it has none; of a GPU as
+    its driver has it.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

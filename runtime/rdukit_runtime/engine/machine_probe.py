@@ -118,7 +118,9 @@ _ROUTES: Final[Mapping[str, tuple[_Route, ...]]] = {
 
 
 def _gemm_gflop_s(route: _Route, clock: "DeviceTimer", figure_s: float) -> float:
-    """Return the best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch lacks the route."""
+    """Return the best GFLOP/s over sizes, a larger one as long as a run stays short; 0 if this torch
+    lacks the route.
+    """
     best = 0.0
     ends = time.perf_counter() + figure_s
     for size in _SIZES:

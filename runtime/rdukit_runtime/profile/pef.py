@@ -154,7 +154,9 @@ def section_rows(work: Sequence[SectionWork], measured: Measured, limits: Machin
 
 
 def group_rows(rows: Sequence[SectionRow]) -> tuple[SectionRow, ...]:
-    """Return rows of one kernel, type and work added up, in the order of their first; the limits' seconds add up too."""
+    """Return rows of one kernel, type and work added up, in the order of their first; the limits'
+    seconds add up too.
+    """
     groups: dict[tuple[object, ...], list[SectionRow]] = {}
     for row in rows:
         key = (row.first.graph, row.first.type, row.first.kernel, row.flops, row.bytes)
