@@ -55,19 +55,23 @@ class LeaseOperations:
         )
         wait_s, command = message.real("wait_s", 0.0), message.find_text("command")
         try:
-            if len(self.queue):
+            if len(self._daemon.queue):
                 self._daemon.allocator.check_possible(request)
-                before = "1 request waits" if len(self.queue) == 1 else f"{len(self.queue)} requests wait"
+                before = (
+                    "1 request waits" if len(self._daemon.queue) == 1 else f"{len(self._daemon.queue)} requests wait"
+                )
                 raise NoResources(
                     f"{before} before this one; wait too (setting acquire.wait_s), or try again later",
-                    waiting=len(self.queue), fits_when_empty=True,
+                    waiting=len(self._daemon.queue), fits_when_empty=True,
                 )  # fmt: skip
             return self._daemon.grant(number, request, command, now)
         except NoResources as error:
             pid = self._daemon.connections[number].pid
             waits = wait_s > 0 and bool(error.detail.get("fits_when_empty"))
             if waits:
-                self.queue.join(PendingLease(number, request, now, now + wait_s, error.with_traceback(None), command))
+                self._daemon.queue.join(
+                    PendingLease(number, request, now, now + wait_s, error.with_traceback(None), command)
+                )
             kind = NodeEventKind.WAIT if waits else NodeEventKind.REFUSE
             self._daemon.events.record_refusal(
                 now, request.application, request.tenant, request.job, pid, error.message, kind
