@@ -43,6 +43,21 @@ def parse_bool(text: str) -> bool:
     raise ValueError(f"{text!r} is neither true nor false")
 
 
+def parse_token(text: str) -> str:
+    """Return the token, or of ``@FILE`` the first line of that file that is neither empty nor a comment."""
+    if not text.startswith("@"):
+        return text
+    file = Path(text[1:]).expanduser()
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ValueError(f"{file} cannot be read: {cause}") from cause
+    token = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
+    if not token:
+        raise ValueError(f"{file} holds no token; legal: a line with one")
+    return token
+
+
 HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artifacts, kernels, logs, sockets.", str)
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
@@ -75,8 +90,14 @@ TLS_CERTIFICATE: Final = Setting(
 )
 TLS_KEY: Final = Setting("tls.key", "", "File with the key of `tls.certificate`.", str)
 
+TOKEN: Final = Setting(
+    "token", "", "Token that commands send to the gateway, or to a box that asks for one; @FILE: the first line of a "
+    "file. Default for the gateway: the file token in the home folder. Also --token.", parse_token,
+)  # fmt: skip
+
 CORE_SETTINGS: Final = (
-    HOME, CONFIG, LOG_LEVEL, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE, TLS_KEY,
+    HOME, CONFIG, TOKEN, LOG_LEVEL, CHECK, SANITIZE, SND_SOCKET, SND_STATE, SND_REATTACH_S, TLS_CA, TLS_CERTIFICATE,
+    TLS_KEY,
 )  # fmt: skip
 
 

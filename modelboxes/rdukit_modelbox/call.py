@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rdukit.box.client import BoxClient
 from rdukit.errors import Cancelled, RdukitError, error_from_body
-from rdukit.settings import resolve
-from rdukit_modelbox.settings import TOKEN
+from rdukit.settings import TOKEN, resolve
 from rdukit_modelbox.show import plain
 
 

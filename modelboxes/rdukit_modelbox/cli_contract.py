@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, given_token
 from rdukit.cli.tables import print_table
 from rdukit.errors import Conflict, InvalidArgument
 from rdukit.files.atomic import write_atomic
@@ -117,6 +117,7 @@ def new(name: str, folder: Path | None, like: str, has_module: bool, as_json: bo
 
 @click.command()
 @click.argument("where", metavar="BOX|URL|oci:FOLDER[:TAG]")
+@TOKEN_OPTION
 @JSON_OPTION
 def inspect(where: str, as_json: bool) -> None:
     """Show a box, wherever it is. It may be installed, in a folder, running, or an image in an OCI layout.
@@ -129,7 +130,7 @@ def inspect(where: str, as_json: bool) -> None:
         folder, _, tag = where.removeprefix("oci:").partition(":")
         told = inspect_image(Path(folder), tag or None)
     elif "://" in where:
-        told = inspect_running(where)
+        told = inspect_running(where, given_token())
     else:
         told = inspect_file(where)
     if as_json:

@@ -6,25 +6,18 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, Choice, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, given_token, parse_name_values, parse_value
 from rdukit.cli.tables import print_table
-from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.states import OperationState
 
 URL_OPTION: Final = click.option(
     "--url", default="http://127.0.0.1:9000", show_default=True, help="REST address of the box."
 )
-TOKEN_OPTION: Final = click.option(
-    "--token-file", "token", type=click.Path(path_type=Path, dir_okay=False),
-    callback=lambda context, option, file: _read_token(file),
-    metavar="FILE", help="File with the token that the box asks for [default: setting box.token].",
-)  # fmt: skip
 ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 
 
@@ -43,7 +36,6 @@ ID_ARGUMENT: Final = click.argument("operation_id", metavar="OPERATION")
 @JSON_OPTION
 def call(
     url: str,
-    token: str | None,
     verb: str,
     settings: Sequence[str],
     inputs: Sequence[str],
@@ -66,7 +58,7 @@ def call(
     parameters = {name: parse_value(text) for name, text in parse_name_values("--set", settings).items()}
     paths = {slot: _from_here(text) for slot, text in parse_name_values("--input", inputs).items()}
     asked = Asked(verb, parameters, paths, _from_here(output) if output else "", key, timeout_s, resume, webhook)
-    sys.exit(call_verb(url, asked, token=token, is_detached=detach, as_json=as_json))
+    sys.exit(call_verb(url, asked, token=given_token(), is_detached=detach, as_json=as_json))
 
 
 @click.command()
@@ -76,14 +68,14 @@ def call(
 @click.option("--verb", type=Choice([str(v) for v in Verb]), help="Only those of this verb.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most to show.")
 @JSON_OPTION
-def operations(url: str, token: str | None, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
+def operations(url: str, state: str | None, verb: str | None, limit: int, as_json: bool) -> None:
     """List a running box's operations. The newest come first; those of its earlier processes are there too.
 
     Example: rdukit box operations --state failed
     """
     from rdukit_modelbox.call import connect
 
-    with connect(url, token) as client:
+    with connect(url, given_token()) as client:
         found = list(islice(client.operations(state or "", verb or ""), limit))
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -102,14 +94,14 @@ def operations(url: str, token: str | None, state: str | None, verb: str | None,
 @TOKEN_OPTION
 @ID_ARGUMENT
 @JSON_OPTION
-def watch(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
+def watch(url: str, operation_id: str, as_json: bool) -> None:
     """Follow an operation to its end. Shows what it did so far, too; Ctrl-C leaves it running.
 
     Example: rdukit box watch op-0123456789abcdef
     """
     from rdukit_modelbox.call import watch_operation
 
-    sys.exit(watch_operation(url, operation_id, token=token, as_json=as_json))
+    sys.exit(watch_operation(url, operation_id, token=given_token(), as_json=as_json))
 
 
 @click.command()
@@ -117,34 +109,20 @@ def watch(url: str, token: str | None, operation_id: str, as_json: bool) -> None
 @TOKEN_OPTION
 @ID_ARGUMENT
 @JSON_OPTION
-def cancel(url: str, token: str | None, operation_id: str, as_json: bool) -> None:
+def cancel(url: str, operation_id: str, as_json: bool) -> None:
     """Cancel an operation, queued or running. Waits until it has ended.
 
     Example: rdukit box cancel op-0123456789abcdef
     """
     from rdukit_modelbox.call import connect, show_operation
 
-    with connect(url, token) as client:
+    with connect(url, given_token()) as client:
         show_operation(client.cancel(operation_id), as_json=as_json)
 
 
 def _from_here(text: str) -> str:
     """A relative path as one from the caller's folder; URIs and absolute paths as they are."""
     return text if "://" in text or text.startswith("/") else os.path.abspath(text)
-
-
-def _read_token(file: Path | None) -> str | None:
-    """The first line of ``file``."""
-    if file is None:
-        return None
-    try:
-        lines = file.read_text().split("\n")
-    except (OSError, UnicodeDecodeError) as cause:
-        raise InvalidArgument(f"--token-file: {file} cannot be read: {cause}") from cause
-    token = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
-    if not token:
-        raise InvalidArgument(f"--token-file: {file} holds no token; legal: a line with one")
-    return token
 
 
 OPERATION_COMMANDS: Final = (call, operations, watch, cancel)

@@ -1,10 +1,13 @@
-"""What ``rdukit doctor`` says of boxes that run by themselves."""
+"""Findings of ``rdukit doctor`` and lines of ``rdukit status`` about boxes that run by themselves."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, Severity
-from rdukit.settings import resolve
+from rdukit.settings import home_folder, resolve
 from rdukit_modelbox.settings import WEBHOOK_PRIVATE
 from rdukit_serving.settings import HOSTS, TOKENS
 
@@ -32,3 +35,20 @@ def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
         return Finding("box.tokens", Severity.BAD, what, f"name a file with tokens in {TOKENS.variable}")
     what = "a box run by hand asks for no token, and answers to loopback names only: every user of this machine"
     return Finding("box.tokens", Severity.WARN, what, f"name a file with tokens in {TOKENS.variable}")
+
+
+def running_file(process: int) -> Path:
+    """Return the file that a box run by hand has in the home folder while it runs."""
+    return home_folder() / "run" / "boxes" / f"{process}.json"
+
+
+def report_boxes() -> Iterator[PartStatus]:
+    """Report each box that ``rdukit box run`` serves from this home folder."""
+    found = []
+    for file in sorted(running_file(0).parent.glob("*.json")):
+        with suppress(OSError, ValueError, KeyError):
+            one = json.loads(file.read_bytes())
+            # A box that was killed leaves its file.
+            if b"box" in Path(f"/proc/{one['pid']}/cmdline").read_bytes():
+                found.append(PartStatus("box", "running", f"{one['box']} {one['rest']}, process {one['pid']}", one))
+    yield from found or [PartStatus("box", "stopped", "none running; start one: rdukit box run logreg")]

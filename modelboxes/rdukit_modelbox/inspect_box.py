@@ -16,13 +16,13 @@ from rdukit_modelbox.describe import describe
 MAX_YAML_BYTES: Final = 1 << 20
 
 
-def inspect_running(url: str) -> dict[str, Any]:
+def inspect_running(url: str, token: str | None = None) -> dict[str, Any]:
     """Description, readiness and operations of the box at ``url``.
 
     Raises:
         Unavailable: nothing answers there, or it is no box.
     """
-    with connect(url) as client:
+    with connect(url, token) as client:
         description = client.describe()
         try:
             health = client.health()

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ import uvloop
 from rdukit.errors import InvalidArgument
 from rdukit.fence.kernel import signal_on_parent_death
 from rdukit.files.atomic import write_json_atomic
+from rdukit.files.home import make_folder
 from rdukit.http.limits import HostRule
 from rdukit.http.tls import find_server_files, make_server_context
 from rdukit.http.unix_sockets import (
@@ -36,6 +37,7 @@ from rdukit.http.unix_sockets import (
 )
 from rdukit.settings import resolve
 from rdukit_modelbox.artifacts.reference import is_remote
+from rdukit_modelbox.doctor import running_file
 from rdukit_modelbox.service import BoxService
 from rdukit_serving.access import Access, AccessLog
 from rdukit_serving.settings import ACCESS_LOG, CHECKPOINT, HOSTS, PEF, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TOKENS
@@ -96,9 +98,14 @@ async def _serve(options: ServeOptions, parent: int) -> None:
         await wires.stop(grace_s=0)  # in order, so that the last words are the reason
         await service.close()
         raise
+    announced = {"rest": wires.rest_url, "grpc": wires.grpc_address, "pid": os.getpid(), "box": service.box.name}
+    announcement = options.announce or running_file(os.getpid())
     if options.announce is not None:
-        announced = {"rest": wires.rest_url, "grpc": wires.grpc_address, "pid": os.getpid(), "box": service.box.name}
-        write_json_atomic(options.announce, announced)
+        write_json_atomic(announcement, announced)
+    else:
+        with suppress(OSError):  # only ``rdukit status`` would miss it
+            make_folder(announcement.parent)
+            write_json_atomic(announcement, announced)
     # What is there now stays: collections look at requests' objects only.
     gc.collect()
     gc.freeze()
@@ -114,8 +121,8 @@ async def _serve(options: ServeOptions, parent: int) -> None:
     await service.close()
     await wires.stop(grace_s=2)
     access_log.flush()
-    if options.announce is not None:
-        options.announce.unlink(missing_ok=True)
+    with suppress(OSError):
+        announcement.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

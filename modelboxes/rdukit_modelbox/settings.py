@@ -37,14 +37,9 @@ REGISTRY_CONFIG: Final = Setting(
     "box.registry_config", "~/.docker/config.json", "File with the credentials that `rdukit box push` uses.", str
 )
 
-TOKEN: Final = Setting(
-    "box.token", "", "Token that `rdukit box` sends to a box that asks for one (box.tokens); also --token-file.",
-    str,
-)  # fmt: skip
-
 MODELBOX_SETTINGS: Final = (
-    REGISTRY_CONFIG, TOKEN,
+    REGISTRY_CONFIG,
     CANCEL_GRACE_S, MAX_ROWS, MAX_OPERATIONS,
-    STALL_S, CHILD_MEMORY_BYTES,     WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
+    STALL_S, CHILD_MEMORY_BYTES, WEBHOOK_SECRET, WEBHOOK_ATTEMPTS,
     WEBHOOK_BACKOFF_S, WEBHOOK_TIMEOUT_S, WEBHOOK_PRIVATE,
 )  # fmt: skip

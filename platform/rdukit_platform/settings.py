@@ -65,7 +65,6 @@ MAX_STREAMS: Final = Setting(
 GATEWAY_URL: Final = Setting(
     "gateway.url", "", "Where clients find the gateway; default: the one in the home folder.", str
 )
-TOKEN: Final = Setting("token", "", "API token of clients; default: the file token in the home folder.", str)
 TOKEN_MAX_DAYS: Final = Setting(
     "token.max_days",
     0.0,
@@ -182,7 +181,6 @@ PLATFORM_SETTINGS: Final = (
     GATEWAY_TLS_CA,
     SILENCE_S,
     MAX_STREAMS,
-    TOKEN,
     TOKEN_MAX_DAYS,
     TOKEN_GRACE_S,
     AUDIT_DAYS,

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def box(folder: Path) -> Iterator[ProcessBox]:
     environment = {
-        "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1",
+        "RDUKIT_TOKENS": str(folder / "tokens"), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1",
         "RDUKIT_HOME": str(folder / "home"),
     }  # fmt: skip
     started = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
@@ -40,7 +40,7 @@ def box(folder: Path) -> Iterator[ProcessBox]:
 @pytest.fixture
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("RDUKIT_BOX_TOKEN", "sesame")
+    monkeypatch.setenv("RDUKIT_TOKEN", "sesame")
     return folder
 
 
@@ -59,16 +59,16 @@ def test_each_command_sends_the_token_of_the_setting_or_of_a_file(
     box: ProcessBox, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     succeed(box, "operations")
-    monkeypatch.delenv("RDUKIT_BOX_TOKEN")
+    monkeypatch.delenv("RDUKIT_TOKEN")
     for words in (["operations"], ["call", "preprocess"], ["watch", "op-1"], ["cancel", "op-1"]):
-        with pytest.raises(Unauthenticated, match="asks for a token: pass --token-file FILE, or set RDUKIT_BOX_TOKEN"):
+        with pytest.raises(Unauthenticated, match="asks for a token: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN"):
             raise run(box, *words).exception or AssertionError
         with pytest.raises(Unauthenticated, match="knows another token"):
-            raise run(box, *words, "--token-file", "wrong").exception or AssertionError
-        ended = run(box, *words, "--token-file", "tokens")
+            raise run(box, *words, "--token", "@wrong").exception or AssertionError
+        ended = run(box, *words, "--token", "@tokens")
         assert not isinstance(ended.exception, Unauthenticated)
     with pytest.raises(RdukitError, match="cannot be read"):
-        raise run(box, "operations", "--token-file", "absent").exception or AssertionError
+        raise run(box, "operations", "--token", "@absent").exception or AssertionError
 
 
 def test_relative_paths_are_the_callers_and_each_verb_ends_with_what_the_next_one_needs(

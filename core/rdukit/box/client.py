@@ -187,9 +187,7 @@ class BoxClient(Closable):
         status, value = self._send(method, path, body)
         if status == Unauthenticated.http_status:
             which = "knows another token" if self._has_token else "asks for a token"
-            raise Unauthenticated(
-                f"the box at {self.url} {which}: pass --token-file FILE, or set RDUKIT_BOX_TOKEN (box.token)"
-            )
+            raise Unauthenticated(f"the box at {self.url} {which}: pass --token TOKEN or @FILE, or set RDUKIT_TOKEN")
         if status >= 400:
             raise error_from_body(value)
         return value

@@ -37,11 +37,13 @@ SUMMARIES = {
     "bench": "Compare this machine's speed and memory with what people use today.",
     "box": "Describe, run and call ModelBoxes.",
     "cache": "Show, trim and clear what compiles keep for later ones.",
+    "completion": "Print the script that completes commands and options in a shell.",
     "demo": "Run the whole road once on real digits, and stop.",
     "doctor": "Check that this installation is as the manual says, and say what to do where it is not.",
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
+    "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",
     "tenant": "Create tenants and API tokens.",
     "token": "List, make, rotate and revoke the API tokens of your tenant.",
     "up": "Start the platform on this machine and keep it running until Ctrl-C.",
@@ -63,6 +65,24 @@ def cli(log_level: str | None) -> None:
     """
     configure_logging(log_level)
     mend_home()
+
+
+@click.command()
+@click.argument("shell", type=Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    Load it in the shell's start-up file: eval "$(rdukit completion bash)" in ~/.bashrc or, with zsh, in ~/.zshrc; for
+    fish write it to ~/.config/fish/completions/rdukit.fish.
+
+    Example: rdukit completion bash
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    script = found(cli, {}, "rdukit", "_RDUKIT_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
 
 
 def main() -> None:

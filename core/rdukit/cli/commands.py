@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from rdukit.errors import InvalidArgument, suggest
+from rdukit.settings import TOKEN, parse_token, resolve
 
 #: What users of other tools type, and what it is called here.
 _SYNONYMS: Final = {
@@ -84,6 +85,29 @@ class ExtensibleGroup(click.Group):
 
 #: Gives the command's function ``as_json``.
 JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+#: For commands that call a gateway or a box; ``given_token`` has its value.
+TOKEN_OPTION: Final = click.option(
+    "--token", metavar="TOKEN|@FILE", expose_value=False, callback=lambda context, _, text: _keep_token(context, text),
+    help="Token to send, or @ and a file with one [env: RDUKIT_TOKEN].",
+)  # fmt: skip
+_TOKEN_KEY: Final = "rdukit.token"
+
+
+def given_token() -> str:
+    """Return the token of ``--token`` of the command that runs, else of the setting; empty: there is none."""
+    context = click.get_current_context(silent=True)
+    given: str | None = None if context is None else context.meta.get(_TOKEN_KEY)
+    return resolve(TOKEN, given)
+
+
+def _keep_token(context: click.Context, text: str | None) -> None:
+    if text is not None:
+        try:
+            context.meta[_TOKEN_KEY] = parse_token(text)
+        except ValueError as cause:
+            raise InvalidArgument(f"--token {text} is not legal: {cause}") from cause
 
 
 class Choice(click.Choice[str]):

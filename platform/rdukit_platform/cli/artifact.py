@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, NotFound
 from rdukit.files.atomic import atomic_target
 from rdukit.units import format_bytes
@@ -30,6 +30,7 @@ def artifact() -> None:
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
+@TOKEN_OPTION
 def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List artifacts, newest first.
 
@@ -56,6 +57,7 @@ def list_(kind: str | None, job: str | None, limit: int, cursor: str | None, as_
 @artifact.command("show")
 @click.argument("artifact_id")
 @JSON_OPTION
+@TOKEN_OPTION
 def show_(artifact_id: str, as_json: bool) -> None:
     """Show one artifact, its files and its lineage.
 
@@ -81,6 +83,7 @@ def show_(artifact_id: str, as_json: bool) -> None:
 @artifact.command()
 @click.argument("artifact_id")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="New file or folder to write.")
+@TOKEN_OPTION
 def get(artifact_id: str, output: Path) -> None:
     """Fetch an artifact's content.
 
@@ -105,6 +108,7 @@ def get(artifact_id: str, output: Path) -> None:
 @click.option("--kind", required=True, help="What it is: pef, dataset, checkpoint, …")
 @click.option("--name", default=None, help="Name of the artifact (default: the path's last part).")
 @JSON_OPTION
+@TOKEN_OPTION
 def add(path: Path, kind: str, name: str | None, as_json: bool) -> None:
     """Add a file or a folder as an artifact. Prints its id.
 

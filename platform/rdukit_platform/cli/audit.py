@@ -2,7 +2,7 @@
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup
 
 
 @click.group(cls=ExtensibleGroup)
@@ -19,6 +19,7 @@ def audit() -> None:
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
+@TOKEN_OPTION
 def list_(action: str | None, outcome: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List entries of the audit log, newest first.
 

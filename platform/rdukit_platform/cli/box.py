@@ -7,12 +7,13 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION
 
 
 @click.command()
 @click.argument("source", metavar="FOLDER|IMAGE")
 @JSON_OPTION
+@TOKEN_OPTION
 def install(source: str, as_json: bool) -> None:
     """Install a box of your own on the platform. Jobs may name it then; other content is its next version.
 
@@ -43,6 +44,7 @@ def install(source: str, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
+@TOKEN_OPTION
 def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List your own boxes on the platform. Every version is a line, newest first; with NAME: that box.
 
@@ -75,6 +77,7 @@ def installed(box: str | None, limit: int, cursor: str | None, as_json: bool) ->
 @click.command()
 @click.argument("box", metavar="NAME[:VERSION]")
 @JSON_OPTION
+@TOKEN_OPTION
 def uninstall(box: str, as_json: bool) -> None:
     """Take a version of a box of yours away, or all of them. Refused while jobs take it.
 

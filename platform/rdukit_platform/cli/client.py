@@ -11,12 +11,13 @@ from typing import Any, BinaryIO, Final, Self
 
 import httpx
 
+from rdukit.cli.commands import given_token
 from rdukit.errors import InvalidArgument, NotFound, RdukitError, Unavailable, error_from_body
 from rdukit.http.tls import verify_of
 from rdukit.interfaces import Closable
 from rdukit.settings import resolve
 from rdukit_platform.catalog.model import check_files
-from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, TOKEN, Home, current_home
+from rdukit_platform.settings import GATEWAY_PORT, GATEWAY_URL, Home, current_home
 
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "cancelled"})
 MAX_REATTACH: Final = 20
@@ -49,13 +50,14 @@ class ApiClient(Closable):
                 url = str(json.loads(home.address_file.read_bytes())["url"])
             except (FileNotFoundError, ValueError, KeyError):
                 url = f"http://127.0.0.1:{resolve(GATEWAY_PORT)}"
-        token = resolve(TOKEN)
+        token = given_token()
         if not token:
             try:
                 token = home.token_file.read_text().strip()
             except FileNotFoundError as cause:
                 raise Unavailable(
-                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or set RDUKIT_TOKEN"
+                    f"there is no API token in {home.token_file}; start a platform with: rdukit up, or pass --token, "
+                    "or set RDUKIT_TOKEN"
                 ) from cause
         return cls(url, token)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_platform.jobs.states import JobState
 
@@ -40,6 +40,7 @@ def job() -> None:
 @click.option("--pipeline", type=click.Path(path_type=Path), default=None, help="A pipeline file (YAML) instead.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit status 4 if it does not succeed.")
 @JSON_OPTION
+@TOKEN_OPTION
 def submit(
     box: str | None,
     verb: str | None,
@@ -85,6 +86,7 @@ def submit(
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
+@TOKEN_OPTION
 def list_(state: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List jobs, newest first.
 
@@ -105,6 +107,7 @@ def list_(state: str | None, limit: int, cursor: str | None, as_json: bool) -> N
 @job.command("show")
 @click.argument("job_id")
 @JSON_OPTION
+@TOKEN_OPTION
 def show_(job_id: str, as_json: bool) -> None:
     """Show one job with its attempts, inputs, outputs and result.
 
@@ -142,6 +145,7 @@ def show_(job_id: str, as_json: bool) -> None:
 @job.command()
 @click.argument("job_id")
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
+@TOKEN_OPTION
 def logs(job_id: str, follow: bool) -> None:
     """Print the log of a job's box.
 
@@ -155,6 +159,7 @@ def logs(job_id: str, follow: bool) -> None:
 @job.command()
 @click.argument("job_id")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as a line of JSON.")
+@TOKEN_OPTION
 def watch(job_id: str, as_json: bool) -> None:
     """Print what happens to a job until it ends; exit status 4 if it does not succeed.
 
@@ -171,6 +176,7 @@ def watch(job_id: str, as_json: bool) -> None:
 @job.command()
 @click.argument("job_id")
 @JSON_OPTION
+@TOKEN_OPTION
 def cancel(job_id: str, as_json: bool) -> None:
     """End a job now, whatever it does.
 

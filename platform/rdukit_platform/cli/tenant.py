@@ -5,7 +5,7 @@ from contextlib import closing
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, ExtensibleGroup
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit_platform.cli.token import LIFE_OPTION, SCOPE_OPTION, life_body
 
@@ -20,6 +20,7 @@ def tenant() -> None:
 
 @tenant.command("list")
 @JSON_OPTION
+@TOKEN_OPTION
 def list_(as_json: bool) -> None:
     """List all tenants.
 
@@ -41,6 +42,7 @@ def list_(as_json: bool) -> None:
 @tenant.command()
 @click.argument("name")
 @JSON_OPTION
+@TOKEN_OPTION
 def create(name: str, as_json: bool) -> None:
     """Add a tenant. Prints its id. A NAME has lower-case letters, digits and hyphens.
 
@@ -65,6 +67,7 @@ def create(name: str, as_json: bool) -> None:
 @click.option("--break-glass", is_flag=True, help="An administrator's token from the host itself; see below.")
 @click.option("--reason", default="", help="Why the glass is broken, for the audit log.")
 @JSON_OPTION
+@TOKEN_OPTION
 def token(
     tenant_id: str | None, name: str, scopes: Sequence[str], life_s: float | None, break_glass: bool, reason: str,
     as_json: bool,

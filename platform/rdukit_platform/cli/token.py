@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from rdukit.cli.commands import JSON_OPTION, Choice, ExtensibleGroup
+from rdukit.cli.commands import JSON_OPTION, TOKEN_OPTION, Choice, ExtensibleGroup, given_token
 from rdukit_platform.tenants.scopes import SCOPES
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -56,6 +56,7 @@ def token() -> None:
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", default=None, help="next_cursor of the page before.")
 @JSON_OPTION
+@TOKEN_OPTION
 def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> None:
     """List tokens, newest first, those that have ended too.
 
@@ -86,6 +87,7 @@ def list_(tenant: str | None, limit: int, cursor: str | None, as_json: bool) -> 
 @SCOPE_OPTION
 @LIFE_OPTION
 @JSON_OPTION
+@TOKEN_OPTION
 def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool) -> None:
     """Create a token with no more than your own scopes. It is printed once; NAME says what it is for.
 
@@ -102,6 +104,7 @@ def create(name: str, scopes: Sequence[str], life_s: float | None, as_json: bool
 @click.argument("token_id", metavar="[ID]", required=False)
 @click.option("--grace", "grace_s", type=Life(), default=None, help="How long the old one stays valid, such as 1h.")
 @JSON_OPTION
+@TOKEN_OPTION
 def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     """Replace a token by one with the same name, scopes and lifetime. The new one is printed once.
 
@@ -111,15 +114,14 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
     Example: rdukit token rotate --grace 10m
     """
     from rdukit.files.atomic import write_atomic
-    from rdukit.settings import resolve
     from rdukit_platform.cli.client import ApiClient
-    from rdukit_platform.settings import TOKEN, current_home
+    from rdukit_platform.settings import current_home
 
     with ApiClient.of_home() as client:
         own = client.get("/v1/me")["token"]
         body = {} if grace_s is None else {"grace_s": grace_s}
         made = client.post(f"/v1/tokens/{quote(token_id or own, safe='')}/rotate", body)
-    if (token_id or own) == own and not resolve(TOKEN):
+    if (token_id or own) == own and not given_token():
         write_atomic(current_home().token_file, made["token"].encode() + b"\n", mode=0o600)
         click.echo(f"written to {current_home().token_file}", err=True)
     _print_new(made, as_json)
@@ -129,6 +131,7 @@ def rotate(token_id: str | None, grace_s: float | None, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID")
 @click.option("--with-made", is_flag=True, help="Those that it made too, and those that they made.")
 @JSON_OPTION
+@TOKEN_OPTION
 def revoke(token_id: str, with_made: bool, as_json: bool) -> None:
     """End a token now, with the streams and console sessions that it opened. Prints the ids of those that ended.
 

@@ -1,16 +1,22 @@
-"""Text of ``rdukit node status`` and ``rdukit node events``, for people. Pure."""
+"""Text of ``rdukit node status`` and ``rdukit node events`` (pure), and the node's line of ``rdukit status``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rdukit.cli.status import PartStatus
 from rdukit.cli.tables import Table, format_table
+from rdukit.errors import Unavailable
+from rdukit.snd import SndClient
 from rdukit.units import format_bytes, format_seconds
+from rdukit_node.settings import socket_path
 from rdukit_node.telemetry.sampling import WORKING
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwyz0123456789+*"
 _FREE: Final = "."
 _OUT_OF_SERVICE: Final = "x"
+#: Seconds that the daemon has to answer ``rdukit status``.
+_REPORT_S: Final = 3.0
 
 Row = Mapping[str, Any]
 
@@ -124,3 +130,24 @@ def event_line(event: Mapping[str, Any]) -> str:
     words += [f"{name}={event[name]}" for name in ("tenant", "job", "pid", "reason") if event[name]]
     words += [f"{name.removesuffix('_uuid')}={event[name]}" for name in ("error_uuid", "fault_uuid") if event.get(name)]
     return "  ".join(words)
+
+
+def report_node() -> Iterator[PartStatus]:
+    """Report the node daemon in one line of ``rdukit status``."""
+    path = socket_path()
+    try:
+        with SndClient(path, _REPORT_S) as client:
+            answer = dict(client.status())
+    except Unavailable as error:
+        is_away = not path.exists() or isinstance(error.__cause__, ConnectionRefusedError)
+        text = "not running; start one: rdukit node start" if is_away else error.message
+        yield PartStatus("node", "stopped" if is_away else "unknown", text, {"socket": str(path)})
+        return
+    tiles: Sequence[Row] = answer["tiles"]
+    free = sum(tile["lease"] is None and _is_working(tile) for tile in tiles)
+    text = (
+        f"{answer['platform']} on {answer['node']}: {free} of {len(tiles)} tiles free, "
+        f"{answer['applications']} of {answer['max_applications']} applications"
+    )
+    told = {name: answer[name] for name in ("platform", "node", "applications", "max_applications", "uptime_s")}
+    yield PartStatus("node", "running", text, {"socket": str(path), "tiles": len(tiles), "free_tiles": free, **told})

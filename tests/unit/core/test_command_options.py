@@ -1,6 +1,10 @@
-import pytest
+from pathlib import Path
 
-from rdukit.cli.commands import parse_name_values, parse_value
+import click
+import pytest
+from click.testing import CliRunner
+
+from rdukit.cli.commands import TOKEN_OPTION, given_token, parse_name_values, parse_value
 from rdukit.errors import InvalidArgument
 
 
@@ -19,3 +23,34 @@ def test_a_pair_without_name_or_sign_is_refused_with_the_option(text: str) -> No
 )
 def test_numbers_and_truth_values_are_read_and_all_else_stays_text(text: str, value: object) -> None:
     assert parse_value(text) == value
+
+
+@click.command()
+@TOKEN_OPTION
+def show_token() -> None:
+    click.echo(given_token())
+
+
+def test_a_token_comes_from_the_option_the_variable_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*words: str) -> str:
+        return CliRunner().invoke(show_token, words, catch_exceptions=False).output.rstrip("\n")
+
+    file = tmp_path / "tokens"
+    file.write_text("# callers\n\n sesame \nanother\n")
+    monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
+    assert shown() == ""
+    (tmp_path / "config.yaml").write_text(f'token: "@{file}"')
+    assert shown() == "sesame"
+    monkeypatch.setenv("RDUKIT_TOKEN", "open")
+    assert (shown(), shown("--token", "shut"), shown("--token", f"@{file}")) == ("open", "shut", "sesame")
+    monkeypatch.setenv("RDUKIT_TOKEN", f"@{file}")
+    assert shown() == "sesame"
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "cannot be read"), ("# nothing\n", "holds no token")])
+def test_a_token_file_that_has_none_is_refused(tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "tokens"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(InvalidArgument, match=words):
+        CliRunner().invoke(show_token, ["--token", f"@{file}"], catch_exceptions=False)

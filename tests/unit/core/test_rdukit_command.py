@@ -1,6 +1,7 @@
 """The ``rdukit`` command itself: help, version, exit statuses."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -78,6 +79,27 @@ def test_every_example_can_be_parsed_and_every_command_has_one() -> None:
         path = context.command_path.split()
         assert words[: len(path)] == path, f"{context.command_path}: {example}"
         command.make_context(path[-1], words[len(path) :])
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_and_completes_commands_of_other_parts(shell: str) -> None:
+    assert "_RDUKIT_COMPLETE" in run("completion", shell).stdout
+    asked = {"_RDUKIT_COMPLETE": "bash_complete", "COMP_WORDS": "rdukit zoo sh", "COMP_CWORD": "2"}
+    shown = subprocess.run([RDUKIT], capture_output=True, text=True, check=False, env={**os.environ, **asked})
+    assert shown.stdout.split() == ["plain,show"]
+
+
+def test_status_of_an_idle_machine_says_how_to_start_each_part(tmp_path: Path) -> None:
+    environment = {**os.environ, "RDUKIT_HOME": str(tmp_path / "home"), "RDUKIT_GATEWAY_URL": "http://127.0.0.1:9"}
+    told = [
+        subprocess.run([RDUKIT, "status", *more], capture_output=True, text=True, check=True, env=environment).stdout
+        for more in ((), ("--json",))
+    ]
+    assert [line.split()[0] for line in told[0].splitlines()] == ["home", "node", "platform", "box"]
+    for words in ("not created yet", "rdukit node start", "rdukit up", "rdukit box run"):
+        assert words in told[0]
+    assert [part["state"] for part in json.loads(told[1])["parts"]] == ["stopped"] * 4
+    assert not (tmp_path / "home").exists()
 
 
 def test_help_shows_first_sentences_whole() -> None:
