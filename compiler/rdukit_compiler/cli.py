@@ -157,7 +157,7 @@ def _rows() -> list[CacheRow]:
 
 
 def _is_of_this_version(place: tuple[str, str, str]) -> bool:
-    """Whether this torch and this package built it, for whatever processor."""
+    """Return whether this torch and this package built it, for whatever processor."""
     torch, _, variant = place
     return torch == own_place()[0] and variant.startswith(build_word())
 

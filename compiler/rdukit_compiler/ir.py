@@ -15,7 +15,7 @@ from rdukit.pef.model import ITEM_BYTES
 
 
 class ValueKind(StrEnum):
-    """Where a graph's value comes from."""
+    """Origin of a graph's value."""
 
     INPUT = "input"
     PARAMETER = "parameter"
@@ -47,14 +47,26 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeDtypes:
+    """Dtypes of an operator's arithmetic, by their torch names.
+
+    ``operands``: its floating operands are rounded to these, one after the other. ``result``: the dtype of its results;
+    empty: as they come.
+    """
+
+    operands: tuple[str, ...]
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator call.
+    """Operator call.
 
     ``op`` is the ATen name (``aten.linear.default``); ``op_type`` is the word that fusion rules use (``linear``).
     ``args`` and ``kwargs`` name values by ``Ref``. ``outputs`` are the values it makes (more than one for ``split``).
     ``module`` is the path of the innermost module that called it ("" for the model's own forward); ``labels`` are
-    directives that were active there, such as ``op_fusion`` groups. ``compute``: dtypes that its floating operands
-    are rounded to, one after the other, joined by ``+``; then, after ``>``, that of its results. Empty: as they come.
+    directives that were active there, such as ``op_fusion`` groups. ``compute``: None computes in the operands'
+    own dtypes.
     ``names_dtype``: a dtype among its arguments is the program's own word, and not that of a tensor it looked at.
     ``is_of_loss``: a loss function of torch that is several operators called it.
     """
@@ -67,7 +79,7 @@ class Operator:
     outputs: tuple[str, ...]
     module: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    compute: str = ""
+    compute: ComputeDtypes | None = None
     names_dtype: bool = False
     is_of_loss: bool = False
 

@@ -63,7 +63,7 @@ class CompileOptions:
 
     @property
     def is_exact(self) -> bool:
-        """Whether sections run torch's own operators in its own dtypes: then all else rounds as torch does, too."""
+        """Return whether sections run torch's own operators in its own dtypes: then all else rounds likewise."""
         return self.precision == "f32" and (self.mode == "o0" or self.kernels == "portable")
 
     def check(self) -> None:

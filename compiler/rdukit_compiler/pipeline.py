@@ -9,7 +9,7 @@ step  what                   leaves true
                              that are stored as int8 have their scales
 3     cut sections           every operator in exactly one plan; plans convex, in an order that can be run
 4     build kernels          per section a forward, and a backward where a gradient flows; optimizer sections
-5     cost                   per section resources and projected cycles (in ``assemble``)
+5     cost                   per section resources and projected cycles (in ``passes.assemble``)
 6     native kernels         one library per unique kernel, where a C++ compiler is found
 7     write                  the PEF, atomically, as the last step
 ====  =====================  =========================================================================================
@@ -30,7 +30,6 @@ from rdukit.pef import Pef, write_pef
 from rdukit.pef.inspect import memory_line
 from rdukit.pef.model import NO_EVALUATION, Section
 from rdukit.system.cpu import native_signature
-from rdukit_compiler.assemble import Assembly, assemble_graph
 from rdukit_compiler.backend.native import NativeBuilder, build_natives, has_native_form
 from rdukit_compiler.backend.section_library import find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
@@ -39,6 +38,7 @@ from rdukit_compiler.heuristics.choices import load_choices, report_rules
 from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
+from rdukit_compiler.passes.assemble import Assembly, assemble_graph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
 from rdukit_compiler.passes.choose_compute import choose_compute
 from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
@@ -149,7 +149,7 @@ def _compile(
 def _choose_all(
     graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter
 ) -> tuple[Sequence[TracedGraph], list[tuple[ModelGraph, ModelGraph]], dict[str, Any]]:
-    """What ``_choose`` gives for each graph; an evaluation graph that cannot be compiled is left out, with a warning.
+    """Call ``_choose`` for each graph; an evaluation graph that cannot be compiled is left out, with a warning.
 
     Returns:
         The graphs that stay, what was chosen for them, and the PEF's metadata, which says why one is missing.
@@ -169,7 +169,7 @@ def _choose_all(
 
 
 def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) -> tuple[ModelGraph, ModelGraph]:
-    """Where and in which dtype each operator of a graph runs: the graph as traced, and with device dtypes."""
+    """Decide where and in which dtype each operator runs: the graph as traced, and with device dtypes."""
     graph = traced.graph
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
     check_graph(graph, "trace")
@@ -184,7 +184,7 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
 
 
 def _host_warning(plan: SectionPlan) -> str:
-    """Of one that only guards, as every layer of a model may have it: the same whatever its name."""
+    """Return a host section's warning; of a guard, as every layer may have it, the same whatever its name."""
     return plan.why if plan.why.startswith(LOOKS_AT_DATA) else f"section {plan.name}: {plan.why}"
 
 

@@ -25,16 +25,16 @@ REDRAW_S: Final = 0.1
 
 
 class Reporter(Protocol):
-    """Where a compile reports to."""
+    """Receiver of a compile's reports."""
 
     def info(self, text: str) -> None:
-        """One line for the user's terminal and log."""
+        """Report one line for the user's terminal and log."""
 
     def warning(self, text: str) -> None:
-        """Something that the user should act on."""
+        """Report something that the user should act on."""
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """How many of ``what`` (sections, kernels) are ready. May come from any thread."""
+        """Report how many of ``what`` (sections, kernels) are ready. May come from any thread."""
 
 
 class SilentReporter:
@@ -134,7 +134,7 @@ def projection_line(sections: Sequence[Section]) -> str:
 
 
 def describe_plans(plans: Sequence[SectionPlan]) -> str:
-    """One line a section: its operators, the rule or heuristic that made it, and why it ends there."""
+    """Describe the sections, a line each: operators, the rule or heuristic that made it, and why it ends there."""
     return "".join(
         f"{plan.name}\trule={plan.rule or '-'}\theuristic={plan.heuristic}\t"
         f"operators={','.join(plan.operators)}\t{plan.why}\n"
@@ -155,7 +155,7 @@ def artifact_files(name: str, sections: Sequence[Section], chip: ChipSpec) -> di
 
 
 def mapper_log(sections: Sequence[Section], chip: ChipSpec) -> str:
-    """One line a decision: what each section holds, who decided, what it takes, and that its partition compiled."""
+    """Write the decisions, a line each: a section's contents, who decided, its units, and that it compiled."""
     lines = ["[info    ]: Legalizing node resources..."]
     for s in sections:
         used = s.resources

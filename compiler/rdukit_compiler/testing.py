@@ -57,7 +57,7 @@ class GraphBuilder:
         return made[0]
 
     def linear(self, x: str, features: int, name: str | None = None, *, bias: bool = True) -> str:
-        """``aten.linear`` with its own weight and bias parameters."""
+        """Add ``aten.linear`` with its own weight and bias parameters."""
         name = name or self._free_name("linear")
         before = self.values[x].shape
         weight = self.parameter(f"{name}.weight", features, before[-1])
@@ -235,7 +235,7 @@ def library_of(digest: str) -> bytes:
 
 
 def fill(root: Path, digests: str, max_bytes: int, build_s: float, log: Path) -> None:
-    """What a compile does with the cache, with a pause for the builder; a line in ``log`` for each build."""
+    """Use the cache as a compile does, with a pause for the builder; a line in ``log`` for each build."""
     cache = KernelCache(root, "v", max_bytes)
     pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     for digest in digests:

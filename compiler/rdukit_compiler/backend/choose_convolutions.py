@@ -37,7 +37,7 @@ _KEEPS_ORDER: Final = frozenset(
 
 
 def may_fuse(module: fx.GraphModule) -> bool:
-    """Whether ``choose_convolutions`` could do something; ``module`` may hold composite operators."""
+    """Return whether ``choose_convolutions`` could do something; ``module`` may hold composite operators."""
     names = aten_names(module)
     if any("backward" in name for name in names):
         return False
@@ -85,7 +85,7 @@ def _is_plain(node: fx.Node, routes: Routes) -> bool:
 
 
 def _find_batch_norm(node: fx.Node) -> fx.Node | None:
-    """What a batch norm with kept statistics makes of a convolution of which nobody else needs the result."""
+    """Find the result of a batch norm with kept statistics that alone reads the convolution ``node``."""
     norm = _find_next(node)
     if norm is None or norm.target not in _BATCH_NORMS or _without_casts(node_of(norm.args[0])) is not node:
         return None
@@ -104,7 +104,7 @@ def _find_relu(node: fx.Node) -> fx.Node | None:
 
 
 def _find_next(node: fx.Node) -> fx.Node | None:
-    """What alone uses ``node``, or ``node`` in another precision."""
+    """Find the only user of ``node``, or of ``node`` in another precision."""
     user = _find_only_user(node)
     while user is not None and _is_cast(user):
         user = _find_only_user(user)
@@ -140,7 +140,7 @@ class _Writer:
         return made
 
     def float(self, value: fx.Node) -> fx.Node:
-        """``value`` in f32."""
+        """Return ``value`` in f32."""
         if value.meta["val"].dtype == torch.float32:
             return value
         return self(torch.ops.prims.convert_element_type.default, value, torch.float32)
@@ -174,7 +174,9 @@ def _fuse(node: fx.Node) -> fx.Node:
 
 
 def _scale_and_shift(write: _Writer, norm: fx.Node, bias: fx.Node | None) -> tuple[fx.Node, fx.Node]:
-    """Of each channel, in f32: ``(conv + bias - mean) * scale + beta`` is ``conv * scale + shift``."""
+    """Return scale and shift of each channel in f32: ``(conv + bias - mean) * scale + beta`` is ``conv * scale +
+    shift``.
+    """
     gamma, beta = (write.float(value) if isinstance(value, fx.Node) else None for value in norm.args[1:3])
     mean, variance = (write.float(node_of(value)) for value in norm.args[3:5])
     is_short = norm.target is aten._native_batch_norm_legit_no_training.default
@@ -222,7 +224,7 @@ def _rewrite_transposed(node: fx.Node) -> tuple[fx.Node, fx.Node]:
 
 
 def _keep_channels_last(graph: fx.Graph, ours: set[fx.Node], makers: set[fx.Node]) -> None:
-    """Between ``ours`` and operators that keep the order, images are channels last; others get what they got.
+    """Keep images channels last between ``ours`` and operators that keep the order; others get what they got.
 
     Args:
         makers: nodes that make images channels last of values of another kind.
@@ -278,7 +280,7 @@ def _in_order(node: fx.Node, order: torch.memory_format) -> fx.Node:
 
 
 def _hand_over(node: fx.Node, made: fx.Node) -> None:
-    """``made`` instead of ``node``, with the strides that others expected of it noted in ``meta``."""
+    """Replace ``node`` by ``made``, and note in ``meta`` the strides that others expected of it."""
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
     node.graph.erase_node(node)
@@ -291,6 +293,6 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def node_of(value: Any) -> fx.Node:
-    """``value``, which is a node."""
+    """Return ``value``, which is a node."""
     assert isinstance(value, fx.Node)
     return value

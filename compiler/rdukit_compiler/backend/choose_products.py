@@ -41,7 +41,7 @@ _VIEWS: Final = frozenset(
 
 
 def may_change(module: fx.GraphModule, inputs: Sequence[torch.Tensor], routes: Routes) -> bool:
-    """Whether ``choose_products`` could do something: whether taking composite operators apart for it may pay."""
+    """Return whether ``choose_products`` could do something, so that taking composite operators apart may pay."""
     names = aten_names(module)
     if any(node.target is own_operator("int8_linear") for node in module.graph.nodes):
         return True
@@ -106,7 +106,9 @@ def _rewrite_product(node: fx.Node, a: fx.Node, b: fx.Node, bias: fx.Node | None
 
 
 def _is_few_turned(left: torch.Tensor, right: torch.Tensor, routes: Routes) -> bool:
-    """Whether [m, k] x [k, n], turned, is our product of few rows: oneDNN would copy the left operand of a gradient."""
+    """Return whether [m, k] x [k, n], turned, is our product of few rows: oneDNN would copy the left operand of a
+    gradient.
+    """
     (m, k), n = left.shape, right.shape[1]
     if left.stride() != (1, m) or right.stride() != (n, 1):
         return False

@@ -33,7 +33,7 @@ _LEAST_WANTED: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """One layer; lists by axis after batch and channels, one or two of them."""
+    """Sizes of one layer; lists by axis after batch and channels, one or two of them."""
 
     batch: int
     channels: int
@@ -44,7 +44,7 @@ class Geometry:
     dilation: tuple[int, ...]
 
     def reach(self) -> tuple[int, ...]:
-        """From an axis' first tap to its last."""
+        """Return the distance from an axis' first tap to its last."""
         return tuple(step * (taps - 1) for step, taps in zip(self.dilation, self.taps, strict=True))
 
     def padded(self) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ class Geometry:
 
 
 def may_hold_small_convolutions(module: fx.GraphModule) -> bool:
-    """Whether ``choose_small_convolutions`` could do something; ``module`` may hold composite operators."""
+    """Return whether ``choose_small_convolutions`` could do something; ``module`` may hold composite operators."""
     return any("conv" in str(node.target) for node in module.graph.nodes if node.op == "call_function")
 
 
@@ -83,7 +83,7 @@ def choose_small_convolutions(module: fx.GraphModule) -> bool:
 
 
 def is_small(layer: Geometry, needs_input_gradient: bool) -> bool:
-    """Whether the layer is one that ours computes faster."""
+    """Return whether the layer is one that ours computes faster."""
     made, padded = layer.made(), layer.padded()
     if min(*made, *layer.sizes, layer.batch, layer.channels, layer.filters) < 1:
         return False
@@ -164,7 +164,7 @@ def _find_relu(node: fx.Node) -> fx.Node | None:
 
 
 def _is_rectified_by_us(dy: fx.Node) -> bool:
-    """Whether ``dy`` is a gradient behind a ReLU that a call of ours left in memory: it is masked as it is read.
+    """Return whether ``dy`` is a gradient behind a ReLU that a call of ours left in memory: it is masked as it is read.
 
     Any other gradient is written by a loop of inductor's, which masks it in passing.
     """

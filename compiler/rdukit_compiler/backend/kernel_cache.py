@@ -55,7 +55,7 @@ _FULL_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildPlace:
-    """Where one compile builds."""
+    """Folder and lock of one compile's builds."""
 
     #: A folder of this compile alone, removed when it ends.
     scratch: Path
@@ -97,7 +97,7 @@ class KernelCache:
             logger.warning("native kernels are not built: reason=%s", self.refusal)
 
     def is_refused_by(self, error: str) -> bool:
-        """Whether a build failed with ``error`` for want of room: then no other is tried."""
+        """Return whether a build failed with ``error`` for want of room: then no other is tried."""
         try:
             is_full = shutil.disk_usage(self.root).free < _FULL_BYTES
         except OSError:
@@ -208,7 +208,7 @@ def open_kernel_cache(variant: str) -> KernelCache:
 
 
 def kernels_folder() -> Path:
-    """Where native kernels and what belongs to them lie."""
+    """Return the folder of native kernels and of what belongs to them."""
     return home_folder() / "kernels"
 
 
@@ -246,7 +246,7 @@ def trim_kernels(
 
 
 def list_kernels(root: Path) -> list[CachedFile]:
-    """Every library of the cache, also those that earlier versions kept elsewhere in it."""
+    """List the libraries of the cache, including those that earlier versions kept elsewhere in it."""
     folders = {root / INDUCTOR, root / SCRATCH, root / LOCKS}
     return list_cached(
         (path for path in sorted(root.rglob("*.so")) if not folders & set(path.parents) and path.is_file()), rank=1
@@ -254,7 +254,7 @@ def list_kernels(root: Path) -> list[CachedFile]:
 
 
 def place_of(library: Path, root: Path) -> tuple[str, str, str]:
-    """For which torch, which processor and in which variant a library was built; dashes where its path is silent."""
+    """Return the torch, processor and variant that a library was built for; dashes where its path is silent."""
     parts = library.relative_to(root).parts[:-1]
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("-", "-", "/".join(parts))
 
@@ -265,7 +265,7 @@ def own_place() -> tuple[str, str]:
 
 
 def list_inductor(root: Path) -> list[CachedFile]:
-    """What inductor keeps for itself, by folder."""
+    """List inductor's own files, by folder."""
     folder = root / INDUCTOR
     return list_cached(sorted(folder.iterdir())) if folder.is_dir() else []
 

@@ -62,7 +62,7 @@ class OwnProducts:
 
     @property
     def has_bf16(self) -> bool:
-        """Whether bf16 is multiplied: the processor has instructions for it that our products are written in."""
+        """Return whether bf16 is multiplied: the processor has instructions for it that our products are written in."""
         return hasattr(self._library, "multiply_bf16")
 
     def convolve(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
@@ -159,7 +159,7 @@ def measure_routes() -> Routes:
 
 
 def _is_own_faster(products: OwnProducts, f32: str) -> bool:
-    """Whether our product of few rows is faster than the chosen f32 way, in a training step of one layer."""
+    """Return whether our product of few rows is faster than the chosen f32 way, in a training step of one layer."""
     x, w, dy = torch.randn(32, 784), torch.randn(512, 784), torch.randn(32, 512)
     forms = [(x, w.t()), (dy, w), (dy.t(), x)]
     made = [torch.empty(a.shape[0], b.shape[1]) for a, b in forms]
@@ -180,7 +180,7 @@ def _is_own_faster(products: OwnProducts, f32: str) -> bool:
 
 
 def _is_attention_faster(products: OwnProducts) -> bool:
-    """Whether our bf16 products for twelve heads, and a softmax, take less than ATen's attention."""
+    """Return whether our bf16 products for twelve heads, and a softmax, take less than ATen's attention."""
     queries, keys, values = torch.randn(3, 12, 128, 64).bfloat16()
     scores, made = torch.empty(128, 128), torch.empty(128, 64)
     weights = torch.rand(128, 128).bfloat16()
@@ -197,7 +197,7 @@ def _is_attention_faster(products: OwnProducts) -> bool:
 
 
 def _is_linear_faster(products: OwnProducts) -> bool:
-    """Whether our bf16 linear layers of a prompt's rows, with weights from memory, are faster than ATen's."""
+    """Return whether our bf16 linear layers of a prompt's rows, with weights from memory, are faster than ATen's."""
     layers = huge_numbers(_READ_ROWS // 4, _READ_WIDTH).view(torch.bfloat16).view(-1, 2048, _READ_WIDTH)
     x, y = torch.ones(128, _READ_WIDTH).bfloat16(), torch.empty(128, 2048).bfloat16()
 
@@ -214,7 +214,7 @@ def _is_linear_faster(products: OwnProducts) -> bool:
 
 
 def _is_winograd_faster(products: OwnProducts) -> bool:
-    """Whether a convolution of a middle layer takes less by fewer multiplications."""
+    """Return whether a convolution of a middle layer takes less by fewer multiplications."""
     x, w = torch.randn(1, 128, 32, 32).contiguous(memory_format=torch.channels_last), torch.randn(128, 128, 3, 3)
     y, turned = torch.empty_like(x), w.contiguous(memory_format=torch.channels_last)
 
@@ -226,7 +226,7 @@ def _is_winograd_faster(products: OwnProducts) -> bool:
 
 
 def _is_sweep_faster(products: OwnProducts) -> bool:
-    """Whether a row's products with weights from memory, f32 and bf16, are faster in one sweep."""
+    """Return whether a row's products with weights from memory, f32 and bf16, are faster in one sweep."""
     wide = huge_numbers(_READ_ROWS, _READ_WIDTH)
     narrow = wide.view(torch.bfloat16).view(-1, _READ_WIDTH)
     x = torch.ones(_READ_WIDTH)

@@ -37,22 +37,22 @@ _COMPILED = ("aten.", "prims.", INT8_LINEAR, LSTM_LAYER)
 
 
 def build_variant() -> str:
-    """How libraries are built, in a word that is part of a path: what was built in another way is not used."""
+    """Return a word, part of a path, for the way in which libraries are built; those built otherwise are not used."""
     return f"{build_word()}-{load_routes().word()}-{splittable_threads()}t{sanitized_suffix()}"
 
 
 def build_word() -> str:
-    """With what every ``build_variant`` of this version begins, whatever the machine."""
+    """Return the prefix of every ``build_variant`` of this version, whatever the machine."""
     return f"build-{NATIVE_BUILD}-{sources_digest()}"
 
 
 def has_native_form(kernel: KernelGraph) -> bool:
-    """Whether a native library makes sense: our own operators, and those of other libraries, run as they are."""
+    """Return whether a native library makes sense: our own operators, and those of other libraries, run as they are."""
     return bool(kernel.nodes) and all(node.op == GETITEM or node.op.startswith(_COMPILED) for node in kernel.nodes)
 
 
 class NativeBuilder:
-    """What one compile builds native kernels with. Used as a context: at its end nothing of it is left.
+    """Native kernel builder of one compile. Used as a context: at its end nothing of it is left.
 
     Worker processes take seconds to import torch's compiler; ``warm`` starts them while kernels are still being found.
     """
@@ -73,7 +73,7 @@ class NativeBuilder:
 
     @property
     def cache(self) -> KernelCache:
-        """Where libraries are kept."""
+        """Return the cache that keeps libraries."""
         if self._cache is None:
             self._cache = open_kernel_cache(build_variant())
         return self._cache
@@ -95,7 +95,7 @@ class NativeBuilder:
 
 
 def worker_count() -> int:
-    """Most processes that build at once."""
+    """Return the maximum number of processes that build at once."""
     return resolve(WORKERS) or usable_cores()
 
 
@@ -205,7 +205,7 @@ class _Worker:
         )  # fmt: skip
 
     def build(self, digests: Sequence[str]) -> Iterator[tuple[str, bytes | None, str | None]]:
-        """Each kernel with its library, or with the error, as they are ready. Ends early if the worker dies."""
+        """Yield each kernel with its library, or with the error, as they are ready. Ends early if the worker dies."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None and stdout is not None
         left = list(digests)

@@ -164,7 +164,7 @@ def operator_named(name: str) -> Any:
 
 
 def interface_functions() -> dict[Any, list[str]]:
-    """For inductor: each operator, and the declaration of the C function that computes it."""
+    """Return each operator with the declaration of the C function that computes it, for inductor."""
     own = {name: (operator_named(name), parameters) for name, (_, parameters) in _SIGNATURES.items()}
     own |= {name: (own_operator(name), parameters) for name, parameters in LSTM_PARAMETERS.items()}
     return {made: [f"AOTITorchError aoti_torch_cpu_{name}({parameters})"] for name, (made, parameters) in own.items()}

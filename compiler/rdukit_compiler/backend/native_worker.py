@@ -1,4 +1,4 @@
-"""A process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
+"""Process that builds native kernels: batches of kernels in on stdin, results out on stdout, one a line.
 
 Run as ``python -m rdukit_compiler.backend.native_worker FOLDER ROUTES PARENT``. A process of its own keeps inductor and
 its settings out of the user's program, and lets several batches be built at once.

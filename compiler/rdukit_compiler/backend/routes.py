@@ -1,4 +1,4 @@
-"""Which way a matrix product goes, by dtype and shape, given the ways that are fast on a machine (``measure_routes``).
+"""Routes of matrix products by dtype and shape, given the ways that are fast on a machine (``measure_routes``).
 
 A processor without bf16 instructions computes torch's bf16 products an order of magnitude slower than f32 ones, and
 oneDNN's f32 products are twice as fast as the BLAS's on some processors and slower on others. Both pack their operands
@@ -43,7 +43,7 @@ class Route(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """How products of each dtype go: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN.
+    """Routes of products by dtype: ``bf16`` native or through f32, ``f32`` by the BLAS or by oneDNN.
 
     ``few`` is for f32 products of few rows, or few terms a sum: as other f32 products, or our own. ``rows`` is how a
     row's product reads the weights: in one sweep, or asked for ahead (``row_linear.h``).
@@ -61,11 +61,11 @@ class Routes:
     convolution: str = "onednn"
 
     def text(self) -> str:
-        """As ``parse_routes`` takes it."""
+        """Return the text that ``parse_routes`` takes."""
         return ",".join(f"{dtype}={way}" for dtype, way in asdict(self).items())
 
     def definitions(self) -> Mapping[str, int]:
-        """What the C++ of ``native_source`` is told: its macros and their values."""
+        """Return the macros of the C++ of ``native_source`` and their values."""
         return {
             "RDUKIT_ROWS_SWEEP": int(self.rows == "sweep"),
             "RDUKIT_NATIVE_BF16": int(self.bf16 == "native"),
@@ -75,7 +75,7 @@ class Routes:
         }
 
     def word(self) -> str:
-        """In a word that is part of a path."""
+        """Return a word for the routes that can be part of a path."""
         return "-".join(f"{dtype}-{way}" for dtype, way in asdict(self).items())
 
 
@@ -107,7 +107,7 @@ def _is_few(m: int, k: int, in_rows: bool, is_row_major: bool) -> bool:
 
 
 def parse_routes(text: str) -> Routes:
-    """``bf16=f32,f32=blas`` as routes.
+    """Parse ``bf16=f32,f32=blas``.
 
     Raises:
         InvalidArgument: a word that is not legal; the message lists those that are.

@@ -82,7 +82,7 @@ def compiler_environment() -> dict[str, str]:
 def compile_sections(
     sections: Mapping[str, str], definitions: Mapping[str, int], scratch: Path | None = None
 ) -> dict[str, bytes]:
-    """One library for each section.
+    """Compile one library for each section.
 
     Args:
         sections: by kernel digest what ``section_namespace`` wrote for the name ``section``.

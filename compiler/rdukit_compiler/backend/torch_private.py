@@ -40,7 +40,7 @@ _ADDS: Final = "rdukit_adds_into_memory"
 
 @contextlib.contextmanager
 def without_onednn() -> Iterator[None]:
-    """While tracing: operators decompose as they do without oneDNN. Kernels use it all the same when they run.
+    """Make operators decompose as they do without oneDNN, while tracing. Kernels use it all the same when they run.
 
     ``torch.backends.mkldnn.flags`` does the same and touches settings of other devices, which warns.
     """
@@ -64,7 +64,7 @@ def trace_aten(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> 
 
 
 def _conjugate(value: torch.Tensor | complex) -> torch.Tensor:
-    """Of a tensor, or of a number that the program multiplies with."""
+    """Conjugate a tensor, or a number that the program multiplies with."""
     if isinstance(value, torch.Tensor):
         return torch.conj_physical(value)
     return torch.full((), value.conjugate(), dtype=torch.complex64)
@@ -250,7 +250,7 @@ def self_test() -> None:
 
 @contextlib.contextmanager
 def ordered_sums() -> Iterator[None]:
-    """Within the block, what inductor writes adds into memory in order; other loops are split for threads as ever."""
+    """Make inductor's code add into memory in order within the block; other loops are split for threads as ever."""
     from torch._inductor.codegen.cpp import CppKernel, CppKernelProxy, CppVecKernel
 
     stores = [(kind, kind.store) for kind in (CppKernel, CppVecKernel)]
@@ -267,7 +267,7 @@ def ordered_sums() -> Iterator[None]:
 
 
 def _adding_in_one_thread(store: Any) -> Any:
-    """``store`` that adds as for a program of one thread: without atomic operations."""
+    """Return a ``store`` that adds as for a program of one thread: without atomic operations."""
 
     def stored(self: Any, name: str, index: Any, value: Any, mode: str | None = None) -> Any:
         if mode != "atomic_add":
@@ -283,7 +283,7 @@ def _adding_in_one_thread(store: Any) -> Any:
 
 
 def _in_one_thread_if_adding(write_loops: Any) -> Any:
-    """``write_loops`` that splits no loop which adds into memory, nor promises that its turns are independent."""
+    """Return a ``write_loops`` that splits no loop which adds into memory, nor marks it as free of dependencies."""
     from torch._inductor.codegen.cpp import OuterLoopFusedKernel, ParallelDepth
 
     def none(most: Any, threads: int) -> Any:
@@ -303,7 +303,7 @@ def _in_one_thread_if_adding(write_loops: Any) -> Any:
 
 
 def split_saving(joint: fx.GraphModule, forward_outputs: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The forward returns its outputs and then the saved values; the backward takes those, then the tangents.
+    """Split a joint graph by saving every value that the backward reads.
 
     Args:
         joint: placeholders ``primals_…`` and then ``tangents_…``; the first ``forward_outputs`` outputs are forward's.

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from rdukit_compiler.capture.marks import EXAMPLE_META, FIXED_META, READ_META
+from rdukit_compiler.capture.record_nodes import EXAMPLE_META, FIXED_META, READ_META, memory_of
 
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
@@ -109,7 +109,7 @@ def numbers_in(tensor: torch.Tensor) -> list[int]:
 
 
 def are_equal(tensors: Sequence[torch.Tensor]) -> bool:
-    """``torch.equal`` of two known tensors."""
+    """Compute ``torch.equal`` of two known tensors."""
     with unset_fake_temporarily(), disable_proxy_modes_tracing():
         return torch.equal(*tensors)
 
@@ -118,7 +118,7 @@ def fold_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
     find: Callable[[torch.Tensor], torch.Tensor | None],
 ) -> Any:  # fmt: skip
-    """What ``function`` gives for known tensors: constants of the record; None if one of them is not known.
+    """Call ``function`` on known tensors; its results are constants of the record. None if a tensor is not known.
 
     Args:
         find: the values of a tensor, if they are known.
@@ -135,7 +135,7 @@ def fold_call(
 def fold_masks(
     indices: Sequence[torch.Tensor | None], find: Callable[[torch.Tensor], torch.Tensor | None]
 ) -> list[torch.Tensor | None] | None:
-    """``indices`` with positions in the place of boolean masks; None where there is no mask, or one is not known.
+    """Replace boolean masks in ``indices`` by positions; None where there is no mask, or one is not known.
 
     Args:
         find: the values of a mask, if they are known.
@@ -157,7 +157,9 @@ def fold_masks(
 def asks_how_many(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> bool:  # fmt: skip
-    """Whether ``target[indices] = values`` has a number for each element that a mask chooses, and not one for all."""
+    """Return whether ``target[indices] = values`` has a number for each element that a mask chooses, and not one for
+    all.
+    """
     masks = [place for place, index in enumerate(indices) if index is not None and index.dtype in _MASKS]
     if not masks:
         return False
@@ -167,7 +169,7 @@ def asks_how_many(
 
 
 def _certain_comparison(node: fx.Node) -> bool | None:
-    """What comparing a uniform random number in [0, 1) with a limit outside of it gives, as with a drop rate of 0."""
+    """Compare a uniform random number in [0, 1) with a limit outside of it, as with a drop rate of 0."""
     if len(node.args) != 2 or not isinstance(node.args[0], fx.Node) or node.args[0].target not in _UNIFORM:
         return None
     limit = node.args[1]
@@ -223,7 +225,7 @@ def _operators_before(
 
 
 class _Record:
-    """What overwrites memory in a record, and the order of its nodes; found when first asked for."""
+    """Order of a record's nodes, and those that overwrite memory; found when first asked for."""
 
     def __init__(self, graph: fx.Graph, number: int) -> None:
         self._graph, self._number = graph, number
@@ -233,27 +235,21 @@ class _Record:
         return {node: place for place, node in enumerate(self._graph.nodes)}
 
     @cached_property
-    def _overwriting(self) -> dict[int, list[fx.Node]]:
-        found: dict[int, list[fx.Node]] = {}
+    def _overwriting(self) -> dict[int | None, list[fx.Node]]:
+        found: dict[int | None, list[fx.Node]] = {}
         for node in self._graph.nodes:
             schema = getattr(node.target, "_schema", None)
             if schema is not None and schema.is_mutable and (operands := node.all_input_nodes):
-                found.setdefault(_memory(operands[0]), []).append(node)
+                found.setdefault(memory_of(operands[0]), []).append(node)
         return found
 
     def overwriting(self, node: fx.Node) -> list[fx.Node]:
         """Nodes that overwrite the memory of ``node``, before it or after."""
-        return self._overwriting.get(memory, []) if (memory := _memory(node)) else []
+        return self._overwriting.get(memory, []) if (memory := memory_of(node)) else []
 
     def place(self, node: fx.Node) -> tuple[int, int]:
         """Sorts nodes of several records into the order in which they were recorded."""
         return -self._number, self._places[node]
-
-
-def _memory(node: fx.Node) -> int:
-    """Tells the memory of a node's tensor from others; 0 if it has none."""
-    value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
 
 
 def _is_pure(node: fx.Node) -> bool:
@@ -279,7 +275,7 @@ def record_equality(values: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def _place(frame: FrameType | None) -> str:
-    """``model.py:12: if …`` of the innermost frame that is the program's."""
+    """Describe the innermost frame that is the program's: ``model.py:12: if …``."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "torch")).partition(".")[0] not in _LIBRARIES:
             name = frame.f_code.co_filename

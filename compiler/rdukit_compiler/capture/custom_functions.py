@@ -10,20 +10,22 @@ gradients that will arrive, and an operator ties the two together. Nodes of the 
 import contextlib
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 import torch
+from torch import fx
 from torch.autograd.function import FunctionCtx, _is_setup_context_defined
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.checkpoint import CheckpointFunction
 
 from rdukit.errors import RdukitError, UnsupportedOperator
-from rdukit_compiler.capture.marks import BACKWARD_META, marked
-from rdukit_compiler.operators.naming import define_operators
+from rdukit_compiler.capture.record_nodes import BACKWARD_META, NO_GRAD_META, marked
+from rdukit_compiler.ir import Value, ValueKind
+from rdukit_compiler.operators.naming import define_operators, dtype_name
 
 #: Names of the operators in a record.
 ENTRY: Final = "rdukit.function_entry.default"
@@ -37,7 +39,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def recording_functions() -> Iterator[None]:
-    """While it lasts, custom functions that this thread applies are recorded as written."""
+    """Record custom functions that this thread applies as written, while the block lasts."""
     _operators()
     apply = _apply()
     with _lock:
@@ -56,7 +58,7 @@ def recording_functions() -> Iterator[None]:
 
 
 def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What ``function.apply(*args, **kwargs)`` gives; recorded as written if this thread is recording.
+    """Return the result of ``function.apply(*args, **kwargs)``; recorded as written if this thread is recording.
 
     Raises:
         UnsupportedOperator: its gradient depends on which gradients arrive, or forward itself differentiates it.
@@ -104,7 +106,7 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class _Context(FunctionCtx):
-    """What forward and backward get as ``ctx``."""
+    """Argument ``ctx`` of forward and backward."""
 
     def __init__(self, entries: list[torch.Tensor], needs: tuple[bool, ...]) -> None:
         #: The differentiable arguments as they were before forward ran.
@@ -174,6 +176,37 @@ def _run_backward(
     return gradients[:arguments], ""
 
 
+def extract_backward(
+    recorded: fx.Graph, number: int, gradients: Sequence[fx.Node | None], incoming: Sequence[fx.Node],
+    constants: Mapping[str, str],
+) -> tuple[fx.Graph, list[Value], tuple[fx.Node, ...]]:  # fmt: skip
+    """Copy the backward of custom function ``number`` out of a record.
+
+    Args:
+        gradients: one for each of the function's differentiable arguments. incoming: one for each of its outputs.
+        constants: attributes of the record that are values of the graph.
+    Returns:
+        The backward, a value for each of its placeholders, and the nodes outside of it whose values it reads first.
+    """
+    inside = [n for n in recorded.nodes if n.meta.get(BACKWARD_META) == number and n not in incoming]
+    inside = [n for n in inside if n.op != "get_attr" or str(n.target) not in constants]
+    read = dict.fromkeys([n for node in inside for n in node.all_input_nodes] + [g for g in gradients if g is not None])
+    saved = tuple(n for n in read if n not in {*inside, *incoming})
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    values: list[Value] = []
+    for node in (*saved, *incoming):
+        copies[node] = graph.placeholder(f"i{len(values)}")
+        copies[node].meta = {"val": node.meta["val"]}
+        made = node.meta["val"]
+        values.append(Value(f"i{len(values)}", ValueKind.INPUT, dtype_name(made.dtype), tuple(map(int, made.shape))))
+    for node in inside:
+        copies[node] = graph.node_copy(node, lambda old: copies[old])
+        copies[node].meta = {k: v for k, v in node.meta.items() if k not in {BACKWARD_META, NO_GRAD_META}}
+    graph.output([copies[gradient] for gradient in gradients if gradient is not None])
+    return graph, values, saved
+
+
 def find_override(values: Sequence[object]) -> Any:
     """The type of a value that stands for a tensor without being one; None if there is none."""
     kinds = (type(value) for value in values if not isinstance(value, torch.Tensor))
@@ -217,7 +250,7 @@ def _apply() -> FunctionType:
 
 @cache
 def _original() -> FunctionType:
-    """``Function.apply`` as torch has it, with the class as its first argument."""
+    """Return torch's own ``Function.apply``, with the class as its first argument."""
     apply = _apply()
     return FunctionType(apply.__code__, apply.__globals__, apply.__name__, apply.__defaults__, apply.__closure__)
 

@@ -25,7 +25,7 @@ def evaluation_name(graph: str) -> str:
 
 
 def name_in_training(name: str) -> str:
-    """How the operator of an evaluation graph that is called ``name`` is called in the training graph."""
+    """Return the training graph's name of the evaluation graph's operator ``name``."""
     return name.replace(f"{_NAME_END}__", "__", 1)
 
 
@@ -55,7 +55,7 @@ def evaluation_graph(trained: ModelGraph, evaluated: ModelGraph) -> ModelGraph |
 
 
 def with_shared_names(trained: ModelGraph, evaluated: ModelGraph, constants: Mapping[str, str]) -> ModelGraph:
-    """``evaluated`` with ``trained``'s names for constants that are equal, and for dropout rates of the same call.
+    """Give ``evaluated`` the names of ``trained`` for constants that are equal, and for dropout rates of the same call.
 
     Args:
         constants: names in ``evaluated`` → in ``trained``.
@@ -80,7 +80,8 @@ def with_shared_names(trained: ModelGraph, evaluated: ModelGraph, constants: Map
 
 
 def computes_the_same(one: ModelGraph, other: ModelGraph) -> bool:
-    """Whether two traces make the same calls on the same inputs, parameters and buffers, and leave the same behind.
+    """Return whether two traces make the same calls on the same inputs, parameters and buffers, and leave the same
+    behind.
 
     Dropouts that drop nothing are equal, whatever their rates.
     """

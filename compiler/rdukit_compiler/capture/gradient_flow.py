@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rdukit.errors import TraceError, UnsupportedOperator
-from rdukit_compiler.capture.marks import NO_GRAD_META
+from rdukit_compiler.capture.record_nodes import NO_GRAD_META, shares_memory
 
 _DETACHED: Final = frozenset({"aten.detach.default", "aten.detach_.default"})
 #: Operators that look at a tensor's form alone.
@@ -64,12 +64,12 @@ class GradientFlow:
         self._carrying: set[fx.Node] = set()
 
     def requires_gradient(self, node: fx.Node) -> bool:
-        """Whether the tensor of ``node`` requires a gradient now."""
+        """Return whether the tensor of ``node`` requires a gradient now."""
         self._read_on(node.graph)
         return self._owners.get(node) in self._carrying and _is_differentiable(node)
 
     def is_leaf(self, node: fx.Node) -> bool:
-        """Whether no operator made the tensor of ``node``, as far as autograd knows."""
+        """Return whether no operator made the tensor of ``node``, as far as autograd knows."""
         while _is_in_place(node) and isinstance(node.args[0], fx.Node):
             node = node.args[0]
         return node.op == "placeholder" or NO_GRAD_META in node.meta or not self.requires_gradient(node)
@@ -107,7 +107,7 @@ class GradientFlow:
 
 
 class UnknownFunction:
-    """In the place of ``grad_fn`` of a tensor that an operator made: there is one, and nothing can be asked of it."""
+    """Stand-in for ``grad_fn`` of a tensor that an operator made: it exists, and nothing can be asked of it."""
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnsupportedOperator(
@@ -122,17 +122,14 @@ class UnknownFunction:
 
 
 def _base_of(node: fx.Node) -> fx.Node | None:
-    """What ``node`` is a view of, or overwrites; None if it has memory of its own."""
+    """Find the node that ``node`` is a view of, or overwrites; None if it has memory of its own."""
     if node.op != "call_function" or not node.args or not isinstance(source := node.args[0], fx.Node):
         return None
     if node.target is getitem:
         held_by = source.args[0] if source.args else None
         if not isinstance(source := held_by, fx.Node):
             return None
-    made, held = node.meta.get("val"), source.meta.get("val")
-    if not isinstance(made, torch.Tensor) or not isinstance(held, torch.Tensor):
-        return None
-    return source if made.untyped_storage()._cdata == held.untyped_storage()._cdata else None
+    return source if shares_memory(node, source) else None
 
 
 def _is_in_place(node: fx.Node) -> bool:
@@ -215,7 +212,7 @@ def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Whether torch makes a call out of calls of other operators, of which autograd knows the gradients."""
+    """Return whether torch makes a call out of calls of other operators, of which autograd knows the gradients."""
     return (
         isinstance(func, torch._ops.OpOverload)
         and not func._schema.is_mutable
@@ -225,7 +222,7 @@ def is_composite(func: Any) -> bool:
 
 
 def is_followed(value: object) -> bool:
-    """Whether autograd follows a tensor inside ``value`` while it is recorded."""
+    """Return whether autograd follows a tensor inside ``value`` while it is recorded."""
     if isinstance(value, torch.Tensor):
         return value.requires_grad
     if isinstance(value, dict):

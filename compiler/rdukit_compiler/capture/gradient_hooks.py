@@ -19,7 +19,7 @@ Gradients = tuple[Any, ...]
 
 
 class RecordedHook:
-    """What ``register_hook`` returns while a forward is recorded."""
+    """Result of ``register_hook`` while a forward is recorded."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -100,7 +100,7 @@ def pass_through(
 
 
 class ModuleHooks:
-    """In the place of ``torch.utils.hooks.BackwardHook``: the backward hooks of one call of a module.
+    """Backward hooks of one call of a module; replaces ``torch.utils.hooks.BackwardHook``.
 
     A full backward hook gets the gradients of the module's inputs; those of its outputs belong to another point of the
     backward, so a hook that looks at them is refused.
@@ -112,7 +112,7 @@ class ModuleHooks:
         self._outputs = 0
 
     def setup_input_hook(self, args: Any) -> Any:
-        """The module's arguments, behind its full backward hooks."""
+        """Return the module's arguments, behind its full backward hooks."""
         if not self._hooks:
             return args
 
@@ -126,7 +126,7 @@ class ModuleHooks:
         return _replace_tensors(args, call, f"full backward hook of {self._kind}")
 
     def setup_output_hook(self, result: Any) -> Any:
-        """What the module returns, behind its full backward pre-hooks."""
+        """Return the module's result, behind its full backward pre-hooks."""
         if not self._pre_hooks:
             return result
 
@@ -158,7 +158,7 @@ class _Unknown:
 
 
 def _chain(hooks: Sequence[Any], gradients: Gradients, call: Callable[[Any, Gradients], Any]) -> Gradients:
-    """What one hook returns is given to the next; None changes nothing."""
+    """Call the hooks in turn, each with the last one's result; None changes nothing."""
     for hook in hooks:
         found = call(hook, gradients)
         if found is None:
@@ -173,7 +173,7 @@ def _chain(hooks: Sequence[Any], gradients: Gradients, call: Callable[[Any, Grad
 
 
 def _replace_tensors(values: Any, call: Callable[[Gradients], Gradients], name: str) -> Any:
-    """``values`` with each floating tensor behind one function; hooks get None where there is no such tensor."""
+    """Put each floating tensor of ``values`` behind one function; hooks get None where there is no such tensor."""
     places = [i for i, value in enumerate(values) if _is_floating(value)]
     if not places:
         return values

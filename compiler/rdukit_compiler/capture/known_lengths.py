@@ -59,7 +59,7 @@ def pad(
 
 
 def lstm(find: Find, data: torch.Tensor, batch_sizes: Any, states: Sequence[torch.Tensor], *rest: Any) -> Any:
-    """``aten.lstm.data``."""
+    """Compute ``aten.lstm.data``."""
     return _layers(find, aten.lstm.input, data, batch_sizes, list(states), *rest)
 
 
@@ -102,7 +102,7 @@ def _direction(
     own: list[Any],
     is_reversed: bool,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """One layer in one direction; states [B, H]. Backwards, each sequence is turned around in its own length."""
+    """Run one layer in one direction; states [B, H]. Backwards, each sequence is turned around in its own length."""
     offsets = _offsets(sizes)
     turned: torch.Tensor | None = None
     if is_reversed:

@@ -54,7 +54,7 @@ FindReal = Callable[[str, str], Any]
 
 @contextlib.contextmanager
 def without_dynamo() -> Iterator[None]:
-    """While it lasts, what records a graph imports neither ``torch._dynamo`` nor sympy; what is imported stays so.
+    """Record graphs without importing ``torch._dynamo`` and sympy, while the block lasts; imported modules stay.
 
     It may be entered again inside, and by several threads: the last one that leaves ends it.
     """
@@ -85,7 +85,7 @@ def _leave() -> None:
 
 
 class _StandIn(ModuleType):
-    """In the place of a package or a part of it; what it lacks, the real one has."""
+    """Stand-in for a package or a part of it; attributes that it lacks come from the real one."""
 
     def __init__(self, stand_ins: "_StandIns", name: str, **has: Any) -> None:
         super().__init__(name)
@@ -101,7 +101,7 @@ class _StandIn(ModuleType):
 
 
 class _StandIns(importlib.abc.MetaPathFinder):
-    """Some that go together; who imports a part of ``packages`` that is not among them gets the real ones first.
+    """Stand-ins that go together; importing a part of ``packages`` that is not among them brings the real ones first.
 
     ``real`` is what has to be imported then.
     """
@@ -121,7 +121,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
         return made
 
     def add_module(self, name: str, module: ModuleType) -> None:
-        """``module`` as it is."""
+        """Add ``module`` as it is."""
         self._modules[name] = module
 
     def take_place(self) -> None:
@@ -146,7 +146,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
                 importlib.import_module(name)
 
     def find_real(self, module: str, name: str) -> Any:
-        """What ``module`` itself has under that name."""
+        """Import ``module`` and return its attribute ``name``."""
         self.become_real()
         return getattr(importlib.import_module(module), name)
 
@@ -181,7 +181,7 @@ class _StandIns(importlib.abc.MetaPathFinder):
 
 
 class _Imported(importlib.abc.Loader):
-    """Of a module that was imported while somebody looked for it: Python would run it again."""
+    """Loader of a module that was imported while it was looked for: Python would run it again."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -192,12 +192,12 @@ class _Imported(importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has run already."""
+        """Restore the spec: the module has run already."""
         module.__spec__ = self._spec
 
 
 class _StandInsForCompilers(_StandIns):
-    """Their import is that of symbolic shapes as well, and keeps some of their functions."""
+    """Stand-ins whose real import is that of symbolic shapes as well, and keeps some of their functions."""
 
     def become_real(self) -> None:
         for others in _current:
@@ -206,7 +206,7 @@ class _StandInsForCompilers(_StandIns):
 
 
 class _StandInsForShapes(_StandIns):
-    """Nobody keeps one: whatever else is imported for the first time gets the real ones."""
+    """Stand-ins that nobody keeps: any other first import gets the real ones."""
 
     def _is_theirs(self, name: str) -> bool:
         package = name.partition(".")[0]
@@ -251,7 +251,7 @@ def _stand_in_for_shapes() -> _StandIns:
 
 
 class _NoBisector:
-    """Nothing is left out on trial."""
+    """Bisector that leaves nothing out on trial."""
 
     @staticmethod
     def disable_subsystem(*_: object, **__: object) -> bool:
@@ -259,7 +259,7 @@ class _NoBisector:
 
 
 class _NoModule:
-    """Nothing is an instance of it: a compiled module exists only where the package is imported."""
+    """Class without instances: a compiled module exists only where the package is imported."""
 
 
 @cache
@@ -329,12 +329,12 @@ class _NoGuard(Exception):
 
 
 def sympy_classes(find_real: FindReal) -> dict[str, type]:
-    """What torch asks of every operand, whether it is one, of ``SYMPY``."""
+    """Return the class of ``SYMPY`` that torch checks every operand against."""
     return {"Basic": _stand_in_class(SYMPY, "Basic", find_real)}
 
 
 def sympy_functions(find_real: FindReal) -> dict[str, type]:
-    """What the check of a shape's strides imports from ``SYMPY_FUNCTIONS``, and calls for symbols alone."""
+    """Return what the check of a shape's strides imports from ``SYMPY_FUNCTIONS``, and calls for symbols alone."""
     return {"Max": _stand_in_class(SYMPY_FUNCTIONS, "Max", find_real)}
 
 
@@ -345,7 +345,7 @@ def triton_classes(find_real: FindReal) -> dict[str, type]:
 
 
 def _stand_in_class(module: str, name: str, find_real: FindReal) -> type:
-    """In the place of a class: nothing is an instance before that is imported; a call makes one of the real class."""
+    """Create a stand-in for a class: it has no instances before its module is imported; a call makes a real one."""
 
     class StandIn(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -379,7 +379,7 @@ def _is_number(*values: object) -> bool:
 
 
 def _are_sizes(*values: object) -> bool:
-    """Two sizes, or two sequences of them."""
+    """Return whether the values are two sizes, or two sequences of them."""
     if len(values) != 2 or isinstance(values[0], int) is not isinstance(values[1], int):
         return False
     return all(type(size) is int for value in values for size in _listed(value))
@@ -404,7 +404,7 @@ def _is_concrete(value: object) -> bool:
 
 
 def _is_without(*arguments: object) -> bool:
-    """No environment of symbols, and what was made."""
+    """Return whether the arguments are no environment of symbols, and a result."""
     return len(arguments) == 2 and arguments[0] is None
 
 

@@ -84,7 +84,7 @@ def _layer_norm(
 def _cross_entropy(
     x: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1, *_: object
 ) -> Shape | None:
-    """Of classes by number: x [N, C], labels [N]."""
+    """Infer the loss of classes by number: x [N, C], labels [N]."""
     fits = x.dim() == 2 and tuple(labels.shape) == tuple(x.shape[:1]) and labels.dtype == torch.int64
     return () if fits and weight is None and reduction != _NO_REDUCTION else None
 
@@ -94,7 +94,7 @@ def _mean_squares(x: torch.Tensor, y: torch.Tensor, reduction: int = 1) -> Shape
 
 
 def _grouped(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor | None = None, *rest: object) -> Shape | None:
-    """Of rows by groups: x [S, K], w [G, K, N]; torch's own record takes bf16 only."""
+    """Infer a product of rows by groups: x [S, K], w [G, K, N]; torch's own record takes bf16 only."""
     fits = x.dim() == 2 and w.dim() == 3 and ends is not None and tuple(ends.shape) == tuple(w.shape[:1])
     plain = x.is_floating_point() and not any(r is not None for r in rest)
     return (x.shape[0], w.shape[2]) if fits and plain and x.shape[1] == w.shape[1] else None

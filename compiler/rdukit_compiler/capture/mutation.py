@@ -1,4 +1,4 @@
-"""In-place operators in a record of torch, made functional.
+"""Functionalization: in-place operators in a record of torch become operators that make new values.
 
 A model graph has values that never change. An in-place operator makes a new value, and from then on the tensor that it
 overwrote, and the tensor that this one is a view of, stand for new values. Other views of that memory are made again
@@ -14,6 +14,7 @@ from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument
+from rdukit_compiler.capture.record_nodes import memory_of, shares_memory
 from rdukit_compiler.capture.views import Emit, leaves_gradient, write_back
 
 #: (view, what it is a view of, that one's value now) → the view's value; None if it cannot be made again.
@@ -30,14 +31,14 @@ _OTHER_DTYPE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """What an in-place operator changed: the tensor that owns the memory, and the value that it stands for now."""
+    """Effect of an in-place operator: the tensor that owns the memory, and the value that it stands for now."""
 
     root: fx.Node
     value: str
 
 
 class Aliases:
-    """Which nodes of a record share memory, and what each stands for now."""
+    """Nodes of a record that share memory, and the value that each stands for now."""
 
     def __init__(self, show_again: ShowAgain) -> None:
         self._show_again = show_again
@@ -58,7 +59,7 @@ class Aliases:
             self._base[node] = self._own(base)
 
     def identify(self, node: fx.Node, other: fx.Node) -> None:
-        """``node`` is the same tensor as ``other``."""
+        """Note that ``node`` is the same tensor as ``other``."""
         self._same[node] = self._own(other)
 
     def name(self, node: fx.Node) -> str:
@@ -78,19 +79,19 @@ class Aliases:
         return self._names[own]
 
     def tie(self, node: fx.Node, shown: fx.Node) -> None:
-        """``node``, which the record takes for a tensor of its own, lies where ``shown`` lies."""
+        """Note that ``node``, which the record takes for a tensor of its own, lies where ``shown`` lies."""
         self._tied[node] = shown
 
     def _places(self, node: fx.Node) -> set[int | None]:
         """The memory of ``node``, under all names that the record has for it."""
-        found = {_memory(node)}
+        found = {memory_of(node)}
         for tied, shown in self._tied.items():
-            if not found.isdisjoint({_memory(tied), _memory(shown)}):
-                found |= {_memory(tied), _memory(shown)}
+            if not found.isdisjoint({memory_of(tied), memory_of(shown)}):
+                found |= {memory_of(tied), memory_of(shown)}
         return found - {None}
 
     def knows(self, node: fx.Node) -> bool:
-        """Whether ``node`` stands for a value."""
+        """Return whether ``node`` stands for a value."""
         return self._own(node) in self._names
 
     def find_same(self, node: fx.Node) -> fx.Node | None:
@@ -107,7 +108,7 @@ class Aliases:
         return own
 
     def is_root(self, node: fx.Node) -> bool:
-        """Whether ``node`` owns its memory, and is a view of nothing."""
+        """Return whether ``node`` owns its memory, and is a view of nothing."""
         return self._own(node) is self.root(node)
 
     def overwrite(
@@ -139,7 +140,7 @@ class Aliases:
             current = base
         places = self._places(node)
         for other in self._names:
-            if other not in fresh and _memory(other) in places:
+            if other not in fresh and memory_of(other) in places:
                 self._stale[other] = (
                     f"{what} overwrites memory that {other.name!r} also shows, and that is read afterwards; use the "
                     "operator without the underscore, or read through the tensor that was overwritten"
@@ -155,16 +156,6 @@ class Aliases:
 def _form(node: fx.Node) -> tuple[object, ...]:
     value: torch.Tensor = node.meta["val"]
     return value.dtype, value.shape, value.stride(), value.storage_offset()
-
-
-def shares_memory(node: fx.Node, other: fx.Node) -> bool:
-    """Whether two nodes are tensors over the same memory."""
-    return (memory := _memory(node)) is not None and memory == _memory(other)
-
-
-def _memory(node: fx.Node) -> int | None:
-    value = node.meta.get("val")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def overwritten_argument(node: fx.Node) -> fx.Node | None:
@@ -195,14 +186,14 @@ def overwritten_argument(node: fx.Node) -> fx.Node | None:
 
 
 def keeps_dtype(node: fx.Node, op: str) -> bool:
-    """Whether the functional form of an in-place operator surely makes the dtype of what is overwritten."""
+    """Return whether the functional form of an in-place operator surely makes the dtype of what is overwritten."""
     dtypes = {n.meta["val"].dtype for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)}
     is_floating = all(dtype.is_floating_point for dtype in dtypes)
     return len(dtypes) == 1 and is_floating and op.split(".")[1].removesuffix("_") not in _OTHER_DTYPE
 
 
 def functional_form(node: fx.Node, op: str, arguments: Mapping[str, Any]) -> tuple[str, list[Argument]] | None:
-    """In-place operators whose form without the underscore has another name: that name and its arguments.
+    """Return name and arguments of the functional form of an in-place operator, where it has another name.
 
     Args:
         arguments: ``target`` and ``source``, encoded; the latter may be absent.

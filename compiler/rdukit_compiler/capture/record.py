@@ -8,12 +8,11 @@ All of it is private to torch: see ``torch_private``, whose self-test covers it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
@@ -22,6 +21,14 @@ from torch.fx.node import _side_effectful_need_to_be_preserved_pre_dispatch
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import packed_stride
 from rdukit_compiler.capture import known_lengths
+from rdukit_compiler.capture.call_memory import (
+    CallResult,
+    RecordedCall,
+    TensorForm,
+    form_of,
+    remember_result,
+    surrounding_state,
+)
 from rdukit_compiler.capture.constant_folding import (
     ASSERTIONS,
     INDEXED,
@@ -49,7 +56,8 @@ from rdukit_compiler.capture.gradient_flow import (
     unmasked,
 )
 from rdukit_compiler.capture.known_lengths import with_known_lengths
-from rdukit_compiler.capture.marks import (
+from rdukit_compiler.capture.meta_rules import find_true_stride, infer_result
+from rdukit_compiler.capture.record_nodes import (
     DTYPE_READERS_META,
     EXAMPLE_META,
     FIXED_META,
@@ -59,14 +67,9 @@ from rdukit_compiler.capture.marks import (
     NO_GRAD_META,
     marked,
 )
-from rdukit_compiler.capture.meta_rules import find_true_stride, infer_result
 from rdukit_compiler.capture.replaced_functions import UNCHECKED, find_single, overwrite_each
 from rdukit_compiler.operators.run_operator import call_promoting, quiet_failures
 
-#: Literals that a plain call may have, and that are told apart by type and value.
-_LITERALS: Final = (
-    type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
 _NEEDS_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NEVER: Final = frozenset({
     "aten::ctc_loss",
@@ -152,7 +155,7 @@ def record_forward(
 
 
 def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """``masked_select`` as an index, of which a known mask has positions."""
+    """Write ``masked_select`` as an index, of which a known mask has positions."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
     x, mask = (t if t.shape == shape else t.expand(shape) for t in (x, mask))
     made: torch.Tensor = torch.ops.aten.index.Tensor(x, [mask])
@@ -166,7 +169,7 @@ def _without_dead_wrapper(argument: object) -> object:
 
 
 def is_of_transformation(tensor: torch.Tensor) -> bool:
-    """Whether a transformation of ``torch.func`` wrapped ``tensor``: it has no value of its own."""
+    """Return whether a transformation of ``torch.func`` wrapped ``tensor``: it has no value of its own."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
@@ -240,7 +243,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
         return set_requires_grad(self.tracer.tensor_tracker, self.flow, tensor, requires_grad)
 
     def _of_autograd(self, func: Any, tensor: Any, made: object) -> object:
-        """What autograd would say of a tensor that it does not follow here: a record needs no gradients."""
+        """Answer a question about autograd, which does not follow the tensor here: a record needs no gradients."""
         entry = self.tracer.tensor_tracker.get(tensor)
         if entry is None:
             return made
@@ -253,35 +256,6 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
 
 def _parts(index: object) -> Sequence[object]:
     return index if type(index) is tuple or type(index) is list else (index,)
-
-
-class _Form(NamedTuple):
-    """What torch can tell of a plain tensor without its data; the offset in elements."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What a call made: enough to make its like. ``shares`` is the position, among the call's tensors, of the one over
-    whose memory the result is; -1 for memory of its own.
-    """
-
-    form: _Form
-    device: torch.device
-    shares: int
-
-    def make(self, mode: Any, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Another such tensor, on the meta device."""
-        dtype, shape, stride, offset = self.form
-        with in_kernel_invocation_manager(mode):
-            if self.shares < 0:
-                return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-            made = torch.empty_strided((0,), (1,), dtype=dtype, device="meta")
-            return made.set_(tensors[self.shares].untyped_storage(), offset, shape, stride)
 
 
 class _ModeBelow(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -305,7 +279,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         #: Call → its result; None where the like of it cannot be made.
-        self._results: dict[tuple[object, ...], _Result | None] = {}
+        self._results: dict[tuple[object, ...], CallResult | None] = {}
         self._plain: dict[object, bool] = {}
         self.origin_of: FindOrigin = lambda tensor: None
         self.fixed: Mapping[int, torch.Tensor] = {}
@@ -386,7 +360,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 return found
             return super().__torch_dispatch__(func, types, args, kwargs)
         with torch._C.DisableTorchFunction():
-            call = _Call(self.tracer.tensor_tracker)
+            call = RecordedCall(self.tracer.tensor_tracker)
             node_args = call.add_all(args)
             node_kwargs = {key: call.add(value) for key, value in kwargs.items()}
         if not call.is_plain:
@@ -395,11 +369,11 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
                 if type(made) is FakeTensor and (stride := find_true_stride(func, args, made)) is not None:
                     return self._lay_out(made, stride)
             return made
-        key = (func, *_state(), *kwargs, *call.key)
+        key = (func, *surrounding_state(), *kwargs, *call.key)
         if key not in self._results and (found := infer_result(func, args, kwargs)) is not None:
             dtype, shape = found
-            form = _Form(dtype, shape, packed_stride(shape), 0)
-            self._results[key] = _Result(form, call.tensors[0].fake_device, -1)
+            form = TensorForm(dtype, shape, packed_stride(shape), 0)
+            self._results[key] = CallResult(form, call.tensors[0].fake_device, -1)
         if key in self._results:
             if (result := self._results[key]) is None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
@@ -422,21 +396,21 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():
             if func._schema.name == "aten::to" and former is not None and made is tensors[0]:
                 mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-                apart = _Result(_form_of(made), made.fake_device, 0)
+                apart = CallResult(form_of(made), made.fake_device, 0)
                 converted = FakeTensor(mode, apart.make(mode, tensors), made.fake_device)
                 tracker[converted], tracker[made] = tracker[made], former
                 self._results[key] = apart
                 return converted
             if isinstance(made, FakeTensor) and (stride := find_true_stride(func, args, made)) is not None:
                 made = self._lay_out(made, stride)
-            self._results[key] = _remember(made, tensors)
+            self._results[key] = remember_result(made, tensors)
         return made
 
     def _lay_out(self, made: FakeTensor, stride: tuple[int, ...]) -> FakeTensor:
         """The same result with the strides that it has when it is computed."""
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        form = _Form(made.dtype, tuple(made.shape), stride, 0)
-        described = _Result(form, made.fake_device, -1).make(mode, ())
+        form = TensorForm(made.dtype, tuple(made.shape), stride, 0)
+        described = CallResult(form, made.fake_device, -1).make(mode, ())
         laid = FakeTensor(mode, described, made.fake_device)
         tracker = self.tracer.tensor_tracker
         tracker[laid] = tracker[made]
@@ -479,7 +453,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         return None if node is None else fold_constant(node, root, self.origin_of, supposing)
 
     def _repeat(
-        self, func: Any, result: _Result, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
+        self, func: Any, result: CallResult, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> FakeTensor:
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         described = result.make(mode, tensors)
@@ -491,48 +465,6 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         node.meta["val"] = described
         self.tracer.tensor_tracker[made] = proxy_tensor._ProxyTensor(fx.Proxy(node, self.tracer), None)
         return made
-
-
-class _Call:
-    """The arguments of one call: what tells it from others, and the same arguments as nodes of the record."""
-
-    __slots__ = ("_tracker", "is_plain", "key", "tensors")
-
-    def __init__(self, tracker: Any) -> None:
-        self._tracker = tracker
-        self.is_plain = True
-        self.key: list[object] = []
-        self.tensors: list[FakeTensor] = []
-
-    def add_all(self, arguments: Sequence[object]) -> tuple[Any, ...]:
-        return tuple(self.add(argument) for argument in arguments)
-
-    def add(self, argument: object) -> Any:
-        kind = type(argument)
-        if kind is FakeTensor:
-            return self._add_tensor(argument)
-        if kind in {list, tuple}:
-            self.key.append(("[", len(argument)))  # type: ignore[arg-type]
-            return [self.add(item) for item in argument]  # type: ignore[attr-defined]
-        if kind not in _LITERALS:
-            self.is_plain = False
-            return None
-        self.key.append(kind)
-        self.key.append(argument)
-        return argument
-
-    def _add_tensor(self, tensor: Any) -> Any:
-        entry = self._tracker.get(tensor)
-        if (
-            entry is None or entry.constant is not None or tensor.constant is not None or tensor.requires_grad
-            or tensor.is_conj() or tensor.is_neg() or tensor.layout is not torch.strided
-        ):  # fmt: skip
-            self.is_plain = False
-            return None
-        self.key.append(_form_of(tensor))
-        self.key.append(tensor.fake_device)
-        self.tensors.append(tensor)
-        return entry.proxy.node
 
 
 def _drops_nothing(x: Any, p: Any, train: Any = True) -> bool:
@@ -550,37 +482,5 @@ def _is_plain(func: Any) -> bool:
 
 
 def _depends_on_data(func: Any) -> bool:
-    """Whether what ``func`` gives, or its shape, cannot be told without values, such as ``nonzero``."""
+    """Return whether what ``func`` gives, or its shape, cannot be told without values, such as ``nonzero``."""
     return isinstance(func, torch._ops.OpOverload) and any(tag in func.tags for tag in _NEEDS_DATA)
-
-
-def _state() -> tuple[object, ...]:
-    """What besides its arguments decides what a call makes."""
-    return (
-        torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(),  # of every device's attention
-    )  # fmt: skip
-
-
-def _form_of(tensor: torch.Tensor) -> _Form:
-    return _Form(tensor.dtype, tensor.shape, tensor.stride(), int(tensor.storage_offset()))
-
-
-def _remember(made: object, tensors: Sequence[FakeTensor]) -> _Result | None:
-    if type(made) is not FakeTensor or made.constant is not None or made.requires_grad or made.is_conj():
-        return None
-    if made.is_neg() or made.layout is not torch.strided or any(made is tensor for tensor in tensors):
-        return None
-    memory = made.untyped_storage()
-    shares = next((i for i, t in enumerate(tensors) if t.untyped_storage()._cdata == memory._cdata), -1)
-    if shares < 0 and (made.storage_offset() or memory.nbytes() != _packed_bytes(made)):
-        return None
-    return _Result(_form_of(made), made.fake_device, shares)
-
-
-def _packed_bytes(tensor: torch.Tensor) -> int:
-    if tensor.numel() == 0:
-        return 0
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (reach + 1) * tensor.itemsize

@@ -26,7 +26,7 @@ def gaussian_nll_loss(
     input: torch.Tensor, target: torch.Tensor, var: torch.Tensor | float, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
-    """``torch.nn.functional.gaussian_nll_loss``; a negative variance makes NaN."""
+    """Compute ``torch.nn.functional.gaussian_nll_loss``; a negative variance makes NaN."""
     if isinstance(var, float):
         return functional.gaussian_nll_loss(input, target, var, full, eps, reduction)
     if var.shape != input.shape:
@@ -48,7 +48,7 @@ def cov(
     input: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """``torch.cov``: input [V, N] or [N], weights [N] → [V, V] or []; negative weights make NaN."""
+    """Compute ``torch.cov``: input [V, N] or [N], weights [N] → [V, V] or []; negative weights make NaN."""
     if input.dim() > 2:
         raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got {input.dim()}")
     rows = input.reshape(1, -1) if input.dim() < 2 else input
@@ -71,7 +71,7 @@ def cov(
 
 
 def corrcoef(input: torch.Tensor) -> torch.Tensor:
-    """``torch.corrcoef``: input [V, N] or [N] → [V, V] or []."""
+    """Compute ``torch.corrcoef``: input [V, N] or [N] → [V, V] or []."""
     if input.dim() > 2:
         raise RuntimeError(f"corrcoef(): expected input to have two or fewer dimensions but got {input.dim()}")
     made = cov(input)
@@ -88,7 +88,7 @@ def ctc_loss(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
     reduction: str = "mean", zero_infinity: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """``torch.nn.functional.ctc_loss``, whose mean torch divides by lengths that it keeps in a tensor of its own."""
+    """Compute ``torch.nn.functional.ctc_loss``, whose mean torch divides by lengths in a tensor of its own."""
     each = "none" if reduction == "mean" else reduction
     made = functional.ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, each, zero_infinity)
     if reduction != "mean":
@@ -99,7 +99,7 @@ def ctc_loss(
 
 
 def fill_diagonal_(self: torch.Tensor, fill_value: float, wrap: bool = False) -> torch.Tensor:
-    """``torch.Tensor.fill_diagonal_`` as a write to a view, which compiles; self [N, M], or [N, N, N, …]."""
+    """Write ``torch.Tensor.fill_diagonal_`` to a view, which compiles; self [N, M], or [N, N, N, …]."""
     if self.dim() < 2:
         raise RuntimeError("dimensions must larger than 1")
     if self.dim() > 2 and len(set(self.shape)) > 1:
@@ -120,7 +120,7 @@ def istft(
     window: torch.Tensor | None = None, center: bool = True, normalized: bool = False, onesided: bool | None = None,
     length: int | None = None, return_complex: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """``torch.istft``: input [C, F, T] or [F, T] complex → [C, N] or [N]; windows that leave a gap make NaN."""
+    """Compute ``torch.istft``: input [C, F, T] or [F, T] complex → [C, N] or [N]; windows that leave a gap make NaN."""
     spectra = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2)
     hop, width = hop_length or n_fft // 4, win_length or n_fft
     shape = window if window is not None else torch.ones(width, dtype=spectra.real.dtype)
@@ -150,7 +150,7 @@ def _nan_where(refused: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
-    """``apply_`` and its like call Python for each element, in memory that a tensor of a trace does not have."""
+    """Refuse ``apply_`` and its like: they call Python for each element, and a traced tensor has no memory."""
     raise UnsupportedOperator(
         "apply_, map_ and map2_ call a Python function for each element, which no device does; write it with torch's "
         "operators, or compute the values outside of forward and keep them in a buffer (register_buffer)"
@@ -158,7 +158,9 @@ def refuse_python(tensor: torch.Tensor, *args: Any) -> Any:
 
 
 def data_ptr(tensor: torch.Tensor) -> int:
-    """What tells a tensor's memory from others': a tensor of a trace has no address, and torch says 0 of each."""
+    """Return a number that tells a tensor's memory from others': a traced tensor has no address, and torch says 0 of
+    each.
+    """
     return int(tensor.untyped_storage()._cdata) + int(tensor.storage_offset()) * tensor.element_size()
 
 

@@ -80,7 +80,7 @@ def _digest(operator: Operator) -> str:
 
 
 def _shown(operator: Operator) -> str:
-    """``mul(x, 3.0)``."""
+    """Format an operator's call: ``mul(x, 3.0)``."""
     given = [_word(a) for a in operator.args] + [f"{k}={_word(v)}" for k, v in operator.kwargs.items()]
     return f"{operator.op_type}({', '.join(given)})"
 

@@ -20,7 +20,7 @@ from rdukit_compiler.operators.naming import dtype_name, encode, find_functional
 #: Node → name of its value; None for what is no node.
 NameOf = Callable[[Any], str | None]
 
-_DETACH: Final = "aten.detach.default"
+DETACH: Final = "aten.detach.default"
 _AS_STRIDED: Final = ("as_strided", "as_strided_")
 #: Operators that give one tensor in parts that lie behind each other.
 _PARTS: Final = frozenset({
@@ -56,8 +56,8 @@ _NO_SCATTER_GRADIENT: Final = (
 )
 
 
-class Layout(NamedTuple):
-    """Where elements lie, in elements from the start of the memory."""
+class MemoryLayout(NamedTuple):
+    """Places of elements, in elements from the start of the memory."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -65,7 +65,7 @@ class Layout(NamedTuple):
 
 
 def asks_for_places(node: fx.Node) -> bool:
-    """Whether a node is ``as_strided``: its result depends on how its operand lies in memory."""
+    """Return whether a node is ``as_strided``: its result depends on how its operand lies in memory."""
     return word_of(node) in _AS_STRIDED
 
 
@@ -75,14 +75,14 @@ def word_of(node: fx.Node) -> str:
 
 
 def leaves_gradient(view: fx.Node) -> bool:
-    """Whether autograd does not follow ``view``: it comes from ``detach`` or, as an attribute, from ``.data``."""
-    return view.op == "get_attr" or str(view.target) == _DETACH
+    """Return whether autograd does not follow ``view``, which comes from ``detach`` or ``.data`` (an attribute)."""
+    return view.op == "get_attr" or str(view.target) == DETACH
 
 
 def show_again(view: fx.Node, base: fx.Node, base_value: str, name_of_value: NameOf, emit: Emit) -> str | None:
-    """The value of ``view`` now that what it is a view of has become ``base_value``; None if it cannot be told."""
+    """Return the value of ``view`` now that its base has become ``base_value``; None if it cannot be told."""
     if view.op == "get_attr":
-        return emit(_DETACH, [Ref(base_value)])
+        return emit(DETACH, [Ref(base_value)])
     if asks_for_places(view):
         return look_up_places(view, base, base_value, emit)
     if (call := _call_of(view, base)) is None:
@@ -94,12 +94,12 @@ def show_again(view: fx.Node, base: fx.Node, base_value: str, name_of_value: Nam
 
 
 def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: Emit) -> str | None:
-    """The value of ``base`` after its ``view`` became ``value``; None if that cannot be told."""
+    """Return the value of ``base`` after its ``view`` became ``value``; None if that cannot be told."""
     shape = _sizes(base)
     if view.op == "get_attr":
         return emit("aten.reshape.default", [Ref(value), shape])
     lies = base.meta["val"]
-    if _overlaps(Layout(tuple(lies.shape), tuple(lies.stride()), 0)):
+    if _overlaps(MemoryLayout(tuple(lies.shape), tuple(lies.stride()), 0)):
         return None  # of an expanded tensor: what is written into one of its rows is in all of them
     if asks_for_places(view):
         flat = _in_memory_order(base, base_value, emit)
@@ -132,7 +132,7 @@ def write_back(view: fx.Node, base: fx.Node, value: str, base_value: str, emit: 
 
 
 def shown_places(node: fx.Node, root: fx.Node, carries: bool) -> fx.Node:
-    """Of what ``as_strided`` shows elements: of its operand, or of all of ``root``, which owns that one's memory.
+    """Return the tensor whose elements ``as_strided`` shows: its operand, or ``root``, which owns that one's memory.
 
     Args:
         carries: whether a gradient flows.
@@ -182,7 +182,7 @@ def scatter_places(node: fx.Node, value: str, source: str, emit: Emit) -> str:
     size, stride, *rest = sizes
     start = int(own.storage_offset())
     offset = 0 if not rest or rest[0] is None else int(rest[0]) - start
-    layout = Layout(tuple(map(int, size)), tuple(map(int, stride)), offset)
+    layout = MemoryLayout(tuple(map(int, size)), tuple(map(int, stride)), offset)
     flat = _in_memory_order(base, value, emit)
     if not _fits(layout, _numel(base)):
         raise UnsupportedOperator(
@@ -212,7 +212,7 @@ def check_scattered(node: fx.Node) -> None:
         return
     lies = base.meta["val"]
     is_expanded = any(size > 1 and not stride for size, stride in zip(lies.shape, lies.stride(), strict=True))
-    if not is_expanded and _overlaps(Layout(tuple(lies.shape), lies.stride(), 0)):
+    if not is_expanded and _overlaps(MemoryLayout(tuple(lies.shape), lies.stride(), 0)):
         raise UnsupportedOperator(
             f"{word_of(node)} replaces a part of {base.name!r}, which has several elements in one place of its memory: "
             "torch would overwrite elements beside that part; use contiguous() first"
@@ -234,7 +234,7 @@ def _call_of(view: fx.Node, base: fx.Node) -> Call | None:
 
 
 def _part(view: fx.Node, base: fx.Node) -> Call | None:
-    """One of several results that are views."""
+    """Return the call that makes one of several results that are views."""
     source, index = view.args
     assert isinstance(source, fx.Node) and isinstance(index, int)
     word = word_of(source)
@@ -251,8 +251,8 @@ def _part(view: fx.Node, base: fx.Node) -> Call | None:
     return Call("aten.slice.Tensor", (dim, start, start + int(part[dim])), {})
 
 
-def _layout(call: Call, base: fx.Node) -> Layout | None:
-    """How the view of a base that lies in order would lie; None where it would be none."""
+def _layout(call: Call, base: fx.Node) -> MemoryLayout | None:
+    """Return the layout of the view of a base that lies in order; None where it would be no view."""
     whole = torch.empty(_sizes(base), dtype=base.meta["val"].dtype, device="meta")  # type: ignore[arg-type]
 
     def example(argument: Any) -> Any:
@@ -274,11 +274,11 @@ def _layout(call: Call, base: fx.Node) -> Layout | None:
         or made.untyped_storage()._cdata != whole.untyped_storage()._cdata
     ):
         return None
-    return Layout(tuple(made.shape), made.stride(), int(made.storage_offset()))
+    return MemoryLayout(tuple(made.shape), made.stride(), int(made.storage_offset()))
 
 
-def _overlaps(layout: Layout) -> bool:
-    """Whether two elements may lie in one place."""
+def _overlaps(layout: MemoryLayout) -> bool:
+    """Return whether two elements may lie in one place."""
     reach = 0
     for stride, size in sorted((st, n) for st, n in zip(layout.stride, layout.shape, strict=True) if n > 1):
         if stride <= reach:
@@ -287,19 +287,19 @@ def _overlaps(layout: Layout) -> bool:
     return False
 
 
-def _fits(layout: Layout, count: int) -> bool:
+def _fits(layout: MemoryLayout, count: int) -> bool:
     reach = sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True))
     return layout.offset >= 0 and layout.offset + reach < count
 
 
-def _order(layout: Layout) -> list[int]:
+def _order(layout: MemoryLayout) -> list[int]:
     """The axes by their strides, the largest first; axes of one element stay where they are."""
     large = [d for d, size in enumerate(layout.shape) if size > 1]
     turned = iter(sorted(large, key=lambda d: -layout.stride[d]))
     return [next(turned) if size > 1 else d for d, size in enumerate(layout.shape)]
 
 
-def _positions(count: int, layout: Layout, emit: Emit) -> str:
+def _positions(count: int, layout: MemoryLayout, emit: Emit) -> str:
     """The places of a layout, as whole numbers in its shape."""
     if not _fits(layout, count):
         raise UnsupportedOperator(f"as_strided looks at memory beside its tensor, which has {count} elements")
@@ -307,8 +307,8 @@ def _positions(count: int, layout: Layout, emit: Emit) -> str:
     return emit("aten.as_strided.default", [Ref(numbers), list(layout.shape), list(layout.stride), layout.offset])
 
 
-def _placed(flat: str, count: int, layout: Layout, value: str, emit: Emit) -> str:
-    """``flat`` with the elements of ``value`` in the places of ``layout``."""
+def _placed(flat: str, count: int, layout: MemoryLayout, value: str, emit: Emit) -> str:
+    """Put the elements of ``value`` in the places of ``layout`` in ``flat``."""
     places = emit("aten.reshape.default", [Ref(_positions(count, layout, emit)), [-1]])
     return emit("aten.scatter.src", [Ref(flat), 0, Ref(places), Ref(emit("aten.reshape.default", [Ref(value), [-1]]))])
 
@@ -342,7 +342,7 @@ def _checked_order(node: fx.Node) -> list[int]:
 def _memory_order(node: fx.Node) -> list[int] | None:
     """The axes of a tensor as they lie in memory, the outermost first; None if there are gaps between elements."""
     value: torch.Tensor = node.meta["val"]
-    order = _order(Layout(tuple(value.shape), value.stride(), 0))
+    order = _order(MemoryLayout(tuple(value.shape), value.stride(), 0))
     expected = 1
     for d in reversed(order):
         if value.shape[d] > 1 and value.stride(d) != expected:
@@ -352,7 +352,7 @@ def _memory_order(node: fx.Node) -> list[int] | None:
 
 
 def _lies_as_recorded(root: fx.Node) -> bool:
-    """Whether what owns a memory lies there as its record says.
+    """Return whether what owns a memory lies there as its record says.
 
     What torch's record says of results in another order than their axes' is certain of elementwise operators, and of
     copies in an order that the program names.
@@ -367,7 +367,8 @@ def _lies_as_recorded(root: fx.Node) -> bool:
 
 
 def _lies_in_order(node: fx.Node) -> bool:
-    """Whether a result lies in the order of its axes whatever the order of its operands: products, padded values.
+    """Return whether a result lies in the order of its axes whatever the order of its operands: products, padded
+    values.
 
     Padded images may keep the order of channels last.
     """
@@ -377,10 +378,10 @@ def _lies_in_order(node: fx.Node) -> bool:
     )
 
 
-def _relative(node: fx.Node, root: fx.Node) -> Layout:
+def _relative(node: fx.Node, root: fx.Node) -> MemoryLayout:
     value: torch.Tensor = node.meta["val"]
     offset = int(value.storage_offset()) - int(root.meta["val"].storage_offset())
-    return Layout(tuple(map(int, value.shape)), tuple(map(int, value.stride())), offset)
+    return MemoryLayout(tuple(map(int, value.shape)), tuple(map(int, value.stride())), offset)
 
 
 def _dtype_of(node: fx.Node) -> Special:

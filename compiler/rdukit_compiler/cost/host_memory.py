@@ -61,7 +61,7 @@ def kernel_memory(kernel: KernelGraph, work: Sequence[Sequence[Shape]]) -> Kerne
 
 @dataclass(slots=True)
 class _Memory:
-    """One allocation: bytes, how many values are in it; ``source`` is set for what the kernel is given."""
+    """Allocation: bytes, and the number of values in it; ``source`` is set for a kernel's inputs."""
 
     bytes: int
     users: int = 0
@@ -120,7 +120,7 @@ class _Run:
                     self.alive -= memory.bytes
 
     def result(self) -> KernelMemory:
-        """What was found; outputs are not part of the scratch."""
+        """Return the findings; outputs are not part of the scratch."""
         total = 0
         shares: dict[int, tuple[str, int]] = {}
         holds: dict[int, int] = {}
@@ -173,7 +173,7 @@ def _last_uses(kernel: KernelGraph) -> dict[int, list[str]]:
 
 
 def _is_in_first(op: str) -> bool:
-    """Whether what the operator returns is in the memory of its first tensor: views, and updates in place."""
+    """Return whether what the operator returns is in the memory of its first tensor: views, and updates in place."""
     is_in_place = op.startswith("aten.") and op.split(".")[1].endswith("_")
     return is_in_place or base_name(op) in VIEW_OPS
 

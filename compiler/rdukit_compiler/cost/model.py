@@ -155,7 +155,7 @@ def balance_units(loads: Sequence[float], units: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """One value per key of ``constants.yaml``, where each is explained. ``e_…`` and ``u_…`` are fractions of a peak."""
+    """Values of ``constants.yaml``, where each is explained. ``e_…`` and ``u_…`` are fractions of a peak."""
 
     flops_per_pcu_cycle: int
     lanes_per_pcu: int

@@ -80,7 +80,9 @@ def _bytes(shape: Shape) -> int:
 
 
 def _matrix_product(left: int, right: int) -> Count:
-    """Product of inputs number ``left`` and ``right``: every output element sums over the left one's last axis."""
+    """Count the product of inputs number ``left`` and ``right``: each output element sums over the left one's last
+    axis.
+    """
 
     def count(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         a, b = inputs[left][0], inputs[right][0]
@@ -93,60 +95,62 @@ def _matrix_product(left: int, right: int) -> Count:
 
 
 def _linear(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Input ``[…, K]`` by weight ``[N, K]``."""
+    """Count the product of input ``[…, K]`` by weight ``[N, K]``."""
     x, weight = inputs[0][0], inputs[1][0]
     return 2 * prod(x) * (weight[0] if len(weight) > 1 else 1)
 
 
 def _linear_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Two products of the forward's size: for the input's and the weight's gradient. Inputs: x, grad, weight."""
+    """Count two products of the forward's size: for the input's and the weight's gradient. Inputs: x, grad, weight."""
     x, weight = inputs[0][0], inputs[-1][0]
     return 4 * prod(x) * (weight[0] if len(weight) > 1 else 1)
 
 
 def _convolution(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Weight ``[out, in/groups, …]``: each output element sums over one filter."""
+    """Count a convolution by weight ``[out, in/groups, …]``: each output element sums over one filter."""
     return 2 * _elements(outputs[0]) * prod(inputs[1][0][1:]) if outputs else 0
 
 
 def _convolution_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Inputs: grad_output, x, weight. One product per gradient of x and weight that is asked for."""
+    """Count one product per gradient of x and weight that is asked for. Inputs: grad_output, x, weight."""
     gradient, weight = inputs[0], inputs[2]
     asked = sum(out[0] in (inputs[1][0], weight[0]) for out in outputs) or 2
     return 2 * _elements(gradient) * prod(weight[0][1:]) * min(asked, 2)
 
 
 def _attention(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Query ``[…, L, E]``, key ``[…, S, E]``, value ``[…, S, V]``: two products and a softmax of about 5 per score."""
+    """Count two products and a softmax of about 5 per score: query ``[…, L, E]``, key ``[…, S, E]``, value ``[…, S,
+    V]``.
+    """
     query, key, value = (s[0] for s in inputs[:3])
     scores = prod(query[:-1]) * key[-2]
     return scores * (2 * query[-1] + 2 * value[-1] + 5)
 
 
 def _attention_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Scores again, then four products. Inputs start with grad_out, query, key, value."""
+    """Count the scores again, then four products. Inputs start with grad_out, query, key, value."""
     return 5 * _attention(inputs[1:4], ()) // 2
 
 
 def _lstm_layer(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Gates ``[T, B, 4H]`` and the recurrent weight: its product with each step's state, and some 20 per state."""
+    """Count gates ``[T, B, 4H]``: the recurrent weight's product with each step's state, and some 20 per state."""
     (*_, wide), gates = inputs[0][0], prod(inputs[0][0])
     return 2 * gates * (wide // 4) + 5 * gates
 
 
 def _lstm_layer_backward(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Its product the other way; inputs start with the gradient of y ``[T, B, H]``."""
+    """Count the layer's product the other way; inputs start with the gradient of y ``[T, B, H]``."""
     (*_, width), states = inputs[0][0], prod(inputs[0][0])
     return 8 * states * width + 30 * states
 
 
 def _grouped_outer_product(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """``[S, K]`` and ``[S, N]``: every row is in one group."""
+    """Count ``[S, K]`` times ``[S, N]``: every row is in one group."""
     return 2 * prod(inputs[0][0]) * inputs[1][0][-1]
 
 
 def _einsum(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Without its equation: of two inputs, the axes of neither output nor each other are summed; a close bound."""
+    """Bound the count without the equation: axes of neither output nor the other input are summed."""
     total, made = prod(_elements(s) for s in inputs[:2]), sum(map(_elements, outputs)) or 1
     return 2 * max(made, round(sqrt(total * made)))
 

@@ -8,13 +8,13 @@ from rdukit_compiler.heuristics.registry import (
     DEFAULT,
     Decisions,
     Heuristic,
-    Request,
+    HeuristicRequest,
     find_heuristic,
     heuristic,
     heuristic_names,
 )
 
 __all__ = [
-    "DEFAULT", "Decisions", "Heuristic", "Request", "attention", "default", "find_heuristic", "gemm", "heuristic",
-    "heuristic_names",
+    "DEFAULT", "Decisions", "Heuristic", "HeuristicRequest", "attention", "default", "find_heuristic", "gemm",
+    "heuristic", "heuristic_names",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from math import gcd
 
 from rdukit_compiler.heuristics.capacity import pack
 from rdukit_compiler.heuristics.default import common_decisions, default_limits
-from rdukit_compiler.heuristics.registry import Decisions, Request, heuristic
+from rdukit_compiler.heuristics.registry import Decisions, HeuristicRequest, heuristic
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.vocabulary import is_gemm, words_of
 
@@ -26,13 +26,13 @@ class Mha:
 
     parameters = frozenset({*SHARD_PARAMETERS, "tp_dim"})
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         at = _softmax_at(request.operators)
         if at is None or not _has_gemm(request.operators[:at]) or not _has_gemm(request.operators[at:]):
             return "it needs a matmul, a softmax and a matmul in a chain"
         return find_illegal_parameter(request)
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         limits = default_limits(request)
         at = _softmax_at(request.operators)
         if at is None or int(request.parameters.get("fwd_num_sections", 1)) < 2:
@@ -40,11 +40,11 @@ class Mha:
         before, after = request.operators[:at], request.operators[at:]
         return [*pack(request.graph, before, limits), *pack(request.graph, after, limits)]
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         return {**common_decisions(request, default_limits(request)), **head_sharding(request)}
 
 
-def head_sharding(request: Request) -> dict[str, object]:
+def head_sharding(request: HeuristicRequest) -> dict[str, object]:
     """``head_shard_degree``: the largest power of two that divides the heads (axis 1 of the scores)."""
     product = next((o for o in request.operators if is_gemm(o) or "attention" in o.op_type), None)
     shape = request.graph.values[product.outputs[0]].shape if product else ()
@@ -55,8 +55,8 @@ def head_sharding(request: Request) -> dict[str, object]:
     }
 
 
-def find_illegal_parameter(request: Request) -> str | None:
-    """What is wrong with the shard parameters; None when nothing is."""
+def find_illegal_parameter(request: HeuristicRequest) -> str | None:
+    """Describe an invalid shard parameter; None if there is none."""
     for key in SHARD_PARAMETERS:
         value = request.parameters.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -78,13 +78,13 @@ class Sdpa:
 
     parameters = frozenset({*SHARD_PARAMETERS, "sdp_block_size", "tp_dim"})
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         if not any("scaled_dot_product_attention" in words_of(operator) for operator in request.operators):
             return "it has no scaled_dot_product_attention"
         return find_illegal_parameter(request)
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         return pack(request.graph, request.operators, default_limits(request))
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         return {**common_decisions(request, default_limits(request)), **head_sharding(request)}

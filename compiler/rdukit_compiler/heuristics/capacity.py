@@ -29,8 +29,8 @@ LARGEST_GEMM = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What one section may use. ``training``: each GEMM must leave room for the two of its backward."""
+class SectionLimits:
+    """Units that one section may use. ``training``: each GEMM must leave room for the two of its backward."""
 
     pcus: int
     pmus: int
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a section occupies at the coarsest tiling that fits; at the finest if none does."""
+    """Units that a section occupies at the coarsest tiling that fits; at the finest if none does."""
 
     pcus: int
     pmus: int
@@ -54,10 +54,10 @@ class Footprint:
 
 def section_limits(
     chip: ChipSpec, tiles: int, fraction: float, *, inference: bool, max_gemms: int | None = None
-) -> Limits:
+) -> SectionLimits:
     """Limits of a section that may use ``fraction`` of the tiles' units."""
     pmus = int(tiles * chip.pmus_per_tile * fraction)
-    return Limits(
+    return SectionLimits(
         pcus=max(1, int(tiles * chip.pcus_per_tile * fraction)),
         pmus=max(1, pmus),
         sram_bytes=int(pmus * chip.pmu_bytes * load_constants().usable_units),
@@ -67,15 +67,17 @@ def section_limits(
     )
 
 
-def footprint(graph: ModelGraph, operators: Sequence[Operator], limits: Limits, *, streamed: bool = False) -> Footprint:
-    """What ``operators`` occupy together as one section; ``streamed``: though the weights could stay on chip."""
+def footprint(
+    graph: ModelGraph, operators: Sequence[Operator], limits: SectionLimits, *, streamed: bool = False
+) -> Footprint:
+    """Return the footprint of ``operators`` as one section; ``streamed``: though the weights could stay on chip."""
     load = _Load(graph, limits)
     for operator in operators:
         load.add(operator)
     return load.footprint(streamed)
 
 
-def pack(graph: ModelGraph, operators: Sequence[Operator], limits: Limits) -> list[tuple[Operator, ...]]:
+def pack(graph: ModelGraph, operators: Sequence[Operator], limits: SectionLimits) -> list[tuple[Operator, ...]]:
     """Cut ``operators``, which are in graph order, into as few runs as fit the limits, one after the other.
 
     Within the last quarter of what fits, the cut goes where the fewest bytes cross. Views and constants at a cut go
@@ -105,7 +107,7 @@ def pack(graph: ModelGraph, operators: Sequence[Operator], limits: Limits) -> li
 class _Load:
     """Sums over a growing section, for each tiling at once."""
 
-    def __init__(self, graph: ModelGraph, limits: Limits) -> None:
+    def __init__(self, graph: ModelGraph, limits: SectionLimits) -> None:
         self.graph = graph
         self.limits = limits
         self.pcus = self.gemms = self.stages = self.memory_bytes = 0
@@ -189,7 +191,7 @@ class _Load:
             self.buffer_pmus[index] += max(load_constants().pmus_per_buffer, ceil(buffer / pmu_bytes))
 
 
-def pcu_demand(graph: ModelGraph, operator: Operator, limits: Limits) -> int:
+def pcu_demand(graph: ModelGraph, operator: Operator, limits: SectionLimits) -> int:
     """PCUs that an operator needs at least: by output columns for a GEMM, none for a view, else one."""
     if is_view(operator) or not operator.inputs:
         return 0
@@ -215,12 +217,12 @@ def _block_bytes(value: Value, axes: int) -> int:
     return prod(value.shape[-axes:]) * ITEM_BYTES[value.dtype] if value.shape else ITEM_BYTES[value.dtype]
 
 
-def _pmu_bytes(limits: Limits) -> int:
+def _pmu_bytes(limits: SectionLimits) -> int:
     return max(1, limits.sram_bytes // limits.pmus)
 
 
 def _best_cut(graph: ModelGraph, operators: Sequence[Operator], start: int, end: int) -> int:
-    """Where to cut ``operators[start:end]`` so that the least crosses; the later of equals."""
+    """Return the cut of ``operators[start:end]`` where the least crosses; the later of equals."""
     last_use: dict[str, int] = {}
     for index in range(start, len(operators)):
         for name in operators[index].inputs:
@@ -237,7 +239,7 @@ def _best_cut(graph: ModelGraph, operators: Sequence[Operator], start: int, end:
     return best
 
 
-def _does_not_fit(graph: ModelGraph, operator: Operator, limits: Limits) -> DoesNotFit:
+def _does_not_fit(graph: ModelGraph, operator: Operator, limits: SectionLimits) -> DoesNotFit:
     load = _Load(graph, limits)
     load.add(operator)
     found = load.footprint()

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from rdukit_compiler.cost.model import balance_units, cycles_on_one_pcu
 from rdukit_compiler.cost.work import operator_work
-from rdukit_compiler.heuristics.capacity import Limits, footprint, pack, section_limits
-from rdukit_compiler.heuristics.registry import DEFAULT, Decisions, Request, heuristic
+from rdukit_compiler.heuristics.capacity import SectionLimits, footprint, pack, section_limits
+from rdukit_compiler.heuristics.registry import DEFAULT, Decisions, HeuristicRequest, heuristic
 from rdukit_compiler.heuristics.sharding import choose_sharding, gemm_of, shapes_of
 from rdukit_compiler.ir import Operator, ValueKind
 from rdukit_compiler.operators.vocabulary import is_gemm
@@ -19,7 +19,7 @@ from rdukit_compiler.patterns.syntax import Scalar
 RECOMPUTE_ABOVE = 0.25
 
 
-def common_decisions(request: Request, limits: Limits) -> dict[str, object]:
+def common_decisions(request: HeuristicRequest, limits: SectionLimits) -> dict[str, object]:
     """Balance parallel factors, shard the GEMMs, choose the tiling.
 
     Returns:
@@ -56,7 +56,7 @@ def common_decisions(request: Request, limits: Limits) -> dict[str, object]:
     }
 
 
-def saved_bytes(request: Request) -> int:
+def saved_bytes(request: HeuristicRequest) -> int:
     """Bytes of the activations inside the group, which backward would read: made and read by its operators."""
     made = {name for operator in request.operators for name in operator.outputs}
     read = {name for operator in request.operators for name in operator.inputs}
@@ -70,16 +70,16 @@ class DefaultO3:
 
     parameters = frozenset({"tp_dim"})
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         return None
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         return pack(request.graph, request.operators, default_limits(request))
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         return common_decisions(request, default_limits(request))
 
 
-def default_limits(request: Request) -> Limits:
-    """All units of the tiles."""
+def default_limits(request: HeuristicRequest) -> SectionLimits:
+    """Return limits of all units of the tiles."""
     return section_limits(request.chip, request.tiles, 1.0, inference=request.inference)

@@ -10,9 +10,9 @@ Source: compiler reference 7.2.
 
 from collections.abc import Sequence
 
-from rdukit_compiler.heuristics.capacity import Limits, pack, section_limits
+from rdukit_compiler.heuristics.capacity import SectionLimits, pack, section_limits
 from rdukit_compiler.heuristics.default import common_decisions
-from rdukit_compiler.heuristics.registry import Decisions, Request, heuristic
+from rdukit_compiler.heuristics.registry import Decisions, HeuristicRequest, heuristic
 from rdukit_compiler.heuristics.sharding import find_illegal_setting
 from rdukit_compiler.ir import Operator
 from rdukit_compiler.operators.vocabulary import is_gemm, words_of
@@ -27,19 +27,19 @@ class SafeGemm:
 
     parameters = frozenset({"tp_dim"})
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         if not any(is_gemm(operator) for operator in request.operators):
             return "it has no linear, matmul, addmm, bmm or convolution"
         return find_illegal_setting(request.settings, safe_limits(request).pcus)
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         return pack(request.graph, request.operators, safe_limits(request))
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         return common_decisions(request, safe_limits(request))
 
 
-def safe_limits(request: Request, max_gemms: int | None = MAX_GEMMS) -> Limits:
+def safe_limits(request: HeuristicRequest, max_gemms: int | None = MAX_GEMMS) -> SectionLimits:
     """80 % of the tiles' units."""
     return section_limits(request.chip, request.tiles, SAFE_FRACTION, inference=request.inference, max_gemms=max_gemms)
 
@@ -48,12 +48,12 @@ def safe_limits(request: Request, max_gemms: int | None = MAX_GEMMS) -> Limits:
 class SafeInferenceGemm(SafeGemm):
     """Needs a GEMM and an inference compile."""
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         if not request.inference:
             return "it is for inference, and this compile is for training"
         return super().refuse(request)
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         return {**super().decide(request), "weights": "streamed", "recompute": False}
 
 
@@ -63,7 +63,7 @@ class Gpt2Qkv:
 
     parameters = frozenset({"tp_dim"})
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         gemms = [operator for operator in request.operators if is_gemm(operator)]
         if not 1 <= len(gemms) <= 3:
             return f"it needs 1 to 3 GEMMs behind a norm and has {len(gemms)}"
@@ -72,9 +72,9 @@ class Gpt2Qkv:
             return f"it needs a norm first and starts with {first.op_type}"
         return find_illegal_setting(request.settings, safe_limits(request).pcus)
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         return pack(request.graph, request.operators, safe_limits(request))
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         gemms = [operator.name for operator in request.operators if is_gemm(operator)]
         return {**common_decisions(request, safe_limits(request)), "concatenated_n": gemms, "replicated": "norm"}

@@ -22,14 +22,14 @@ from rdukit.errors import InvalidArgument
 from rdukit_compiler.capture.evaluation import name_in_training
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.patterns.match import Match
-from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 
 KEYS = ("sections", "heuristics")
 
 
 @dataclass(frozen=True, slots=True)
 class HumanDecision:
-    """What a file decides. ``ignored``: its keys that mean nothing here."""
+    """Decisions of one file. ``ignored``: its keys that mean nothing here."""
 
     sections: tuple[tuple[str, ...], ...] = ()
     heuristics: Mapping[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
         InvalidArgument: a section cannot be one, because a path leaves it and comes back.
     """
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     matches: list[Match] = []
     warnings: list[str] = []
     taken: set[str] = set()
@@ -96,7 +96,7 @@ def decided_matches(graph: ModelGraph, decision: HumanDecision) -> tuple[tuple[M
 
 
 def _named(name: str, patterns: Sequence[str]) -> bool:
-    """What is decided for an operator of a training graph counts in its evaluation graph too."""
+    """Match a name; a decision for an operator of a training graph counts in its evaluation graph too."""
     called = {name, name_in_training(name)}
     return any(fnmatchcase(each, pattern) for each in called for pattern in patterns)
 

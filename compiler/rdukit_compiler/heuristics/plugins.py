@@ -17,7 +17,7 @@ from typing import Final
 from rdukit.errors import InvalidArgument
 from rdukit_compiler.heuristics.capacity import footprint
 from rdukit_compiler.heuristics.default import default_limits
-from rdukit_compiler.heuristics.registry import Decisions, Heuristic, Request, heuristic_names, registering
+from rdukit_compiler.heuristics.registry import Decisions, Heuristic, HeuristicRequest, heuristic_names, registering
 from rdukit_compiler.ir import Operator
 
 #: Entry point group in which packages declare heuristics.
@@ -54,8 +54,10 @@ def _installed(path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=GROUP)
 
 
-def find_misplacement(request: Request, parts: Sequence[Sequence[Operator]], decisions: Sequence[Decisions]) -> str:
-    """What is wrong with a heuristic's sections: operators lost or out of order, or more than the tiles have.
+def find_misplacement(
+    request: HeuristicRequest, parts: Sequence[Sequence[Operator]], decisions: Sequence[Decisions]
+) -> str:
+    """Describe an error in a heuristic's sections: operators lost or out of order, or more than the tiles have.
 
     Returns:
         One sentence with the numbers; empty when all is well.

@@ -18,7 +18,7 @@ Decisions = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HeuristicRequest:
     """A group of operators, in graph order, to be mapped to ``tiles`` tiles of ``chip``.
 
     ``parameters`` are those of the rule's heuristic, ``settings`` those of its entries' ``set`` keys by operator.
@@ -39,11 +39,11 @@ class Heuristic(Protocol):
     #: Legal names of rule parameters; others are ignored with a warning.
     parameters: frozenset[str]
 
-    def refuse(self, request: Request) -> str | None:
+    def refuse(self, request: HeuristicRequest) -> str | None:
         """Why the group does not meet the requirements, for people; None when it does."""
         ...
 
-    def split(self, request: Request) -> Sequence[tuple[Operator, ...]]:
+    def split(self, request: HeuristicRequest) -> Sequence[tuple[Operator, ...]]:
         """Cut the group into sections, in graph order.
 
         Raises:
@@ -51,7 +51,7 @@ class Heuristic(Protocol):
         """
         ...
 
-    def decide(self, request: Request) -> Decisions:
+    def decide(self, request: HeuristicRequest) -> Decisions:
         """Decide sharding, parallel factors and tiling of one section that ``split`` made."""
         ...
 
@@ -75,7 +75,7 @@ def heuristic(name: str) -> Callable[[type], type]:
 
 @contextlib.contextmanager
 def registering() -> Iterator[dict[str, Heuristic]]:
-    """While it lasts, ``@heuristic`` fills the mapping given here and not the register."""
+    """Make ``@heuristic`` fill the mapping given here and not the registry, while the block lasts."""
     made: dict[str, Heuristic] = {}
     token = _target.set(made)
     try:

@@ -92,12 +92,12 @@ def choose_sharding(gemm: Gemm, pcus: int, settings: Mapping[str, Scalar]) -> di
 
 
 def utilisation_of(gemm: Gemm, degrees: Mapping[str, int]) -> float:
-    """``utilisation`` of a mapping with ``SHARD_KEYS``."""
+    """Compute ``utilisation`` of a mapping with ``SHARD_KEYS``."""
     return utilisation(gemm, degrees["m_shard_degree"], degrees["n_shard_degree"], degrees["k_shard_degree"])
 
 
 def find_illegal_setting(settings: Mapping[str, Mapping[str, Scalar]], pcus: int) -> str | None:
-    """What is wrong with the ``set`` keys of a group that has ``pcus`` PCUs; None when nothing is."""
+    """Describe an invalid ``set`` key of a group that has ``pcus`` PCUs; None if there is none."""
     for operator, values in settings.items():
         for key in sorted(SET_KEYS & set(values)):
             value = values[key]

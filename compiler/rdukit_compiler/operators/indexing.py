@@ -17,7 +17,7 @@ def embedding(
     weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """``aten.embedding``: weight [N, D], indices [...] → [..., D]."""
+    """Compute ``aten.embedding``: weight [N, D], indices [...] → [..., D]."""
     if not _adds_narrowly(weight):  # the device's gradients are dense: a sparse one is the same numbers
         return aten.embedding.default(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-any-return]
     made: torch.Tensor = _Embedding.apply(weight, indices, padding_idx, scale_grad_by_freq)  # type: ignore[no-untyped-call]
@@ -28,18 +28,18 @@ def embedding_bag(
     weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, scale_grad_by_freq: bool = False, mode: int = 0,
     sparse: bool = False, *rest: Any,
 ) -> Any:  # fmt: skip
-    """``aten.embedding_bag``, with a dense gradient."""
+    """Compute ``aten.embedding_bag``, with a dense gradient."""
     return torch.ops.aten.embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, False, *rest)
 
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
-    """``aten.embedding_renorm``, which autograd does not follow."""
+    """Compute ``aten.embedding_renorm``, which autograd does not follow."""
     made: torch.Tensor = aten.embedding_renorm.default(weight.detach(), indices, max_norm, norm_type)
     return made
 
 
 def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
-    """``aten.index``: ``source[i, j, …]``, with None for a whole axis."""
+    """Compute ``aten.index``: ``source[i, j, …]``, with None for a whole axis."""
     if not _adds_narrowly(source):
         return aten.index.Tensor(source, indices)  # type: ignore[no-any-return]
     made: torch.Tensor = _Index.apply(source, indices)  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ def index(source: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Ten
 
 
 def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """``aten.one_hot``: indices [...] → [..., num_classes] int64.
+    """Compute ``aten.one_hot``: indices [...] → [..., num_classes] int64.
 
     torch's own form of a trace compares, and makes rows of zeros of what is out of range; a lookup refuses that.
     """
@@ -93,7 +93,7 @@ class _Index(torch.autograd.Function):
 def index_put(
     target: torch.Tensor, indices: list[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:  # fmt: skip
-    """``aten.index_put``, with one boolean mask among ``indices``, over one or several axes of ``target``."""
+    """Compute ``aten.index_put``, with one boolean mask among ``indices``, over one or several axes of ``target``."""
     masks = [index for index in indices if index is not None and index.dtype in {torch.bool, torch.uint8}]
     followed = torch.is_grad_enabled() and (target.requires_grad or values.requires_grad)
     if not masks or not followed or any(index is not None and index is not masks[0] for index in indices):
@@ -135,7 +135,7 @@ class _MaskedPut(torch.autograd.Function):
 
 
 def index_fill(target: torch.Tensor, axis: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """``aten.index_fill.int_Tensor``: value [] at each place of ``index`` along ``axis``."""
+    """Compute ``aten.index_fill.int_Tensor``: value [] at each place of ``index`` along ``axis``."""
     if not (torch.is_grad_enabled() and value.requires_grad):
         return aten.index_fill.int_Tensor(target, axis, index, value)  # type: ignore[no-any-return]
     size = target.shape[axis] if target.dim() else 1

@@ -20,7 +20,7 @@ _DTYPES: Final = frozenset({torch.float32, torch.bfloat16})
 
 
 def convolution_form(op: str) -> Callable[..., torch.Tensor]:
-    """What to call for ``aten.conv2d.default`` and its like: x [N, C, …], weight, bias → [N, K, …]."""
+    """Return the function to call for ``aten.conv2d.default`` and its like: x [N, C, …], weight, bias → [N, K, …]."""
     plain = callable_of(op)
     is_transposed = "transpose" in op
     names = ("stride", "padding", "output_padding", "groups", "dilation") if is_transposed else (
@@ -75,7 +75,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
-    """As operators that can be split; torch's own form fills a mask in place. The rate may be a tensor []."""
+    """Drop out by operators that can be split; torch's own form fills a mask in place. The rate may be a tensor []."""
     if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
         return _scaled(x, torch.rand(x.shape, dtype=torch.float32, device=x.device), p)
     made: torch.Tensor = torch.ops.aten.dropout.default(x, p, train)
@@ -83,7 +83,7 @@ def dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Te
 
 
 def feature_dropout(x: torch.Tensor, p: "float | torch.Tensor", train: bool) -> torch.Tensor:
-    """Dropout of whole channels: x [N, C, …]."""
+    """Drop out whole channels: x [N, C, …]."""
     if isinstance(p, torch.Tensor) or (train and 0 < p < 1):
         shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
         return _scaled(x, torch.rand(shape, dtype=torch.float32, device=x.device), p)
@@ -101,7 +101,7 @@ def lstm(
     x: torch.Tensor, states: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, layers: int,
     rate: "float | torch.Tensor", train: bool, is_bidirectional: bool, is_batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """What ``aten.lstm.input`` computes, in our operators; projected states and other dtypes stay torch's.
+    """Compute ``aten.lstm.input`` in our operators; projected states and other dtypes stay torch's.
 
     Args:
         x: [T, B, C], or [B, T, C]. states: h and c, each [layers * directions, B, H].

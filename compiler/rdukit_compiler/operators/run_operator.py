@@ -47,8 +47,7 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
     if operator.op_type in _INDEXING:
         args = [as_index(a) for a in args]
     kwargs = {k: decode(v, tensors) for k, v in operator.kwargs.items()}
-    operands, _, results = operator.compute.partition(">")
-    for dtype in filter(None, operands.split("+")):
+    for dtype in operator.compute.operands if operator.compute else ():
         args = [_converted(a, getattr(torch, dtype)) for a in args]
     if operator.op_type in SAME_DTYPE or (operator.op_type in NORMS and _is_wide(args[0])):
         args, kwargs = _promoted(operator, args, kwargs)
@@ -59,8 +58,8 @@ def run_operator(operator: Operator, tensors: dict[str, Any]) -> None:
             made = _attempt(function, *_promoted(operator, args, kwargs), operator)
         except (TypeError, ValueError, IndexError, ZeroDivisionError) as cause:
             raise _refusal(operator, cause) from cause
-    if results:
-        made = _converted(made, getattr(torch, results))
+    if operator.compute and operator.compute.result:
+        made = _converted(made, getattr(torch, operator.compute.result))
     if len(operator.outputs) == 1 and isinstance(made, torch.Tensor):
         tensors[operator.outputs[0]] = made
     else:
@@ -107,7 +106,7 @@ def _refusal(operator: Operator, cause: Exception) -> CompileError:
 
 @contextlib.contextmanager
 def quiet_failures() -> Iterator[None]:
-    """While it lasts, torch prints no trace of what fails on tensors without data: who catches it says what it was."""
+    """Suppress torch's log of failures on tensors without data, while the block lasts: the caller reports them."""
     log = logging.getLogger("torch._subclasses.fake_tensor")
     before, log.disabled = log.disabled, True
     try:
@@ -118,7 +117,7 @@ def quiet_failures() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_refusals(args: Sequence[Any]) -> Iterator[None]:
-    """Where floating dtypes are mixed, a refusal is no news: torch need not log it, it is tried again promoted."""
+    """Suppress torch's log where floating dtypes are mixed: a refused call is repeated with promoted operands."""
     with quiet_failures() if _common_float(args, args) is not None else contextlib.nullcontext():
         yield
 
@@ -140,7 +139,7 @@ def call_promoting(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 
 
 def promote_floats(args: Sequence[Any]) -> list[Any] | None:
-    """``args`` with all floating tensors, also those in lists, in one dtype; None if they agree already.
+    """Promote all floating tensors of ``args``, also those in lists, to one dtype; None if they agree already.
 
     As torch promotes: the widest dtype among those that have dimensions, if there are any.
     """
@@ -252,7 +251,7 @@ def custom_function(
     outputs: Sequence[torch.Tensor], entries: Sequence[torch.Tensor], saved: Sequence[torch.Tensor], backward: str,
     refusal: str,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """``outputs`` as they are, with the gradient that ``backward`` gives for ``entries``.
+    """Return ``outputs`` as they are, with the gradient that ``backward`` gives for ``entries``.
 
     Raises:
         UnsupportedOperator: when a gradient is asked for and there is none, with ``refusal`` as the reason.

@@ -107,7 +107,7 @@ NORMS: Final = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 
 
 def is_supported(operator: Operator) -> bool:
-    """Whether the device has ``operator``."""
+    """Return whether the device has ``operator``."""
     namespace, _, name = operator.op.partition(".")
     if not name:
         return True  # Python's getitem, which takes one tensor out of several
@@ -121,7 +121,7 @@ def is_supported(operator: Operator) -> bool:
 
 
 def nearest_supported(operator: Operator) -> str:
-    """What to write instead of an operator that the device does not have."""
+    """Return a hint at what to write instead of an operator that the device does not have."""
     if (written := _NEAREST.get(operator.op_type.rstrip("_"))) is not None:
         return written
     word = operator.op_type.lower().strip("_")
@@ -131,7 +131,7 @@ def nearest_supported(operator: Operator) -> str:
 
 
 def runs_on_host(operator: Operator) -> bool:
-    """Whether ``operator`` was marked to run on the host."""
+    """Return whether ``operator`` was marked to run on the host."""
     return HOST_LABEL in operator.labels
 
 

@@ -58,7 +58,7 @@ VENDORS: Final = frozenset({
 
 
 def words_of(operator: Operator) -> frozenset[str]:
-    """Every rule word that names ``operator``: its own, without the in-place underscore, and its aliases.
+    """Return the rule words that name ``operator``: its own, without the in-place underscore, and its aliases.
 
     ``permute`` is a ``transpose`` only when it swaps exactly two dimensions; ``1 - x`` is also ``rsub``.
     """
@@ -77,22 +77,24 @@ def words_of(operator: Operator) -> frozenset[str]:
 
 
 def is_gemm(operator: Operator) -> bool:
-    """Whether its time goes into multiply-adds."""
+    """Return whether its time goes into multiply-adds."""
     return operator.op_type.lower() in GEMMS
 
 
 def is_view(operator: Operator) -> bool:
-    """Whether it only shows elements of its input in another shape."""
+    """Return whether it only shows elements of its input in another shape."""
     return operator.op_type.lower().rstrip("_") in VIEWS or operator.op_type.lower() in VIEWS
 
 
 def is_trivial(operator: Operator) -> bool:
-    """Whether it never deserves a section of its own: a view, a cast, or a maker of constants (no tensor inputs)."""
+    """Return whether it never deserves a section of its own: a view, a cast, or a maker of constants (no tensor
+    inputs).
+    """
     return is_view(operator) or operator.op_type.lower() in CASTS or not operator.inputs
 
 
 def is_loss(operator: Operator) -> bool:
-    """Whether it is a loss."""
+    """Return whether it is a loss."""
     return operator.op_type.lower() in LOSSES
 
 

@@ -118,11 +118,13 @@ def _statistics(graph: ModelGraph) -> frozenset[str]:
 
 
 def is_cache(graph: ModelGraph, buffer: str) -> bool:
-    """Whether forward only places values into ``buffer`` that were computed without it: no rounding adds up there."""
+    """Return whether forward only places values into ``buffer`` that were computed without it: no rounding adds up
+    there.
+    """
     producers = graph.producers()
 
     def is_moved(name: str) -> bool:
-        """Whether what ``name`` has of the buffer was moved, and never computed with."""
+        """Return whether what ``name`` has of the buffer was moved, and never computed with."""
         operator = producers.get(name)
         if operator is None:
             return True
@@ -135,7 +137,7 @@ def is_cache(graph: ModelGraph, buffer: str) -> bool:
 
 
 def _ancestors(name: str, producers: Mapping[str, Operator]) -> set[str]:
-    """All values that ``name`` is computed from, itself included."""
+    """Return the values that ``name`` is computed from, itself included."""
     found, todo = set(), [name]
     while todo:
         current = todo.pop()
@@ -190,7 +192,7 @@ class RepeatedCalls:
         return self._tensors.setdefault(described, tensor)
 
     def run(self, operator: Operator, tensors: dict[str, torch.Tensor]) -> None:
-        """What ``run_operator`` does; ``tensors`` holds what ``tensor_like`` gave.
+        """Run the operator as ``run_operator`` does; ``tensors`` holds tensors from ``tensor_like``.
 
         Raises:
             CompileError: torch refuses the operator.

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from rdukit_compiler.ir import ModelGraph, Operator
+from rdukit_compiler.ir import ComputeDtypes, ModelGraph, Operator
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS, is_gemm
 
 logger = logging.getLogger(__name__)
@@ -42,20 +42,20 @@ FAMILIES: Final[Mapping[str, frozenset[str]]] = {
 _NEVER_ROUNDED: Final = LOSSES | RUNNING_SUMS
 _SENSITIVE: Final = ("softmax", "norm", "loss", "reduce")
 
-#: ``Operator.compute``: the dtypes that its operands are rounded to, one after the other, and after ``>`` its results'.
-DECLARED: Final = "float32"
-WIDE: Final = "float32>bfloat16"
-NARROW: Final = "bfloat16+float32"
-ROUNDED: Final = "bfloat16"
+#: Values of ``Operator.compute``.
+DECLARED: Final = ComputeDtypes(("float32",))
+WIDE: Final = ComputeDtypes(("float32",), "bfloat16")
+NARROW: Final = ComputeDtypes(("bfloat16", "float32"))
+ROUNDED: Final = ComputeDtypes(("bfloat16",))
 
 
 def keeps_declared(precision: str, preset: str | None) -> bool:
-    """Whether values have the program's precision unless an operator rounds them."""
+    """Return whether values have the program's precision unless an operator rounds them."""
     return precision == "f32" or preset in {"mp0", "mp1"}
 
 
 def choose_compute(graph: ModelGraph, precision: str, preset: str | None, families: Iterable[str]) -> ModelGraph:
-    """``graph`` with ``Operator.compute`` set where an operator departs from the usual dtype.
+    """Set ``Operator.compute`` where an operator departs from the usual dtype.
 
     Args:
         precision: ``bf16`` or ``f32``. preset: one of ``PRESETS`` or None. families: of ``FAMILIES``; others are
@@ -92,7 +92,7 @@ def _is_disabled(operator: Operator) -> bool:
     return operator.labels.get("graphamp") == "disabled"
 
 
-def _marked(graph: ModelGraph, chosen: Mapping[str, str]) -> ModelGraph:
+def _marked(graph: ModelGraph, chosen: Mapping[str, ComputeDtypes]) -> ModelGraph:
     if not chosen:
         return graph
-    return replace(graph, operators=tuple(replace(o, compute=chosen.get(o.name, "")) for o in graph.operators))
+    return replace(graph, operators=tuple(replace(o, compute=chosen.get(o.name)) for o in graph.operators))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rdukit.errors import CompileError, DoesNotFit
 from rdukit.hardware import ChipSpec
-from rdukit_compiler.heuristics import DEFAULT, Heuristic, Request, find_heuristic, heuristic_names
+from rdukit_compiler.heuristics import DEFAULT, Heuristic, HeuristicRequest, find_heuristic, heuristic_names
 from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches
 from rdukit_compiler.heuristics.plugins import find_misplacement
 from rdukit_compiler.ir import ModelGraph, Operator, ValueKind
@@ -27,7 +27,7 @@ from rdukit_compiler.passes.group_labelled import labelled_groups
 from rdukit_compiler.passes.host_operators import HOST, host_reason, split_around_host, without_host
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, Scalar
-from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _WHOLE_GRAPH = "the whole graph"
 
 @dataclass(frozen=True, slots=True)
 class CutOptions:
-    """``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's (``own_rules``) before the defaults.
+    """Options of a cut. ``mode`` is o0, o1 or o3. ``rules`` count in o1 only, the user's before the defaults.
 
     ``plugins`` are heuristics from outside, by name; ``decision`` is what the user cut, in o1 and o3.
     """
@@ -53,7 +53,7 @@ class CutOptions:
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """One section to be. ``operators`` are in graph order; ``decisions`` are those of the heuristic, ready for JSON."""
+    """Section to be. ``operators`` are in graph order; ``decisions`` are those of the heuristic, ready for JSON."""
 
     name: str
     operators: tuple[str, ...]
@@ -118,7 +118,7 @@ def _decided(graph: ModelGraph, options: CutOptions) -> tuple[Match, ...]:
 
 
 def _merge_undecided(graph: ModelGraph, groups: Sequence[_Group]) -> list[_Group]:
-    """What a human did not decide, between decisions and sections on the host, as one group each."""
+    """Merge operators without a human decision, between decisions and host sections, into one group each."""
     place = {operator.name: index for index, operator in enumerate(graph.operators)}
     found: list[_Group] = []
     for group in groups:
@@ -144,9 +144,9 @@ def _find_matches(graph: ModelGraph, rules: Sequence[Rule], decided: Sequence[Ma
 
 
 def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Match]) -> tuple[Match, ...]:
-    """``matches``, and those of ``blocks`` that can be sections beside them."""
+    """Return ``matches``, and those of ``blocks`` that can be sections beside them."""
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     for match in matches:
         groups.join(topology.position[name] for name in match.operators)
     suggested = []
@@ -161,7 +161,7 @@ def _compatible(graph: ModelGraph, matches: Sequence[Match], blocks: Sequence[Ma
 def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
     """Groups in an order that can be run: the matches, and each other operator alone with its riders."""
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     matched: dict[str, Match] = {}
     for match in matches:
         groups.join(topology.position[name] for name in match.operators)
@@ -176,7 +176,7 @@ def _group(graph: ModelGraph, matches: Sequence[Match]) -> list[_Group]:
     return found
 
 
-def _attach_riders(graph: ModelGraph, groups: Groups, topology: Topology, matched: frozenset[str]) -> None:
+def _attach_riders(graph: ModelGraph, groups: OperatorGroups, topology: Topology, matched: frozenset[str]) -> None:
     """Join each rider that no rule took with what reads it, or, if several do, with what makes its input.
 
     Riders are views, casts, and whatever is computed from constants alone.
@@ -221,14 +221,14 @@ def _why(leads: Operator, match: Match | None, count: int) -> str:
 def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]) -> list[SectionPlan]:
     """Let the group's heuristic cut it and decide; fall back to the default one, never fail for a heuristic's sake."""
     match = group.match
-    request = Request(
+    request = HeuristicRequest(
         graph, group.operators, options.chip, options.tiles, options.inference,
         match.parameters if match else {}, match.settings if match else {},
     )  # fmt: skip
     name, heuristic, parts, fallback = _choose(request, match, options.plugins)
     plans = []
     for index, part in enumerate(parts):
-        here = Request(
+        here = HeuristicRequest(
             graph, part, options.chip, options.tiles, options.inference, request.parameters, request.settings
         )
         why = group.why + fallback
@@ -251,7 +251,7 @@ def _plan(graph: ModelGraph, group: _Group, options: CutOptions, names: set[str]
 
 
 def _choose(
-    request: Request, match: Match | None, plugins: Mapping[str, Heuristic]
+    request: HeuristicRequest, match: Match | None, plugins: Mapping[str, Heuristic]
 ) -> tuple[str, Heuristic, Sequence[tuple[Operator, ...]], str]:
     """The heuristic that takes the group, its cut, and what to add to the reason when it is not the rule's."""
     default = find_heuristic(DEFAULT)
@@ -277,13 +277,13 @@ def _choose(
                 reason = cause.message
     assert match is not None
     logger.warning("[warning Samba]: rule=%s heuristic=%s falls back to default: %s", match.rule, wanted, reason)
-    plain = Request(
+    plain = HeuristicRequest(
         request.graph, request.operators, request.chip, request.tiles, request.inference, request.parameters
     )
     return DEFAULT, default, default.split(plain), f"; {wanted} refused it: {reason}"
 
 
-def _find_misplacement(found: Heuristic, request: Request, parts: Sequence[tuple[Operator, ...]]) -> str:
+def _find_misplacement(found: Heuristic, request: HeuristicRequest, parts: Sequence[tuple[Operator, ...]]) -> str:
     return find_misplacement(request, parts, [found.decide(replace(request, operators=part)) for part in parts])
 
 
@@ -305,7 +305,7 @@ def _base_name(group: _Group, mode: str) -> str:
 
 
 def _unique(base: str, names: set[str]) -> str:
-    """``base`` the first time, then ``base_1``, ``base_2`` …"""
+    """Return ``base`` the first time, then ``base_1``, ``base_2`` …"""
     name, number = base, 0
     while name in names:
         number += 1

@@ -40,7 +40,7 @@ TensorShape = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class OperatorShape:
-    """One ATen call of a kernel, for the cost model."""
+    """ATen call of a kernel, for the cost model."""
 
     op: str
     inputs: tuple[TensorShape, ...]
@@ -49,7 +49,7 @@ class OperatorShape:
 
 @dataclass(frozen=True, slots=True)
 class SavedValue:
-    """What a forward hands to its backward: a value of the graph, or the ``index``-th extra forward output."""
+    """Value that a forward hands to its backward: one of the graph, or the ``index``-th extra forward output."""
 
     value: str | None
     index: int
@@ -112,7 +112,7 @@ def updated_positions(graph: ModelGraph, inputs: Sequence[str], outputs: Sequenc
 
 
 def is_overwritten(graph: ModelGraph, name: str, precision: Precision) -> bool:
-    """Whether a section's input has another value later, while what was made of this one may still be read.
+    """Return whether a section's input has another value later, while what was made of this one may still be read.
 
     Inputs have with the next run, parameters after the optimizer's step, buffers when forward updates them.
     """
@@ -204,7 +204,7 @@ class _SectionFunction:
     def _read_exactly(
         self, operator: Operator, values: dict[str, Any], held: Mapping[str, torch.Tensor]
     ) -> None:  # fmt: skip
-        """What keeps its declared precision reads what the section is given as it is: rounding would be for nothing."""
+        """Run an operator that keeps its declared precision on the section's inputs without rounding them."""
         seen = {**values, **{name: held[name] for name in operator.inputs if name in held}}
         run_operator(operator, seen)
         values.update((name, seen[name]) for name in operator.outputs)
@@ -219,7 +219,7 @@ class _SectionFunction:
 
 
 def _looks_up(operator: Operator) -> bool:
-    """Whether it is a lookup of rows, of a table that is its first input, with a dense gradient."""
+    """Return whether it is a lookup of rows, of a table that is its first input, with a dense gradient."""
     is_lookup = operator.op == "aten.embedding.default" and bool(references([*operator.args[:1]]))
     return is_lookup and not operator.compute and True not in operator.args[4:]
 
@@ -251,7 +251,7 @@ def _joint_function(
 def _apart(
     made: Sequence[torch.Tensor], primals: Sequence[torch.Tensor], inputs: Sequence[str], overwritten: Collection[str]
 ) -> list[torch.Tensor]:
-    """What a section hands over, contiguous; copied where it lies in memory that is overwritten before it is read."""
+    """Return a section's results, contiguous; copied where they lie in memory that is overwritten before it is read."""
     places = {p.untyped_storage()._cdata for p, n in zip(primals, inputs, strict=True) if n in overwritten}
     packed = [tensor.contiguous() for tensor in made]
     return [tensor.clone() if tensor.untyped_storage()._cdata in places else tensor for tensor in packed]
@@ -350,7 +350,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _dense_node(node: fx.Node, result: fx.Node) -> fx.Node:
-    """``node``, or a copy of it without gaps between its elements."""
+    """Return ``node``, or a copy of it without gaps between its elements."""
     if _is_dense(node.meta["val"]):
         return node
     with result.graph.inserting_before(result):
@@ -366,7 +366,7 @@ def _as_dense(value: torch.Tensor) -> torch.Tensor:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """Whether the elements fill memory without gaps and overlaps: native libraries keep no other strides."""
+    """Return whether the elements fill memory without gaps and overlaps: native libraries keep no other strides."""
     expected = 1
     for stride, size in sorted((st, n) for st, n in zip(value.stride(), value.shape, strict=True) if n != 1):
         if stride != expected:
@@ -391,7 +391,7 @@ def _name_placeholders(joint: fx.GraphModule, primals: int) -> None:
 
 
 def _cleaned(graph: fx.Graph) -> fx.Graph:
-    """Without operators that change nothing (``detach``, ``alias``) and values that nobody reads."""
+    """Remove operators that change nothing (``detach``, ``alias``) and values that nobody reads."""
     for node in list(graph.nodes):
         if node.op == "call_function" and str(node.target) in {"aten.detach.default", "aten.alias.default"}:
             node.replace_all_uses_with(node.args[0])
@@ -401,7 +401,7 @@ def _cleaned(graph: fx.Graph) -> fx.Graph:
 
 
 def _work(graph: fx.Graph) -> tuple[OperatorShape, ...]:
-    """What each call reads and makes."""
+    """Return the shapes that each call reads and makes."""
     return tuple(
         OperatorShape(
             str(node.target),

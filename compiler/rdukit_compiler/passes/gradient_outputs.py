@@ -31,7 +31,8 @@ _VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
 
 def has_own_memory(kernels: SectionKernels, name: str, values: Mapping[str, Value]) -> bool:
-    """Whether the backward surely makes the gradient of ``name`` in memory of its own, large enough to be added to.
+    """Return whether the backward surely makes the gradient of ``name`` in memory of its own, large enough to be added
+    to.
 
     No view, and no output of the same size beside it: a native library may make two outputs that are always equal
     only once.
@@ -82,7 +83,7 @@ def _add_up(kernels: SectionKernels, position: int, value: Value) -> SectionKern
 
 
 def _is_plain_lookup(kernel: KernelGraph, node: KernelNode) -> bool:
-    """Whether ``node`` spreads rows over a table that nothing else reads, without a row that is left out."""
+    """Return whether ``node`` spreads rows over a table that nothing else reads, without a row that is left out."""
     read = [name for other in kernel.nodes for name in references([*other.args, *other.kwargs.values()])]
     is_alone = node.name not in read and kernel.outputs.count(node.name) == 1
     return node.op == _LOOKUP and is_alone and node.args[3] == -1 and node.args[4] is False
@@ -128,7 +129,7 @@ def _widens(work: OperatorShape) -> bool:
 
 
 def _is_product(name: str, nodes: dict[str, KernelNode]) -> bool:
-    """Whether a value is a whole matrix product, its elements in the order in which that was computed."""
+    """Return whether a value is a whole matrix product, its elements in the order in which that was computed."""
     turned = 0
     node = nodes.get(name)
     while node is not None and (node.op in _VIEWS or node.op == "aten.t.default"):
@@ -141,6 +142,6 @@ def _is_product(name: str, nodes: dict[str, KernelNode]) -> bool:
 
 
 def _uses(kernel: KernelGraph, name: str) -> int:
-    """How often a value is read or put out."""
+    """Count the times that a value is read or output."""
     read: Sequence[str] = [n for node in kernel.nodes for n in references([*node.args, *node.kwargs.values()])]
     return read.count(name) + kernel.outputs.count(name)

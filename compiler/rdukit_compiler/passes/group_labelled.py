@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from rdukit_compiler.ir import ModelGraph, Operator
 from rdukit_compiler.patterns.match import Match
 from rdukit_compiler.patterns.syntax import Scalar
-from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 
 
 def labelled_groups(graph: ModelGraph, *, annotated: bool, taken: Collection[str] = ()) -> tuple[Match, ...]:
@@ -45,7 +45,7 @@ def _joined(graph: ModelGraph, runs: Sequence[tuple[tuple[str, ...], list[Operat
     if len({key for key, _ in runs}) == len(runs):
         return [operators for _, operators in runs]
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     for _, operators in runs:
         groups.join(topology.position[operator.name] for operator in operators)
     found: list[list[Operator]] = []
@@ -62,7 +62,7 @@ def _joined(graph: ModelGraph, runs: Sequence[tuple[tuple[str, ...], list[Operat
 
 
 def _block_of(operator: Operator) -> tuple[str, ...]:
-    """What tells blocks apart; the first word is the block's id, if it has one."""
+    """Return a key that tells blocks apart; the first word is the block's id, if it has one."""
     if block := operator.labels.get("op_fusion_id"):
         return (block,)
     numbers = (part for part in operator.module.replace("__", ".").split(".") if part.isdecimal())

@@ -62,8 +62,10 @@ def _where(operator: Operator) -> str:
 
 
 def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
-    """All operators in groups that can be run one after the other: each host operator alone, the others in as few
-    groups as that allows. A graph without host operators is one group.
+    """Group all operators so that the groups can be run one after the other.
+
+    Each host operator is alone, the others are in as few groups as that allows. A graph without host operators is one
+    group.
     """
     made_by = {name: operator.name for operator in graph.operators for name in operator.outputs}
     # A host operator is at an odd stage, after all that it reads; a device operator at an even one.
@@ -82,7 +84,7 @@ def split_around_host(graph: ModelGraph) -> list[tuple[Operator, ...]]:
 
 
 def without_host(graph: ModelGraph, matches: Sequence[Match]) -> tuple[Match, ...]:
-    """Those of ``matches`` that no host operator is in: it has a section of its own, whatever a rule says."""
+    """Return the ``matches`` without a host operator: it has a section of its own, whatever a rule says."""
     hosted = {operator.name for operator in graph.operators if runs_on_host(operator)}
     return tuple(match for match in matches if hosted.isdisjoint(match.operators))
 

@@ -105,7 +105,7 @@ def _held_in(graph: ModelGraph, dtypes: Mapping[str, str]) -> ModelGraph:
 
 
 def _renamed(operator: Operator, name: str, new: str) -> Operator:
-    """``operator`` with value ``name`` called ``new``, where it is made and where it is read."""
+    """Rename value ``name`` to ``new`` in ``operator``, where it is made and where it is read."""
     names = {name: new}
     if name not in operator.outputs and name not in operator.inputs:
         return operator

@@ -103,14 +103,14 @@ def with_device_dtype(operator: Operator, graph: ModelGraph) -> Operator:
 
 
 def _fits_bf16(operator: Operator) -> bool:
-    """Whether bf16 has each number of a sequence."""
+    """Return whether bf16 has each number of a sequence."""
     keywords = {key: decode(value, {}) for key, value in operator.kwargs.items()}
     numbers = callable_of(operator.op)(*(decode(argument, {}) for argument in operator.args), **keywords)
     return bool(torch.equal(numbers.bfloat16().to(numbers.dtype), numbers))
 
 
 def _with_buffer_dtype(operator: Operator, graph: ModelGraph) -> Operator:
-    """``positions.type_as(self.inv_freq)``."""
+    """Convert ``positions.type_as(self.inv_freq)`` to the buffer's dtype in the program."""
     read = [argument.name for argument in operator.args[:2] if isinstance(argument, Ref)]
     if len(read) != 2:
         return operator
@@ -161,12 +161,12 @@ def _shown_exactly(
 
 
 def _is_scalar(name: str, reader: Operator, values: Mapping[str, Value]) -> bool:
-    """Whether ``name`` has no dimensions, and so decides no dtype but that of others without."""
+    """Return whether ``name`` has no dimensions, and so decides no dtype but that of others without."""
     return not values[name].shape and reader.op_type in ARITHMETIC
 
 
 def widen_losses(operators: Sequence[Operator], graph: ModelGraph) -> tuple[Operator, ...]:
-    """``operators`` with those of losses computing in f32.
+    """Make the operators of losses compute in f32.
 
     Args:
         graph: has the values with the program's dtypes.
@@ -202,7 +202,7 @@ def _wide_by_themselves(operators: Sequence[Operator], graph: ModelGraph, leavin
 
 
 def _is_wide(operator: Operator, graph: ModelGraph, leaving: "_Leaving") -> bool:
-    """Whether it is a sum that leaves, or a part of a loss function."""
+    """Return whether it is a sum that leaves, or a part of a loss function."""
     if operator.is_of_loss and operator.op_type in _COMPUTING:
         return True
     is_sum = operator.op_type in SUMS
@@ -212,8 +212,8 @@ def _is_wide(operator: Operator, graph: ModelGraph, leaving: "_Leaving") -> bool
 
 
 def _goes_on(operator: Operator, graph: ModelGraph, leaving: "_Leaving", wide: Mapping[str, int]) -> bool:
-    """Whether it makes f32 of f32 that is ``wide``, not more numbers than it reads, and these leave."""
-    if operator.op_type not in ARITHMETIC | _FURTHER | MOVING or operator.compute not in {"", WIDE}:
+    """Return whether it makes f32 of f32 that is ``wide``, not more numbers than it reads, and these leave."""
+    if operator.op_type not in ARITHMETIC | _FURTHER | MOVING or operator.compute not in {None, WIDE}:
         return False
     made = [graph.values[name] for name in operator.outputs]
     read = [graph.values[name] for name in operator.inputs if name in wide]
@@ -222,7 +222,7 @@ def _goes_on(operator: Operator, graph: ModelGraph, leaving: "_Leaving", wide: M
 
 
 class _Before:
-    """What is read by nothing but losses and sums that leave; looks at operators from the last to the first."""
+    """Operators that only losses and sums that leave read; visited from the last to the first."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph = graph
@@ -253,7 +253,7 @@ class _Before:
             is_for_losses = not readers <= self._neutral
             if operator.op_type in MOVING | _JOINING:
                 (self._wide if is_for_losses else self._neutral).add(operator.name)
-            elif is_for_losses and operator.op_type in _COMPUTING and operator.compute in {"", WIDE}:
+            elif is_for_losses and operator.op_type in _COMPUTING and operator.compute in {None, WIDE}:
                 self._choose(operator)
 
     def _choose(self, operator: Operator) -> None:
@@ -262,7 +262,7 @@ class _Before:
 
 
 def _needless(operators: Sequence[Operator], chosen: set[str], graph: ModelGraph) -> set[str]:
-    """Those ``chosen`` that bf16 computes without an error, as they read nothing but what layers made in bf16."""
+    """Return the ``chosen`` that bf16 computes without an error, as they read only what layers made in bf16."""
     wide: set[str] = {value.name for value in graph.values.values() if value.kind is not ValueKind.OPERATOR}
     found: set[str] = set()
     for operator in operators:
@@ -275,7 +275,7 @@ def _needless(operators: Sequence[Operator], chosen: set[str], graph: ModelGraph
 
 
 class _Leaving:
-    """Which values f32 may have because nothing large is made of them: only results, and what is no float."""
+    """Values that may be f32 because nothing large is made of them: only results, and non-floats."""
 
     def __init__(self, graph: ModelGraph) -> None:
         self._graph = graph
@@ -289,7 +289,7 @@ class _Leaving:
         return self._known[name]
 
     def _is_end(self, name: str, reader: Operator) -> bool:
-        """Whether f32 in ``name`` reaches only what leaves through ``reader``."""
+        """Return whether f32 in ``name`` reaches only what leaves through ``reader``."""
         made = [self._graph.values[output] for output in reader.outputs]
         if not any(getattr(torch, value.dtype).is_floating_point for value in made):
             return True

@@ -19,7 +19,7 @@ from rdukit.pef.kernel import Argument, Ref, Special, packed_stride, references
 from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
 from rdukit_compiler.operators.naming import callable_of, decode
 
-#: Arguments in which a ``Part`` or ``SeenKeys`` may stand for a value.
+#: Arguments in which a ``ValueSlice`` or ``SeenKeys`` may stand for a value.
 Arguments = Sequence[Any]
 Values = Mapping[str, Value]
 #: Operators that give each number of their first argument as it is, elsewhere: a view where the layout allows one.
@@ -36,7 +36,7 @@ _PRODUCTS: Final = frozenset({"linear", "matmul", "mm", "bmm", "scaled_dot_produ
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSlice:
     """``count`` rows along ``axis``: from ``first`` on, or those that the value called ``index`` [count] numbers."""
 
     axis: int
@@ -46,11 +46,11 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ValueSlice:
     """Stands for some rows of a value among an operator's arguments."""
 
     name: str
-    rows: Rows
+    rows: RowSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class SeenKeys:
     keys: int
 
 
-def selected_rows(operator: Operator, values: Values) -> Rows | None:
-    """What ``select``, ``slice`` or ``index_select`` reads of its first argument; None for others."""
+def selected_rows(operator: Operator, values: Values) -> RowSlice | None:
+    """Return the rows that ``select``, ``slice`` or ``index_select`` reads of its first argument; None for others."""
     if operator.op not in {"aten.select.int", "aten.slice.Tensor", "aten.index_select.default"}:
         return None
     source, axis, *rest = (*operator.args, 0)[: max(2, len(operator.args))]  # slice's axis is 0 unless given
@@ -74,19 +74,19 @@ def selected_rows(operator: Operator, values: Values) -> Rows | None:
     axis %= len(shape)
     match operator.op_type, rest:
         case "select", [int(first)]:
-            return Rows(axis, 1, first % shape[axis])
+            return RowSlice(axis, 1, first % shape[axis])
         case "index_select", [Ref(index)] if len(values[index].shape) == 1:
-            return Rows(axis, values[operator.outputs[0]].shape[axis], 0, index)
+            return RowSlice(axis, values[operator.outputs[0]].shape[axis], 0, index)
         case "slice", [] | [None | int(), *_] if rest[2:] in ([], [1]):
             begin = next(iter(rest), None)
-            return Rows(axis, values[operator.outputs[0]].shape[axis], slice(begin, None).indices(shape[axis])[0])
+            return RowSlice(axis, values[operator.outputs[0]].shape[axis], slice(begin, None).indices(shape[axis])[0])
     return None
 
 
-def substituted(argument: Any, value_of: Callable[[Ref | Part | SeenKeys], Any]) -> Any:
-    """``argument`` with what ``value_of`` gives in the place of each value, or of what stands for one."""
+def substituted(argument: Any, value_of: Callable[[Ref | ValueSlice | SeenKeys], Any]) -> Any:
+    """Replace each value in ``argument``, and each stand-in for one, by ``value_of`` it."""
     match argument:
-        case Ref() | Part() | SeenKeys():
+        case Ref() | ValueSlice() | SeenKeys():
             return value_of(argument)
         case list():
             return [substituted(item, value_of) for item in argument]
@@ -94,7 +94,7 @@ def substituted(argument: Any, value_of: Callable[[Ref | Part | SeenKeys], Any])
             return argument
 
 
-def needed_rows(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def needed_rows(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     """Arguments with which ``operator`` makes only these rows of each of its outputs; None if no rule is known."""
     if references(list(operator.kwargs.values())):
         return None
@@ -116,7 +116,7 @@ def _is_elementwise(operator: Operator) -> bool:
     return is_marked and torch.Tag.nondeterministic_seeded not in tags
 
 
-def _each_element(operator: Operator, rows: Rows, values: Values) -> Arguments:
+def _each_element(operator: Operator, rows: RowSlice, values: Values) -> Arguments:
     """Axes are counted from the last one, and may be repeated."""
     width = len(values[operator.outputs[0]].shape)
 
@@ -125,23 +125,23 @@ def _each_element(operator: Operator, rows: Rows, values: Values) -> Arguments:
             return argument
         shape = values[argument.name].shape
         axis = rows.axis - width + len(shape)
-        return argument if axis < 0 or shape[axis] == 1 else Part(argument.name, replace(rows, axis=axis))
+        return argument if axis < 0 or shape[axis] == 1 else ValueSlice(argument.name, replace(rows, axis=axis))
 
     return [part(argument) for argument in operator.args]
 
 
-def _first_argument(operator: Operator, rows: Rows, values: Values, is_free: bool) -> Arguments | None:
+def _first_argument(operator: Operator, rows: RowSlice, values: Values, is_free: bool) -> Arguments | None:
     """The same rows of the first argument, where the operator works on each of them by itself."""
     source = operator.args[0]
-    return (Part(source.name, rows), *operator.args[1:]) if is_free and isinstance(source, Ref) else None
+    return (ValueSlice(source.name, rows), *operator.args[1:]) if is_free and isinstance(source, Ref) else None
 
 
-def _linear(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _linear(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     is_free = rows.axis < len(values[operator.outputs[0]].shape) - 1
     return _first_argument(operator, rows, values, is_free)
 
 
-def _product(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _product(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     """A product of matrices [..., T, D] and [..., D, S]: rows T."""
     source = operator.args[0]
     width = len(values[operator.outputs[0]].shape)
@@ -149,27 +149,27 @@ def _product(operator: Operator, rows: Rows, values: Values) -> Arguments | None
     return _first_argument(operator, rows, values, is_free)
 
 
-def _norm(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _norm(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     normed = operator.args[1]
     assert isinstance(normed, list)
     is_free = rows.axis < len(values[operator.outputs[0]].shape) - len(normed)
     return _first_argument(operator, rows, values, is_free)
 
 
-def _softmax(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _softmax(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     axis = operator.args[1]
     is_free = isinstance(axis, int) and axis % len(values[operator.outputs[0]].shape) != rows.axis
     return _first_argument(operator, rows, values, is_free)
 
 
-def _embedding(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _embedding(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     table, index, *rest = operator.args
     if not isinstance(index, Ref) or rows.axis >= len(values[index.name].shape):
         return None
-    return (table, Part(index.name, rows), *rest)
+    return (table, ValueSlice(index.name, rows), *rest)
 
 
-def _attention(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _attention(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     """Queries [..., T, D]: rows T, and the keys and values that these may see."""
     q, k, v, *given = operator.args
     rest: list[Any] = [*given, *(None, 0.0, False)[len(given) :]]
@@ -180,7 +180,7 @@ def _attention(operator: Operator, rows: Rows, values: Values) -> Arguments | No
     axis, keys = len(shape) - 2, values[k.name].shape[-2]
     if rows.axis != axis or len(values[q.name].shape) != len(shape):
         return None
-    query = Part(q.name, rows)
+    query = ValueSlice(q.name, rows)
     if not is_causal:
         if isinstance(mask, Ref):
             mask = _each_element(replace(operator, args=(mask,)), rows, values)[0]
@@ -192,21 +192,21 @@ def _attention(operator: Operator, rows: Rows, values: Values) -> Arguments | No
     seen = rows.first + 1
     if seen >= keys:
         return (query, k, v, None, rate, False)
-    parts = [Part(x.name, Rows(len(values[x.name].shape) - 2, seen)) for x in (k, v)]
+    parts = [ValueSlice(x.name, RowSlice(len(values[x.name].shape) - 2, seen)) for x in (k, v)]
     return (query, *parts, None, rate, False)
 
 
-def _concatenation(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
+def _concatenation(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
     tensors, axis = (*operator.args, 0)[:2]
     if not isinstance(tensors, list) or not isinstance(axis, int):
         return None
     if axis % len(values[operator.outputs[0]].shape) == rows.axis:
         return None
-    return ([Part(t.name, rows) if isinstance(t, Ref) else t for t in tensors], axis)
+    return ([ValueSlice(t.name, rows) if isinstance(t, Ref) else t for t in tensors], axis)
 
 
-def _shown(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
-    """Which axis of the first argument it is, steps in memory tell, of an argument without gaps."""
+def _shown(operator: Operator, rows: RowSlice, values: Values) -> Arguments | None:
+    """Find the axis of the first argument by the steps in memory of a result without gaps."""
     source, *rest = operator.args
     assert isinstance(source, Ref)
     if operator.op == "aten.view.dtype":  # the same bits as other numbers
@@ -223,7 +223,7 @@ def _shown(operator: Operator, rows: Rows, values: Values) -> Arguments | None:
         sizes: list[Argument] = list(first.shape)
         sizes[rows.axis] = rows.count
         rest = [sizes, *rest[1:]]
-    return (Part(source.name, replace(rows, axis=axes[0])), *rest)
+    return (ValueSlice(source.name, replace(rows, axis=axes[0])), *rest)
 
 
 def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
@@ -232,14 +232,14 @@ def _like(value: Value, shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=torch.float32 if dtype.is_floating_point else dtype, device="meta")
 
 
-def _makes(operator: Operator, args: Arguments, rows: Rows, values: Values) -> bool:
-    """Whether the operator, run on such arguments without data, makes as many rows, and as much of each."""
+def _makes(operator: Operator, args: Arguments, rows: RowSlice, values: Values) -> bool:
+    """Return whether the operator, run on such arguments without data, makes as many rows, and as much of each."""
 
-    def tensor_of(argument: Ref | Part | SeenKeys) -> torch.Tensor:
+    def tensor_of(argument: Ref | ValueSlice | SeenKeys) -> torch.Tensor:
         match argument:
             case SeenKeys(index, keys):
                 return torch.empty((values[index].shape[0], keys), dtype=torch.bool, device="meta")
-            case Part(name, part):
+            case ValueSlice(name, part):
                 return _like(values[name], with_rows(values[name].shape, part))
             case Ref(name):
                 return _like(values[name], values[name].shape)
@@ -253,12 +253,12 @@ def _makes(operator: Operator, args: Arguments, rows: Rows, values: Values) -> b
     return [tuple(t.shape) for t in tensors] == [with_rows(values[n].shape, rows) for n in operator.outputs]
 
 
-def with_rows(shape: Sequence[int], rows: Rows) -> tuple[int, ...]:
+def with_rows(shape: Sequence[int], rows: RowSlice) -> tuple[int, ...]:
     """The shape of those rows of a value of such a shape."""
     return (*shape[: rows.axis], rows.count, *shape[rows.axis + 1 :])
 
 
-_RULES: Final[dict[str, Callable[[Operator, Rows, Values], Arguments | None]]] = {
+_RULES: Final[dict[str, Callable[[Operator, RowSlice, Values], Arguments | None]]] = {
     **dict.fromkeys(_SHOWING, _shown),
     **dict.fromkeys(("matmul", "mm", "bmm"), _product),
     **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
@@ -275,7 +275,7 @@ class _Plan:
     """An operator that reads parts of its inputs, and the rows that it makes of its outputs: None for all of them."""
 
     args: Arguments
-    rows: Rows | None
+    rows: RowSlice | None
 
 
 def push_down_slices(graph: ModelGraph) -> ModelGraph:
@@ -300,11 +300,11 @@ def _find_plans(graph: ModelGraph) -> dict[str, _Plan]:
     """Operator name → its plan, of those that need not make, or not read, all rows."""
     plans: dict[str, _Plan] = {}
     #: Value → the rows that its readers want, all the same, or None for all rows.
-    wanted: dict[str, Rows | None] = dict.fromkeys((*graph.outputs, *graph.updates.values()))
+    wanted: dict[str, RowSlice | None] = dict.fromkeys((*graph.outputs, *graph.updates.values()))
 
-    def note(read: Ref | Part | SeenKeys) -> None:
+    def note(read: Ref | ValueSlice | SeenKeys) -> None:
         if not isinstance(read, SeenKeys):
-            rows = read.rows if isinstance(read, Part) else None
+            rows = read.rows if isinstance(read, ValueSlice) else None
             wanted[read.name] = rows if wanted.get(read.name, rows) == rows else None
 
     for operator in reversed(graph.operators):
@@ -315,7 +315,7 @@ def _find_plans(graph: ModelGraph) -> dict[str, _Plan]:
     return plans
 
 
-def _plan(graph: ModelGraph, operator: Operator, wanted: set[Rows | None]) -> _Plan | None:
+def _plan(graph: ModelGraph, operator: Operator, wanted: set[RowSlice | None]) -> _Plan | None:
     if len(wanted) != 1:
         return None
     (rows,) = wanted
@@ -329,7 +329,7 @@ def _plan(graph: ModelGraph, operator: Operator, wanted: set[Rows | None]) -> _P
     source = operator.inputs[0]
     if selected.count * 2 > graph.values[source].shape[selected.axis]:
         return None
-    part = Part(source, selected)
+    part = ValueSlice(source, selected)
     return _Plan((part, selected.axis, 0) if operator.op_type == "select" else (part,), None)
 
 
@@ -341,7 +341,7 @@ class _Writer:
         self.operators: list[Operator] = []
         #: Values of which only some rows are made.
         self.partial: set[str] = set()
-        self._cut: dict[Part | SeenKeys, Ref] = {}
+        self._cut: dict[ValueSlice | SeenKeys, Ref] = {}
 
     def write(self, operator: Operator, plan: _Plan) -> None:
         args = tuple(substituted(argument, lambda read: self._value(operator, read)) for argument in plan.args)
@@ -354,14 +354,14 @@ class _Writer:
             operator = replace(operator, op="aten.alias.default", op_type="alias")
         self.operators.append(replace(operator, args=args))
 
-    def _value(self, reader: Operator, read: Ref | Part | SeenKeys) -> Ref:
-        if isinstance(read, Ref) or (isinstance(read, Part) and read.name in self.partial):
+    def _value(self, reader: Operator, read: Ref | ValueSlice | SeenKeys) -> Ref:
+        if isinstance(read, Ref) or (isinstance(read, ValueSlice) and read.name in self.partial):
             return Ref(read.name)
         if read not in self._cut:
             self._cut[read] = self._mask(reader, read) if isinstance(read, SeenKeys) else self._part(reader, read)
         return self._cut[read]
 
-    def _part(self, reader: Operator, part: Part) -> Ref:
+    def _part(self, reader: Operator, part: ValueSlice) -> Ref:
         rows, whole = part.rows, self.values[part.name]
         made = (whole.dtype, with_rows(whole.shape, rows), whole.requires_grad)
         if rows.index:

@@ -42,7 +42,7 @@ def _refused(graph: ModelGraph) -> set[str]:
 
 
 def _way(operator: Operator, weight: str) -> str | None:
-    """How an operator reads a weight: as a linear layer's, as a table's, or None for another way."""
+    """Return how an operator reads a weight: as a linear layer's, as a table's, or None for another way."""
     if operator.compute:
         return None
     if operator.op == _LINEAR and operator.args[1] == Ref(weight) and operator.args[0] != Ref(weight):

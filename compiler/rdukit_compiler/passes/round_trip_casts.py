@@ -37,7 +37,7 @@ _SHOWING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Widening:
-    """Who widened a value, by module path, and whether anything was computed since."""
+    """Module that widened a value, by path, and whether anything was computed since."""
 
     module: str
     is_computed: bool

@@ -105,18 +105,18 @@ def open_section_store() -> SectionStore | None:
 
 
 def sections_folder() -> Path:
-    """Where the sections of all compilers lie, each's in a folder of its own."""
+    """Return the folder of the sections of all compilers, each's in a folder of its own."""
     return home_folder() / "sections"
 
 
 def list_sections(root: Path) -> list[CachedFile]:
-    """Every section file of the store, of this compiler and of others."""
+    """List the section files of the store, of this compiler and of others."""
     return list_cached(sorted(root.glob("*/*.json")))
 
 
 @cache
 def compiler_digest() -> str:
-    """What a section's kernels depend on beside its structure: versions, source and processor."""
+    """Digest what a section's kernels depend on besides its structure: versions, source and processor."""
     package = Path(__file__).parent.parent
     sources = sorted(package.rglob("*.py"))
     parts = [__version__, torch.__version__, cpu_signature(), *(sha256_of(path.read_bytes()) for path in sources)]
@@ -124,7 +124,7 @@ def compiler_digest() -> str:
 
 
 def _encoded(kernels: SectionKernels) -> dict[str, Any]:
-    """Values are called ``i0``, ``i1`` … and ``o0``, ``o1`` …, as they stand among inputs and outputs."""
+    """Encode kernels; values are called ``i0`` … and ``o0`` …, as they stand among inputs and outputs."""
     name_of = {name: f"i{position}" for position, name in enumerate(kernels.inputs)}
     name_of |= {name: f"o{position}" for position, name in enumerate(kernels.outputs)}
     return {
@@ -188,7 +188,7 @@ class SectionCache:
     def build(
         self, graph: ModelGraph, operators: Sequence[Operator], precision: Precision, contributions: Mapping[str, int]
     ) -> SectionKernels:
-        """What ``build_kernels`` gives for the same arguments.
+        """Return the result of ``build_kernels`` for the same arguments.
 
         Raises:
             CompileError: torch refuses one of the operators, or its gradient.
@@ -224,7 +224,7 @@ def describe_structure(
     graph: ModelGraph, operators: Sequence[Operator], inputs: Sequence[str], outputs: Sequence[str],
     precision: Precision, contributions: Mapping[str, int],
 ) -> str:  # fmt: skip
-    """Everything that a section's kernels depend on, as text in which values are called by position.
+    """Describe all that a section's kernels depend on, as text in which values are called by position.
 
     That is: precision; kind, dtype, shape, differentiability and exactness of each input, and whether it is
     overwritten; each call with its literal arguments (``1``, ``1.0`` and ``True`` differ); which values leave, their

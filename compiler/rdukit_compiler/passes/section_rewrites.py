@@ -17,6 +17,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from rdukit_compiler.capture.record_nodes import shares_memory
+
 aten = torch.ops.aten
 
 #: Operators that put values into a copy of their first argument, and their in-place forms.
@@ -76,26 +78,21 @@ def _chain(made: fx.Node, target: fx.Node) -> list[fx.Node]:
 
 
 def _is_safe(graph: fx.Graph, chain: list[fx.Node], target: fx.Node, others: list[fx.Node | None]) -> bool:
-    """Whether nothing reads an older value after it is overwritten, and none is among the section's other outputs."""
+    """Return whether nothing reads an older value after it is overwritten, and none is among the section's other
+    outputs.
+    """
     position = {node: number for number, node in enumerate(graph.nodes)}
     value = target.meta["val"]
     for older, node in zip([target, *chain], chain, strict=False):
         written = node.meta["val"]
         if (written.dtype, written.shape) != (value.dtype, value.shape):
             return False
-        shown = [n for n in graph.nodes if n.op != "output" and _shares_memory(n, older)]
+        shown = [n for n in graph.nodes if n.op != "output" and shares_memory(n, older)]
         if any(position[user] > position[node] for view in shown for user in view.users):
             return False
     newest = chain[-1]
-    shown = [n for n in graph.nodes if n.op != "output" and any(_shares_memory(n, node) for node in (target, newest))]
+    shown = [n for n in graph.nodes if n.op != "output" and any(shares_memory(n, node) for node in (target, newest))]
     return not any(node in shown for node in others)
-
-
-def _shares_memory(node: fx.Node, other: fx.Node) -> bool:
-    first, second = node.meta.get("val"), other.meta.get("val")
-    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        return False
-    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
 
 def _rewrite(graph: fx.Graph, node: fx.Node, target: fx.Node) -> None:

@@ -11,9 +11,9 @@ from typing import Final
 
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import words_of
-from rdukit_compiler.patterns.syntax import Entry, Rule, Scalar
-from rdukit_compiler.patterns.topology import Groups, Topology
-from rdukit_compiler.patterns.variants import Variant, variants_of
+from rdukit_compiler.patterns.syntax import Rule, RuleEntry, Scalar
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
+from rdukit_compiler.patterns.variants import RuleVariant, variants_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ MAX_STEPS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One place where a rule matched. ``operators`` are those to fuse, in graph order."""
+    """Match of a rule at one place. ``operators`` are those to fuse, in graph order."""
 
     rule: str
     operators: tuple[str, ...]
@@ -41,7 +41,7 @@ def match_rules(
     taken: frozenset[str] = frozenset(),
     groups: Sequence[Sequence[str]] = (),
 ) -> tuple[Match, ...]:
-    """All matches of ``rules`` in ``graph``: disjoint, and such that fusing them leaves an order that can be run.
+    """Find the matches of ``rules`` in ``graph``: disjoint, and such that fusing them leaves an order that can be run.
 
     Rules go by falling priority, equal ones in the order given. Operators in ``taken`` are not fused but may be
     context; so are those in ``groups``, which besides count as fused already when circles are looked for.
@@ -74,7 +74,7 @@ class _Search:
     def __init__(self, graph: ModelGraph, taken: frozenset[str]) -> None:
         self.graph = graph
         self.topology = Topology(graph)
-        self.groups = Groups(self.topology)
+        self.groups = OperatorGroups(self.topology)
         #: Positions that no further match may fuse.
         self.fused = {self.topology.position[name] for name in taken}
         self.words = [words_of(operator) for operator in graph.operators]
@@ -93,7 +93,7 @@ class _Search:
                 while (bound := self._bind(rule, steps, start)) is not None:
                     yield self._take(rule, variant, bound)
 
-    def _take(self, rule: Rule, variant: Variant, bound: Mapping[str, int]) -> Match:
+    def _take(self, rule: Rule, variant: RuleVariant, bound: Mapping[str, int]) -> Match:
         positions = sorted(bound[e.name] for e in variant.entries if e.included)
         self.groups.join(positions)
         self.fused.update(positions)
@@ -107,7 +107,7 @@ class _Search:
             settings={name[e.name]: e.settings for e in variant.entries if e.settings},
         )
 
-    def _candidates(self, entry: Entry) -> list[int]:
+    def _candidates(self, entry: RuleEntry) -> list[int]:
         return sorted({p for word in entry.op_types for p in self.by_word.get(word, ())})
 
     def _bind(self, rule: Rule, steps: "Sequence[_Step]", start: int) -> dict[str, int] | None:
@@ -160,14 +160,14 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One entry to bind, with the already bound entries that it must be connected to."""
+    """Entry to bind, with the already bound entries that it must be connected to."""
 
-    entry: Entry
+    entry: RuleEntry
     bound_parents: tuple[str, ...]
     bound_children: tuple[str, ...]
 
 
-def _plan(variant: Variant) -> tuple[_Step, ...]:
+def _plan(variant: RuleVariant) -> tuple[_Step, ...]:
     """Order of binding: the first sink, then what feeds a bound entry, else what a bound one feeds, else a sink."""
     waiting = {entry.name: entry for entry in variant.entries}
     steps: list[_Step] = []
@@ -185,7 +185,7 @@ def _plan(variant: Variant) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _next_name(variant: Variant, waiting: Mapping[str, Entry], done: Sequence[str]) -> str:
+def _next_name(variant: RuleVariant, waiting: Mapping[str, RuleEntry], done: Sequence[str]) -> str:
     for above in (True, False):
         for bound in done:
             for name in variant.parents[bound] if above else variant.children[bound]:

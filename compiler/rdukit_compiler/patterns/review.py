@@ -75,7 +75,7 @@ def explain_no_match(rule: Rule, graphs: Sequence[ModelGraph], taken: Mapping[st
 
 
 def find_nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Up to three of ``known`` that ``word`` was probably meant to be: equal without underscores, or nearly."""
+    """Find up to three of ``known`` that ``word`` was probably meant to be: equal without underscores, or nearly."""
     plain = _plain(word)
     by_plain: dict[str, str] = {}
     for name in sorted(known):
@@ -88,20 +88,20 @@ def find_nearest(word: str, known: Iterable[str]) -> list[str]:
 
 @cache
 def _operator_words() -> frozenset[str]:
-    """Every word that an operator of torch, or of a library that is loaded, may have in a rule."""
+    """Return the words that an operator of torch, or of a library that is loaded, may have in a rule."""
     registered = (name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     listed = {*ALIASES, *ALIASES.values(), *VIEWS, *CASTS, *GEMMS, *LOSSES, *VENDORS}
     return frozenset(listed | {name.lower() for name in registered})
 
 
 def _names(rule: Rule, graphs: Sequence[ModelGraph], name: str) -> bool:
-    """Whether an entry of ``rule`` may bind operator ``name``."""
+    """Return whether an entry of ``rule`` may bind operator ``name``."""
     operator = next((o for graph in graphs for o in graph.operators if o.name == name), None)
     return operator is not None and any(not words_of(operator).isdisjoint(entry.op_types) for entry in rule.entries)
 
 
 def _main(words: Sequence[frozenset[str]]) -> list[str]:
-    """One word an operator kind, the longest first: what operators are called in the trace."""
+    """Return one word per operator kind, the longest: the names of operators in the trace."""
     return sorted({max(found, key=len) for found in words})
 
 

@@ -29,8 +29,8 @@ _SET = re.compile(r"set\s+([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One operator of a pattern, or an alternation (``options`` not empty, ``op_types`` empty)."""
+class RuleEntry:
+    """Operator of a pattern, or an alternation (``options`` not empty, ``op_types`` empty)."""
 
     name: str
     op_types: tuple[str, ...]
@@ -51,7 +51,7 @@ class Rule:
     priority: int
     heuristic: str | None
     parameters: Mapping[str, Scalar]
-    entries: tuple[Entry, ...]
+    entries: tuple[RuleEntry, ...]
     source: str
     line: int
 
@@ -98,7 +98,7 @@ def parse_rules(text: str, source: str) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where in a file: what a message starts with."""
+    """Place in a file, with which a message starts."""
 
     source: str
     rule: str = ""
@@ -165,7 +165,7 @@ def _heuristic(where: _Where, node: yaml.Node | None) -> tuple[str | None, Mappi
     return name, values
 
 
-def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Entry:
+def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> RuleEntry:
     fields = _mapping(where, node, f"an entry is a mapping with the keys {', '.join(ENTRY_KEYS)}")
     settings: dict[str, Scalar] = {}
     for word, (key_node, value) in fields.items():
@@ -179,7 +179,7 @@ def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Entry:
             extra = next(word for word in fields if word != "match_first_option")
             where.at(key=extra).fail(fields[extra][0], "an alternation entry has only the key 'match_first_option'")
         options = _words(where.at(key="match_first_option"), fields["match_first_option"][1], "entry names")
-        return Entry(name, (), (), True, True, options, {}, line)
+        return RuleEntry(name, (), (), True, True, options, {}, line)
     if "op_type" not in fields:
         where.at(key="op_type").fail(key, "the key is missing; an entry needs 'op_type' or 'match_first_option'")
     op_types = tuple(w.lower() for w in _words(where.at(key="op_type"), fields["op_type"][1], "operator names"))
@@ -194,7 +194,7 @@ def _entry(where: _Where, name: str, key: yaml.Node, node: yaml.Node) -> Entry:
             "both child and children, merged: file=%s line=%d rule=%s entry=%s", where.source, line, where.rule, name
         )
     flags = {word: _flag(where.at(key=word), fields, word) for word in ("required", "included")}
-    return Entry(
+    return RuleEntry(
         name, op_types, tuple(dict.fromkeys(children)), flags["required"], flags["included"], (), settings, line
     )
 
@@ -221,7 +221,7 @@ def _check_pattern(where: _Where, rule: Rule) -> None:
         )
 
 
-def _check_acyclic(where: _Where, entries: Mapping[str, Entry]) -> None:
+def _check_acyclic(where: _Where, entries: Mapping[str, RuleEntry]) -> None:
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:

@@ -47,7 +47,7 @@ def _readers_of_old_values(graph: ModelGraph, made_by: Mapping[str, int]) -> dic
     return found
 
 
-class Groups:
+class OperatorGroups:
     """Operators in disjoint groups, so that the graph of groups never has a circle. Operators start alone."""
 
     def __init__(self, topology: Topology) -> None:
@@ -63,7 +63,7 @@ class Groups:
         self._rank: dict[int, int] | None = dict(self._place)
 
     def may_join(self, positions: Iterable[int]) -> bool:
-        """Whether making one group of these operators' groups leaves no path that goes out and comes back in."""
+        """Return whether making one group of these operators' groups leaves no path that goes out and comes back in."""
         wanted = {self.group_of[p] for p in positions}
         if len(wanted) == 1:
             return True
@@ -94,7 +94,7 @@ class Groups:
         return first
 
     def in_order(self) -> Sequence[int]:
-        """All groups, each after the groups that feed it; ties in graph order."""
+        """Return the groups, each after the groups that feed it; ties in graph order."""
         waiting = {group: len(self._previous(group)) for group in self.members}
         ready = [(members[0], group) for group, members in self.members.items() if not waiting[group]]
         heapq.heapify(ready)
@@ -178,13 +178,13 @@ def move_copies(operators: Sequence[Operator], updates: Mapping[str, str]) -> tu
 
 
 def reads_after(later: Sequence[Operator], operators: Sequence[Operator], buffer: str) -> bool:
-    """Whether one of ``later`` reads the buffer as it was, or through a view."""
+    """Return whether one of ``later`` reads the buffer as it was, or through a view."""
     old = views_of(buffer, operators)
     return any(old.intersection(operator.inputs) for operator in later)
 
 
 def views_of(value: str, operators: Sequence[Operator]) -> set[str]:
-    """``value``, and what ``operators``, in graph order, make of it that may show the same memory."""
+    """Return ``value`` and the results of ``operators``, in graph order, that may show the same memory."""
     found = {value}
     for operator in operators:
         if operator.op_type in VIEW_OPS and operator.inputs and operator.inputs[0] in found:

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from rdukit_compiler.patterns.syntax import Entry, Rule
+from rdukit_compiler.patterns.syntax import Rule, RuleEntry
 
 #: Entry name -> names of its children, in file order.
 Edges = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class RuleVariant:
     """Entries that must all be bound, in file order, and the edges between them."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RuleEntry, ...]
     children: Mapping[str, tuple[str, ...]]
     parents: Mapping[str, tuple[str, ...]]
 
 
-def variants_of(rule: Rule) -> Iterator[Variant]:
+def variants_of(rule: Rule) -> Iterator[RuleVariant]:
     """Variants of ``rule``, in the order in which they are tried; none twice.
 
     Earlier alternatives come first; under one choice of alternatives, more optional entries come first. A variant
@@ -42,10 +42,10 @@ def variants_of(rule: Rule) -> Iterator[Variant]:
                 if shape in seen or not any(entries[name].included for name in bridged):
                     continue
                 seen.add(shape)
-                yield Variant(tuple(entries[name] for name in bridged), bridged, _reversed(bridged))
+                yield RuleVariant(tuple(entries[name] for name in bridged), bridged, _reversed(bridged))
 
 
-def _without_rejected(entries: Mapping[str, Entry], chosen: Mapping[str, str]) -> Edges:
+def _without_rejected(entries: Mapping[str, RuleEntry], chosen: Mapping[str, str]) -> Edges:
     """Edges among the operator entries that stay under this choice; alternations are replaced by what they chose."""
 
     def resolve(name: str) -> str:

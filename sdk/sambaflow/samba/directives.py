@@ -54,7 +54,7 @@ class Recording:
 
     def label(self, labels: Mapping[str, str], count: int) -> None:
         """Label the last ``count`` operators; labels that one has already stay."""
-        from rdukit_compiler.capture.from_fx import LABELS_META
+        from rdukit_compiler.capture.record_nodes import LABELS_META
 
         if self.graph is not None and labels:
             for node, _ in zip(reversed(self.graph.nodes), range(count), strict=False):

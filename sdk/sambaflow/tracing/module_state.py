@@ -25,7 +25,7 @@ from torch import fx, nn
 
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
-from rdukit_compiler.capture.marks import READ_META
+from rdukit_compiler.capture.record_nodes import READ_META
 from rdukit_compiler.ir import ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.earlier_traces import Source

@@ -81,9 +81,9 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     from rdukit_compiler.capture.from_fx import model_graph_from_fx
     from rdukit_compiler.capture.gradient_flow import check_frozen
     from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
-    from rdukit_compiler.capture.marks import DTYPE_READERS_META
     from rdukit_compiler.capture.meta_rules import FakeMode
     from rdukit_compiler.capture.record import is_of_transformation, record_forward
+    from rdukit_compiler.capture.record_nodes import DTYPE_READERS_META
     from sambaflow.tracing.hooks import recorded_hooks
     from sambaflow.tracing.static_forms import device_randomness, static_forms
 
@@ -332,7 +332,7 @@ def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-    from rdukit_compiler.capture.from_fx import MODULE_META
+    from rdukit_compiler.capture.record_nodes import MODULE_META
 
     proxy_mode = get_proxy_mode()
     if proxy_mode is None:

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from rdukit_compiler.ir import ModelGraph
-from rdukit_compiler.passes.choose_compute import choose_compute
+from rdukit_compiler.ir import ComputeDtypes, ModelGraph
+from rdukit_compiler.passes.choose_compute import DECLARED, NARROW, ROUNDED, WIDE, choose_compute
 from rdukit_compiler.testing import GraphBuilder
 
 
@@ -18,31 +18,33 @@ def graph(disabled: bool = False) -> ModelGraph:
     return b.build()
 
 
-def chosen(made: ModelGraph) -> list[str]:
+def chosen(made: ModelGraph) -> list[ComputeDtypes | None]:
     return [operator.compute for operator in made.operators]
 
 
 @pytest.mark.parametrize(
     ("preset", "families", "expected"),
     [
-        (None, [], ["", "", ""]),
-        ("default", [], ["", "", ""]),
-        ("mp0", ["softmax"], ["", "", ""]),
-        ("mp1", [], ["bfloat16+float32", "", "bfloat16+float32"]),
-        ("mp4", [], ["", "float32>bfloat16", ""]),
-        (None, ["gemm", "softmax"], ["", "float32>bfloat16", ""]),
+        (None, [], [None, None, None]),
+        ("default", [], [None, None, None]),
+        ("mp0", ["softmax"], [None, None, None]),
+        ("mp1", [], [NARROW, None, NARROW]),
+        ("mp4", [], [None, WIDE, None]),
+        (None, ["gemm", "softmax"], [None, WIDE, None]),
     ],
 )
-def test_presets_and_families_mark_operators(preset: str | None, families: list[str], expected: list[str]) -> None:
+def test_presets_and_families_mark_operators(
+    preset: str | None, families: list[str], expected: list[ComputeDtypes | None]
+) -> None:
     assert chosen(choose_compute(graph(), "bf16", preset, families)) == expected
 
 
 def test_a_scope_keeps_declared_precision_and_what_reads_it_is_rounded() -> None:
-    assert chosen(choose_compute(graph(disabled=True), "bf16", None, [])) == ["", "float32", "bfloat16"]
+    assert chosen(choose_compute(graph(disabled=True), "bf16", None, [])) == [None, DECLARED, ROUNDED]
 
 
 def test_the_f32_switch_leaves_nothing_to_decide() -> None:
-    assert chosen(choose_compute(graph(disabled=True), "f32", "mp1", ["softmax"])) == ["", "", ""]
+    assert chosen(choose_compute(graph(disabled=True), "f32", "mp1", ["softmax"])) == [None, None, None]
 
 
 def test_an_unknown_family_is_logged_with_the_legal_ones(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rdukit.hardware import CHIPS
-from rdukit_compiler.heuristics import DEFAULT, Request, find_heuristic, heuristic, heuristic_names
+from rdukit_compiler.heuristics import DEFAULT, HeuristicRequest, find_heuristic, heuristic, heuristic_names
 from rdukit_compiler.heuristics.capacity import pack, section_limits
 from rdukit_compiler.heuristics.registry import Heuristic
 from rdukit_compiler.heuristics.sharding import Gemm, choose_sharding, gemm_of, utilisation
@@ -22,8 +22,8 @@ def found(name: str) -> Heuristic:
     return strategy
 
 
-def request(graph: ModelGraph, **kwargs: object) -> Request:
-    return Request(graph, graph.operators, SN30, 4, **kwargs)  # type: ignore[arg-type]
+def request(graph: ModelGraph, **kwargs: object) -> HeuristicRequest:
+    return HeuristicRequest(graph, graph.operators, SN30, 4, **kwargs)  # type: ignore[arg-type]
 
 
 def dense(width: int, rows: int = 32, layers: int = 1) -> ModelGraph:
@@ -156,7 +156,7 @@ def test_mha_cuts_at_the_softmax_when_two_sections_are_asked_for() -> None:
 def test_attention_shards_over_heads() -> None:
     graph = llama_graph(1, heads=4)
     attention = tuple(o for o in graph.operators if o.name == "l0.sdpa")
-    decisions = found("SDPA").decide(Request(graph, attention, SN30, 4, parameters={"fwd_num_sections": 1}))
+    decisions = found("SDPA").decide(HeuristicRequest(graph, attention, SN30, 4, parameters={"fwd_num_sections": 1}))
     assert (decisions["head_shard_degree"], decisions["fwd_num_sections"]) == (4, 1)
 
 

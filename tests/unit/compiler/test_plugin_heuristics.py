@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rdukit.errors import DoesNotFit, InvalidArgument
 from rdukit.hardware import CHIPS, ChipSpec
-from rdukit_compiler.heuristics import Request, find_heuristic, heuristic_names
+from rdukit_compiler.heuristics import HeuristicRequest, find_heuristic, heuristic_names
 from rdukit_compiler.heuristics.capacity import footprint
 from rdukit_compiler.heuristics.default import DefaultO3, default_limits
 from rdukit_compiler.heuristics.human_decision import HumanDecision, decided_matches, load_human_decision
@@ -88,14 +88,14 @@ def test_a_heuristic_file_or_package_that_is_not_there_is_refused(tmp_path: Path
 class Greedy(DefaultO3):
     """Takes more than there is."""
 
-    def decide(self, request: Request) -> dict[str, object]:
+    def decide(self, request: HeuristicRequest) -> dict[str, object]:
         return {"pcu_limit": 10_000}
 
 
 class Forgetful(DefaultO3):
     """Loses the last operator."""
 
-    def split(self, request: Request) -> list[tuple]:  # type: ignore[type-arg]
+    def split(self, request: HeuristicRequest) -> list[tuple]:  # type: ignore[type-arg]
         return [request.operators[:-1]]
 
 
@@ -182,7 +182,7 @@ def test_no_section_exceeds_its_tiles_on_any_chip(
 ) -> None:
     strategy = find_heuristic(name)
     assert strategy is not None
-    request = Request(graph, graph.operators, chip, tiles, inference)
+    request = HeuristicRequest(graph, graph.operators, chip, tiles, inference)
     limits = default_limits(request)
     try:
         parts = strategy.split(request)
@@ -190,7 +190,7 @@ def test_no_section_exceeds_its_tiles_on_any_chip(
         needed, available = refusal.detail["needed"], refusal.detail["available"]
         assert any(needed[what] > available[what] for what in needed)
         return
-    decisions = [strategy.decide(Request(graph, tuple(part), chip, tiles, inference)) for part in parts]
+    decisions = [strategy.decide(HeuristicRequest(graph, tuple(part), chip, tiles, inference)) for part in parts]
     assert find_misplacement(request, parts, decisions) == ""
     for part, decided in zip(parts, decisions, strict=True):
         taken = footprint(graph, part, limits, streamed=decided["weights"] == "streamed")

@@ -11,7 +11,7 @@ from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import words_of
 from rdukit_compiler.patterns.match import Match, match_rules
 from rdukit_compiler.patterns.syntax import Rule, parse_rules
-from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 from rdukit_compiler.testing import GraphBuilder, graph_of
 
 
@@ -313,7 +313,7 @@ def test_matches_never_overlap_are_convex_together_and_come_out_the_same_again(g
     fused_names = [name for match in matches for name in match.operators]
     assert len(fused_names) == len(set(fused_names))
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     for match in matches:
         positions = [topology.position[name] for name in match.operators]
         assert positions == sorted(positions)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rdukit_compiler.ir import ModelGraph
-from rdukit_compiler.patterns.topology import Groups, Topology
+from rdukit_compiler.patterns.topology import OperatorGroups, Topology
 from rdukit_compiler.testing import GraphBuilder, graph_of
 
 
@@ -21,7 +21,7 @@ def graphs_and_joins(draw: st.DrawFn) -> tuple[ModelGraph, list[list[int]]]:
     return build.build(), draw(st.lists(positions, min_size=1, max_size=12))
 
 
-def has_circle(topology: Topology, groups: Groups, wanted: set[int]) -> bool:
+def has_circle(topology: Topology, groups: OperatorGroups, wanted: set[int]) -> bool:
     """Whether one group of ``wanted`` would feed itself through another group."""
     pending = [reader for group in wanted for reader in groups.after(group) - wanted]
     seen: set[int] = set()
@@ -40,7 +40,7 @@ def has_circle(topology: Topology, groups: Groups, wanted: set[int]) -> bool:
 def test_groups_may_join_exactly_if_no_path_goes_out_and_comes_back(case: tuple[ModelGraph, list[list[int]]]) -> None:
     graph, joins = case
     topology = Topology(graph)
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     for positions in joins:
         may = groups.may_join(positions)
         assert may is not has_circle(topology, groups, {groups.group_of[p] for p in positions})
@@ -53,9 +53,9 @@ def test_groups_may_join_exactly_if_no_path_goes_out_and_comes_back(case: tuple[
 
 def test_joining_layer_after_layer_never_orders_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     topology = Topology(graph_of("x" + " -> relu" * 400))
-    groups = Groups(topology)
+    groups = OperatorGroups(topology)
     with monkeypatch.context() as patch:
-        patch.setattr(Groups, "in_order", lambda _: pytest.fail("the whole graph was ordered"))
+        patch.setattr(OperatorGroups, "in_order", lambda _: pytest.fail("the whole graph was ordered"))
         for first in range(0, 400, 10):
             positions = range(first, first + 10)
             assert groups.may_join(positions)

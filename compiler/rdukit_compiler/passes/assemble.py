@@ -47,7 +47,7 @@ _MADE_OR_TAKEN: Final = {SymbolKind.ACTIVATION: 1, SymbolKind.OUTPUT: 2, SymbolK
 
 @dataclass(slots=True)
 class Assembly:
-    """What the parts of a PEF are collected in. ``kernels`` are by digest."""
+    """Collected parts of a PEF. ``kernels`` are by digest."""
 
     symbols: dict[str, Symbol] = field(default_factory=dict)
     sections: list[Section] = field(default_factory=list)
@@ -242,7 +242,7 @@ class _GraphAssembler:
         )  # fmt: skip
 
     def _moved(self, plan: SectionPlan, kernels: SectionKernels) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What the chip would store in a forward, and read in its backward: see ``cost.traffic``."""
+        """Return the tensors that the chip would store in a forward, and read in its backward: see ``cost.traffic``."""
         written = {value: buffer for buffer, value in self._graph.updates.items()}
         outputs = tuple(written.get(name, name) for name in kernels.outputs)
         again = derivable_extras(kernels.forward, len(outputs))
