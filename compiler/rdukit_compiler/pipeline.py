@@ -3,7 +3,7 @@
 ====  =====================  =========================================================================================
 step  what                   leaves true
 ====  =====================  =========================================================================================
-1     check the trace        names unique, defined before use (``ir.check_graph``); operators that the device lacks are
+1     check the trace        names unique, defined before use (``passes.checks``); operators that the device lacks are
                              refused, or marked to run on the host
 2     assign precision       every value has its device dtype and knows whether a gradient flows through it; weights
                              that are stored as int8 have their scales
@@ -35,11 +35,12 @@ from rdukit_compiler.backend.section_library import find_cpp_compiler
 from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
 from rdukit_compiler.capture.signature import call_digests, graph_signature
 from rdukit_compiler.heuristics.choices import load_choices, report_rules
-from rdukit_compiler.ir import ModelGraph, ValueKind, check_graph
+from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup, check_optimizers
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.passes.assemble import Assembly, assemble_graph
 from rdukit_compiler.passes.assign_precision import Precision, assign_precision
+from rdukit_compiler.passes.checks import check_plans, check_stage
 from rdukit_compiler.passes.choose_compute import choose_compute
 from rdukit_compiler.passes.cut_sections import SectionPlan, cut_sections
 from rdukit_compiler.passes.host_operators import HOST, LOOKS_AT_DATA, choose_host_operators
@@ -89,25 +90,28 @@ def _compile(
     graphs: Sequence[TracedGraph], options: CompileOptions, reporter: Reporter, builder: NativeBuilder
 ) -> Path:  # fmt: skip
     store = open_section_store()
-    assembly = Assembly(memo=SectionCache(store))
+    assembly = Assembly(cache=SectionCache(store))
     if _wants_natives(options):
-        assembly.memo.on_new = builder.warm
+        assembly.cache.on_new = builder.warm
     tables = {}
     all_plans: list[SectionPlan] = []
     graphs, chosen, metadata = _choose_all(graphs, options, reporter)
     typed_graphs = join_regions([typed for _, typed in chosen], options.regions)
+    for (_, before), typed in zip(chosen, typed_graphs, strict=True):
+        check_stage(typed, "join_regions", before)
     if options.weight_dtype == "int8":
-        typed_graphs = quantize_weights(typed_graphs)
+        joined, typed_graphs = typed_graphs, quantize_weights(typed_graphs)
+        for before, typed in zip(joined, typed_graphs, strict=True):
+            check_stage(typed, "quantize_weights", before)
     choices = load_choices(options, typed_graphs)
     for traced, (graph, _), typed in zip(graphs, chosen, typed_graphs, strict=True):
-        check_graph(typed, "join_regions")
         plans = cut_sections(typed, choices)
         for why in dict.fromkeys(_host_warning(plan) for plan in plans if plan.heuristic == HOST):
             reporter.warning(why)
-        _check_plans(typed, plans)
+        check_plans(typed, plans)
         all_plans.extend(plans)
         optimizers = () if options.inference else traced.optimizers
-        assembly.memo.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
+        assembly.cache.on_built = _counter(reporter, f"sections of {graph.name}", len(plans))
         table = assemble_graph(assembly, graph, typed, plans, optimizers, options)
         tables[graph.name] = replace(table, evaluates=traced.evaluates)
     report_rules(choices, typed_graphs, all_plans, reporter)
@@ -172,26 +176,22 @@ def _choose(traced: TracedGraph, options: CompileOptions, reporter: Reporter) ->
     """Decide where and in which dtype each operator runs: the graph as traced, and with device dtypes."""
     graph = traced.graph
     reporter.info(f"Mapping for graph/function: {graph.name}_samba")
-    check_graph(graph, "trace")
-    graph = choose_host_operators(graph, options.host_fallback)
-    graph = push_down_slices(graph)
-    check_graph(graph, "push_down_slices")
-    check_optimizers(traced.optimizers, {v.name: v for v in graph.of_kind(ValueKind.PARAMETER)})
-    graph = choose_compute(graph, options.precision, options.graphamp, options.mixed_precision_families)
-    typed = assign_precision(graph, Precision(options.base_precision, not options.inference))
-    check_graph(typed, "assign_precision")
-    return graph, typed
+    check_stage(graph, "trace")
+    marked = choose_host_operators(graph, options.host_fallback)
+    check_stage(marked, "choose_host_operators", graph)
+    sliced = push_down_slices(marked)
+    check_stage(sliced, "push_down_slices", marked)
+    check_optimizers(traced.optimizers, {v.name: v for v in sliced.of_kind(ValueKind.PARAMETER)})
+    chosen = choose_compute(sliced, options.precision, options.graphamp, options.mixed_precision_families)
+    check_stage(chosen, "choose_compute", sliced)
+    typed = assign_precision(chosen, Precision(options.base_precision, not options.inference))
+    check_stage(typed, "assign_precision", chosen)
+    return chosen, typed
 
 
 def _host_warning(plan: SectionPlan) -> str:
     """Return a host section's warning; of a guard, as every layer may have it, the same whatever its name."""
     return plan.why if plan.why.startswith(LOOKS_AT_DATA) else f"section {plan.name}: {plan.why}"
-
-
-def _check_plans(graph: ModelGraph, plans: Sequence[SectionPlan]) -> None:
-    planned = sorted(name for plan in plans for name in plan.operators)
-    if planned != sorted(operator.name for operator in graph.operators):
-        raise CompileError("internal: the section plans are not a partition of the graph's operators")
 
 
 def _wants_natives(options: CompileOptions) -> bool:

@@ -62,8 +62,8 @@ HOME: Final = Setting("home", "~/.rdukit", "Folder of all state: database, artif
 CONFIG: Final = Setting("config", "", "Settings file (YAML); default: config.yaml in the home folder.", str)
 LOG_LEVEL: Final = Setting("log.level", "WARNING", "Level of the log on stderr.", str)
 CHECK: Final = Setting(
-    "check", False, "Look after each run that a program keeps no more device memory than its plan says (on the CPU).",
-    parse_bool,
+    "check", False, "Check a compile's graph after each pass, and after each run that a program keeps no more device "
+    "memory than its plan says (on the CPU).", parse_bool,
 )  # fmt: skip
 
 SANITIZE: Final = Setting(

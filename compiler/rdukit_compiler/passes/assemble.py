@@ -54,7 +54,7 @@ class Assembly:
     kernels: dict[str, KernelGraph] = field(default_factory=dict)
     hyperparameters: dict[str, float] = field(default_factory=dict)
     #: Kernels of the sections built so far, of all graphs.
-    memo: SectionCache = field(default_factory=SectionCache)
+    cache: SectionCache = field(default_factory=SectionCache)
 
 
 def assemble_graph(
@@ -104,7 +104,7 @@ class _GraphAssembler:
         self._narrowable = self._find_narrowable(plans, groups)
         built: list[SectionKernels] = []
         for plan in reversed(plans):
-            kernels = self._assembly.memo.build(
+            kernels = self._assembly.cache.build(
                 graph,
                 [self._operators[name] for name in plan.operators],
                 precision,
