@@ -133,5 +133,5 @@ def _check_shapes(graph: ModelGraph, stage: str) -> None:
                 made, listed = tuple(tensors[name].shape), graph.values[name].shape
                 if made != listed:
                     raise InvalidGraph(
-                        f"after {stage}: {operator.name!r} makes {name!r} of shape {list(made)}, listed is {list(listed)}"
+                        f"after {stage}: {operator.name!r} makes {name!r} of shape {list(made)}, not {list(listed)}"
                     )

@@ -51,7 +51,7 @@ def assembled(layers: int, mode: str, training: bool, memo: SectionCache) -> Ass
     traced, graph = deep_graph(layers, training)
     options = CompileOptions("deep", Path("deep.pef"), mode=mode, inference=not training)
     plans = cut_sections(graph, CutOptions(mode, options.chip, options.tiles, load_default_rules(), not training))
-    assembly = Assembly(memo=memo)
+    assembly = Assembly(cache=memo)
     assemble_graph(assembly, traced, graph, plans, (), options)
     return assembly
 
