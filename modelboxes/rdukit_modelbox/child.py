@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     """Run one child; its exit status is 0 when the work succeeded."""
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(options["--parent"]))
-    # Imports come after the lifeline: they may take long, and the parent may die meanwhile.
+    # Imports come after the watch on the parent: they may take long, and the parent may die meanwhile.
     from rdukit.errors import RdukitError, find_system_error
     from rdukit.system.process import configure_logging
 

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit.http.limits import SPARE_FILES, choose_connections
+from rdukit.http.limits import RESERVED_FILES, choose_connections
 from rdukit.testing import wait_until
 from rdukit.testing.helpers import RawCaller, answer_of
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
@@ -314,7 +314,8 @@ def test_the_routes_keep_to_their_openapi_when_it_is_followed_and_when_it_is_not
 
 
 @pytest.mark.parametrize(
-    ("most", "files", "taken"), [(4096, 20_000, 4096), (4096, 4000, 4000 - SPARE_FILES), (4096, 256, 128), (1, 9000, 8)]
+    ("most", "files", "taken"),
+    [(4096, 20_000, 4096), (4096, 4000, 4000 - RESERVED_FILES), (4096, 256, 128), (1, 9000, 8)],
 )
 def test_connections_leave_files_for_everything_else(most: int, files: int, taken: int) -> None:
     assert choose_connections(most, files) == taken

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import uvicorn
 
-from rdukit.http.connections import HELD_BYTES
+from rdukit.http.connections import MAX_HELD_BYTES
 from rdukit_serving.rest.connection import make_protocol
 from rdukit_serving.tuning.fast_path import FastPath
 
@@ -65,8 +65,8 @@ async def test_a_connection_is_kept_while_it_is_used_and_closed_when_it_idles() 
 
 
 async def test_a_head_that_came_in_pieces_is_held_no_longer_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDUKIT_BOX_MAX_HEADER_BYTES", str(HELD_BYTES))
-    half = REQUEST[:-2] + b"x: " + b"y" * (HELD_BYTES // 2)
+    monkeypatch.setenv("RDUKIT_BOX_MAX_HEADER_BYTES", str(MAX_HELD_BYTES))
+    half = REQUEST[:-2] + b"x: " + b"y" * (MAX_HELD_BYTES // 2)
     async with server_port(idle_s=600) as port, contextlib.AsyncExitStack() as closing:
         connections = []
         for _ in range(3):

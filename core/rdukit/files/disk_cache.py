@@ -1,6 +1,6 @@
 """Files that can be made again, kept for later: whole or absent, marked when used, bounded in size.
 
-A kept file ends with the SHA-256 of what stands before it, so that a file that a full disk or a failing one damaged
+A cached file ends with the SHA-256 of what stands before it, so that a file that a full disk or a failing one damaged
 counts as absent. The end and not the beginning, because the system's loader takes a library with something after it.
 """
 
@@ -86,13 +86,13 @@ def load_cached(path: Path, now_s: float) -> bytes | None:
     try:
         content = unseal(path.read_bytes())
         if content is None:
-            logger.warning("kept file is damaged and will be made again: path=%s", path)
+            logger.warning("cached file is damaged and will be made again: path=%s", path)
             path.unlink(missing_ok=True)
             return None
     except FileNotFoundError:
         return None
     except OSError as cause:
-        logger.warning("kept file cannot be used: path=%s reason=%s", path, cause)
+        logger.warning("cached file cannot be used: path=%s reason=%s", path, cause)
         return None
     mark_used(path, now_s)
     return content
@@ -104,7 +104,7 @@ def mark_used(path: Path, now_s: float) -> None:
         if now_s - path.stat().st_mtime > USE_RESOLUTION_S:
             os.utime(path, (now_s, now_s))
     except OSError:  # removed meanwhile, or a folder that only others may write
-        logger.debug("kept file cannot be marked as used: path=%s", path)
+        logger.debug("cached file cannot be marked as used: path=%s", path)
 
 
 def list_cached(paths: Iterable[Path], rank: int = 0) -> list[CachedFile]:
@@ -122,7 +122,7 @@ def remove_cached(files: Iterable[CachedFile]) -> int:
             try:
                 file.path.unlink(missing_ok=True)
             except OSError as cause:
-                logger.debug("kept file cannot be removed: path=%s reason=%s", file.path, cause)
+                logger.debug("cached file cannot be removed: path=%s reason=%s", file.path, cause)
                 continue
         freed += file.size_bytes
     return freed

@@ -18,18 +18,18 @@ from typing import Final, Protocol
 logger = logging.getLogger(__name__)
 
 #: Connections that are looked at for one that idles; those in use go to the end of the line.
-LOOKED_AT: Final = 64
+MAX_SEARCHED: Final = 64
 #: Connections of one address, and of all, that may take the place of idle ones in a second; more are closed at once.
-REPLACED_PER_S: Final = 20.0
-REPLACED_OF_ALL_PER_S: Final = 200.0
-#: An address with fewer connections is always let in: where all places are taken, others took them.
-FEW: Final = 16
+MAX_REPLACED_PER_S: Final = 20.0
+MAX_REPLACED_OF_ALL_PER_S: Final = 200.0
+#: An address with fewer connections is always admitted: if the server is full, others filled it.
+ALWAYS_ADMITTED: Final = 16
 #: Bytes of unfinished heads that all connections together may hold.
-HELD_BYTES: Final = 16 << 20
+MAX_HELD_BYTES: Final = 16 << 20
 
 
 class TrackedConnection(Protocol):
-    """A connection as the book knows it."""
+    """A connection as the registry sees it."""
 
     @property
     def idle_since(self) -> float | None:
@@ -44,21 +44,21 @@ class TrackedConnection(Protocol):
 class ConnectionRegistry:
     """The connections of one server, those that came first at the front."""
 
-    def __init__(self, most: int, most_of_one: int, trusted: Iterable[str] = ()) -> None:
+    def __init__(self, max_connections: int, max_per_address: int, trusted: Iterable[str] = ()) -> None:
         """
         Args:
-            most: connections at once. most_of_one: of one address.
+            max_connections: connections at once. max_per_address: of one address.
             trusted: addresses and networks of proxies, whose callers are many; ``*``: all are.
         """
-        self._most, self._most_of_one = most, most_of_one
+        self._max_connections, self._max_per_address = max_connections, max_per_address
         self._trusted = tuple(word.strip() for word in trusted if word.strip())
         self._all: dict[TrackedConnection, str | None] = {}
         self._of: dict[str, dict[TrackedConnection, None]] = {}
         #: Of connections with an unfinished head, its bytes so far; longest held first.
         self._held: dict[TrackedConnection, int] = {}
         self._held_bytes = 0
-        self._places = _Places(REPLACED_OF_ALL_PER_S)
-        self._places_of: dict[str, _Places] = {}
+        self._bucket = _TokenBucket(MAX_REPLACED_OF_ALL_PER_S)
+        self._buckets: dict[str, _TokenBucket] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -69,13 +69,13 @@ class ConnectionRegistry:
         What idles makes room for what is new, but not without end: a flood would keep the server busy with that.
         """
         of_one = len(self._of.get(address, ())) if address is not None else 0
-        if address is not None and of_one >= self._most_of_one:
-            places = self._places_of.get(address)
-            if places is None:
-                places = self._places_of[address] = _Places(REPLACED_PER_S)
-            if not places.take(now):
+        if address is not None and of_one >= self._max_per_address:
+            bucket = self._buckets.get(address)
+            if bucket is None:
+                bucket = self._buckets[address] = _TokenBucket(MAX_REPLACED_PER_S)
+            if not bucket.take(now):
                 return True
-        return len(self._all) >= self._most and of_one >= FEW and not self._places.take(now)
+        return len(self._all) >= self._max_connections and of_one >= ALWAYS_ADMITTED and not self._bucket.take(now)
 
     def enter(self, connection: TrackedConnection, address: str | None) -> TrackedConnection | None:
         """Add a connection. Returns the one to drop for it, maybe itself.
@@ -88,9 +88,9 @@ class ConnectionRegistry:
         if counted is not None:
             of_one = self._of.setdefault(counted, {})
             of_one[connection] = None
-            if len(of_one) > self._most_of_one:
+            if len(of_one) > self._max_per_address:
                 return self._choose(of_one, connection)
-        return self._choose(self._all, connection) if len(self._all) > self._most else None
+        return self._choose(self._all, connection) if len(self._all) > self._max_connections else None
 
     def leave(self, connection: TrackedConnection) -> None:
         """Remove a connection."""
@@ -100,7 +100,7 @@ class ConnectionRegistry:
             del of_one[connection]
             if not of_one:
                 del self._of[address]
-                self._places_of.pop(address, None)
+                self._buckets.pop(address, None)
         self.release(connection)
 
     def hold(self, connection: TrackedConnection, head_bytes: int) -> list[TrackedConnection]:
@@ -110,7 +110,7 @@ class ConnectionRegistry:
         chosen: list[TrackedConnection] = []
         left = self._held_bytes
         for each, size in self._held.items():
-            if left <= HELD_BYTES:
+            if left <= MAX_HELD_BYTES:
                 break
             chosen.append(each)
             left -= size
@@ -145,7 +145,7 @@ class ConnectionRegistry:
             return False
 
 
-class _Places:
+class _TokenBucket:
     """A token bucket: ``per_s`` tokens a second, and as many at once."""
 
     __slots__ = ("_left", "_per_s", "_since")
@@ -179,32 +179,32 @@ class TlsEndpoint:
 
 
 class AdmissionProtocol(asyncio.Protocol):
-    """Stands for a connection until it is known whether it is let in: one that is not costs next to nothing."""
+    """A stand-in for a connection until it is admitted; a refused one costs next to nothing."""
 
-    __slots__ = ("_book", "_make", "_tls")
+    __slots__ = ("_make", "_registry", "_tls")
 
     def __init__(
-        self, book: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint | None = None
+        self, registry: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint | None = None
     ) -> None:
-        self._book, self._make, self._tls = book, make, tls
+        self._registry, self._make, self._tls = registry, make, tls
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit, refuse or start a TLS handshake."""
         peer = peer_of(transport)
         address = peer[0] if peer else None
-        if self._book.is_full_for(address, asyncio.get_running_loop().time()):
+        if self._registry.is_full_for(address, asyncio.get_running_loop().time()):
             transport.abort()
         elif self._tls is None:
             _let_in(transport, self._make)
         else:
-            TlsHandshake(self._book, self._make, self._tls).begin(transport, address)
+            TlsHandshake(self._registry, self._make, self._tls).begin(transport, address)
 
 
 class TlsHandshake(asyncio.Protocol):
-    """Stands for a connection until its TLS handshake has ended: until then it is one that idles."""
+    """A stand-in for a connection until its TLS handshake has ended; until then it counts as idle."""
 
-    def __init__(self, book: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint) -> None:
-        self._book, self._make, self._tls = book, make, tls
+    def __init__(self, registry: ConnectionRegistry, make: Callable[[], asyncio.Protocol], tls: TlsEndpoint) -> None:
+        self._registry, self._make, self._tls = registry, make, tls
         self._loop = asyncio.get_running_loop()
         self.idle_since: float | None = self._loop.time()
 
@@ -223,23 +223,23 @@ class TlsHandshake(asyncio.Protocol):
         )  # fmt: skip
         self._task = self._loop.create_task(shaking)
         self._task.add_done_callback(self._end)
-        chosen = self._book.enter(self, address)
+        chosen = self._registry.enter(self, address)
         if chosen is not None:
             chosen.give_up()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Hand the connection over to the HTTP protocol after a successful handshake."""
-        self._book.leave(self)
+        self._registry.leave(self)
         _let_in(transport, self._make)
 
     def give_up(self) -> None:
         """End it, wherever it is: the handshake fails for want of bytes."""
-        self._book.leave(self)
+        self._registry.leave(self)
         with contextlib.suppress(OSError):  # it has ended by itself
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _end(self, task: "asyncio.Task[object]") -> None:
-        self._book.leave(self)
+        self._registry.leave(self)
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             self._socket.close()
@@ -254,4 +254,4 @@ def _let_in(transport: asyncio.Transport, make: Callable[[], asyncio.Protocol]) 
 
 
 def _first(among: "dict[TrackedConnection, str | None] | dict[TrackedConnection, None]") -> Iterator[TrackedConnection]:
-    return islice(among, LOOKED_AT)
+    return islice(among, MAX_SEARCHED)

@@ -20,9 +20,9 @@ LINGER_S: Final = 5.0
 #: Seconds in which a caller over TLS answers the end of a connection that is given up.
 TLS_CLOSE_S: Final = 1.0
 #: Files and sockets that a server needs beside its callers' connections.
-SPARE_FILES: Final = 512
+RESERVED_FILES: Final = 512
 #: Host names whose check is remembered.
-_MOST_HOSTS: Final = 256
+_MAX_HOSTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class HostRule:
         is_legal = name.rstrip(".") in self._names or (
             address is not None and (address.is_loopback or self._is_everywhere)
         )
-        if is_legal and len(self._known) < _MOST_HOSTS:
+        if is_legal and len(self._known) < _MAX_HOSTS:
             self._known.add(host)
         return is_legal
 
@@ -210,9 +210,9 @@ def headers_too_large(limits: HttpLimits) -> HeadersTooLarge:
     return HeadersTooLarge(message, field="headers", limit=limit)
 
 
-def choose_connections(most: int, files: int) -> int:
+def choose_connections(wanted: int, files: int) -> int:
     """Return the maximum of connections for a process that may have ``files`` open files."""
-    return max(8, min(most, files - SPARE_FILES if files > 2 * SPARE_FILES else files // 2))
+    return max(8, min(wanted, files - RESERVED_FILES if files > 2 * RESERVED_FILES else files // 2))
 
 
 def _foreign(field: str, value: bytes) -> PermissionDenied:

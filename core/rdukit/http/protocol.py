@@ -32,8 +32,8 @@ _REASONS: Final = {
 def make_protocol_factory(
     protocol: "Callable[..., GuardedHttp]",
     limits: HttpLimits,
-    most: int,
-    most_of_one: int,
+    max_connections: int,
+    max_per_address: int,
     trusted: Iterable[str] = (),
     tls: ssl.SSLContext | None = None,
 ) -> type[asyncio.Protocol]:
@@ -41,17 +41,18 @@ def make_protocol_factory(
 
     Args:
         protocol: made for a connection that is let in.
-        most: connections at once, where this process may have so many files. most_of_one: of one address.
+        max_connections: connections at once, where this process may have so many files.
+        max_per_address: of one address.
         trusted: proxies, as ``ConnectionRegistry`` has them.
         tls: None: it speaks plain HTTP. The server itself is given no certificate.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    book = ConnectionRegistry(choose_connections(most, files), most_of_one, trusted)
-    make = partial(protocol, limits=limits, book=book)
+    registry = ConnectionRegistry(choose_connections(max_connections, files), max_per_address, trusted)
+    make = partial(protocol, limits=limits, registry=registry)
     door = None if tls is None else TlsEndpoint(tls, limits.silence_s)
 
     def at_the_door(**named: Any) -> asyncio.Protocol:
-        return AdmissionProtocol(book, partial(make, **named), door)
+        return AdmissionProtocol(registry, partial(make, **named), door)
 
     return cast(type[asyncio.Protocol], at_the_door)
 
@@ -70,7 +71,7 @@ class GuardedHttp(UvicornHttp):
         self,
         *arguments: Any,
         limits: HttpLimits,
-        book: ConnectionRegistry,
+        registry: ConnectionRegistry,
         hosts: HostRule | None = None,
         **named: Any,
     ) -> None:
@@ -80,7 +81,7 @@ class GuardedHttp(UvicornHttp):
         """
         super().__init__(*arguments, **named)
         self._limits = limits
-        self._book = book
+        self._registry = registry
         self._hosts = hosts
         #: Where this server is, as applications are told; every request of ours names its host itself.
         self._server = ("localhost", None)
@@ -103,14 +104,14 @@ class GuardedHttp(UvicornHttp):
         self.client, self.server = peer_of(transport), self._server
         self.scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._look_in(self._watch.seconds_left(self.loop.time()))
-        chosen = self._book.enter(self, self.client[0] if self.client else None)
+        chosen = self._registry.enter(self, self.client[0] if self.client else None)
         if chosen is not None:
             chosen.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up after the connection."""
         super().connection_lost(exc)
-        self._book.leave(self)
+        self._registry.leave(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -129,7 +130,7 @@ class GuardedHttp(UvicornHttp):
         elif (refusal := watch.refusal()) is not None:
             self._refuse(refusal)
         elif watch.is_in_head:
-            for each in self._book.hold(self, watch.head_bytes):
+            for each in self._registry.hold(self, watch.head_bytes):
                 each.give_up()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -139,7 +140,7 @@ class GuardedHttp(UvicornHttp):
 
     def on_headers_complete(self) -> None:
         """Check a request's head and begin its body."""
-        self._book.release(self)
+        self._registry.release(self)
         version = self.parser.get_http_version()
         self._refusal = check_head(self._limits, len(self.url), version, self.headers, self._hosts)
         if self._refusal is not None:
@@ -184,7 +185,7 @@ class GuardedHttp(UvicornHttp):
     def give_up(self) -> None:
         """End a connection that nobody uses; who sent half of a request is told."""
         watch = self._watch
-        self._book.leave(self)
+        self._registry.leave(self)
         if watch.unread_since is not None or watch.is_lingering:
             self.transport.abort()
         elif watch.is_in_head and not watch.head_bytes:

@@ -21,7 +21,7 @@ ITEM_BYTES: Mapping[str, int] = {
 }  # fmt: skip
 
 #: More than any node will have.
-_MOST_BYTES = 2**60
+_MAX_BYTES = 2**60
 
 
 #: Key of a training PEF's metadata that says why it has no evaluation graph, although it needs one.
@@ -272,8 +272,8 @@ def _check_values(pef: Pef) -> None:
         for counted in (section.cost, section.resources):
             if min(getattr(counted, each.name) for each in fields(counted)) < 0:
                 raise PefCorrupt(f"section {section.id} costs or occupies fewer than 0 of something")
-    if pef.region_bytes >= _MOST_BYTES:
-        raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MOST_BYTES}")
+    if pef.region_bytes >= _MAX_BYTES:
+        raise PefCorrupt(f"the PEF needs {pef.region_bytes} bytes of device memory; legal: fewer than {_MAX_BYTES}")
 
 
 def _check_names(pef: Pef) -> None:
@@ -321,8 +321,8 @@ def _check_evaluation(pef: Pef, graph: Graph) -> None:
 
 
 #: Longest text and largest whole number: names and sentences, bytes and cycles.
-_MOST_TEXT = 100_000
-_MOST_NUMBER = 2**63
+_MAX_TEXT = 100_000
+_MAX_NUMBER = 2**63
 
 
 def check_types(value: Any, where: str) -> None:
@@ -361,11 +361,11 @@ def _checker(declared: Any) -> Callable[[Any], bool]:
         key, item = _checker(arguments[0]), _checker(arguments[1])
         return lambda value: isinstance(value, Mapping) and all(map(key, value)) and all(map(item, value.values()))
     if declared is int:
-        return lambda value: type(value) is int and abs(value) < _MOST_NUMBER
+        return lambda value: type(value) is int and abs(value) < _MAX_NUMBER
     if declared is float:
-        return lambda value: type(value) in (int, float) and math.isfinite(value) and abs(value) < _MOST_NUMBER
+        return lambda value: type(value) in (int, float) and math.isfinite(value) and abs(value) < _MAX_NUMBER
     if declared is str:
-        return lambda value: isinstance(value, str) and len(value) < _MOST_TEXT
+        return lambda value: isinstance(value, str) and len(value) < _MAX_TEXT
     return lambda value: isinstance(value, declared)
 
 

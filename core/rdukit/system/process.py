@@ -49,7 +49,7 @@ def end_group_with_parent(parent: int) -> None:
         poll.poll()
         os.killpg(0, signal.SIGKILL)
 
-    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+    threading.Thread(target=wait, name="parent-death", daemon=True).start()
 
 
 @contextlib.contextmanager

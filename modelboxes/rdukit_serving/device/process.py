@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(options["--parent"]))
     box = socket.socket(fileno=int(options["--socket"]))
-    # After the lifeline: importing torch takes a second, and the box may end meanwhile.
+    # After the watch on the parent: importing torch takes a second, and the box may end meanwhile.
     from rdukit.errors import RdukitError
     from rdukit.system.process import configure_logging
 

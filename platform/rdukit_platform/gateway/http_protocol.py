@@ -29,9 +29,11 @@ def make_protocol(platform: Platform, tls: ssl.SSLContext | None = None) -> type
     """Return the factory of this server's connections by the settings; ``tls`` as in ``make_protocol_factory``."""
     silence_s = resolve(SILENCE_S)
     limits = HttpLimits(resolve(MAX_HEADER_BYTES), MAX_HEADER_BYTES.name, silence_s, silence_s)
-    most, most_of_one = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
+    max_connections, max_per_address = resolve(MAX_CONNECTIONS), resolve(ADDRESS_CONNECTIONS)
     protocol = partial(GatewayHttpProtocol, platform=platform)
-    return make_protocol_factory(protocol, limits, most, most_of_one, resolve(GATEWAY_PROXIES).split(","), tls)
+    return make_protocol_factory(
+        protocol, limits, max_connections, max_per_address, resolve(GATEWAY_PROXIES).split(","), tls
+    )
 
 
 class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):

@@ -24,7 +24,7 @@ from rdukit.files.disk_cache import (
 )
 from rdukit.files.locks import claim_lock, shared_lock, sole_lock
 
-kept_files = st.lists(
+cached_files = st.lists(
     st.builds(
         CachedFile,
         st.integers(0, 99).map(lambda number: Path(f"/kept/{number}")),
@@ -36,7 +36,7 @@ kept_files = st.lists(
 )
 
 
-@given(kept_files, st.integers(0, 500))
+@given(cached_files, st.integers(0, 500))
 def test_what_stays_fits_and_no_file_goes_that_need_not(files: list[CachedFile], max_bytes: int) -> None:
     going = choose_evicted(files, max_bytes)
     staying = [file for file in files if file not in going]
@@ -50,7 +50,7 @@ def test_what_stays_fits_and_no_file_goes_that_need_not(files: list[CachedFile],
         assert sum(file.size_bytes for file in files) <= max_bytes
 
 
-@given(kept_files, st.integers(0, 500))
+@given(cached_files, st.integers(0, 500))
 def test_nothing_stays_that_is_older_than_what_goes(files: list[CachedFile], max_bytes: int) -> None:
     going = choose_evicted(files, max_bytes)
     staying = [file for file in files if file not in going and file.size_bytes]
@@ -58,7 +58,7 @@ def test_nothing_stays_that_is_older_than_what_goes(files: list[CachedFile], max
     assert all((file.rank, file.used_s) >= last for file in staying)
 
 
-@given(kept_files, st.integers(0, 500), st.randoms())
+@given(cached_files, st.integers(0, 500), st.randoms())
 def test_the_order_in_which_files_are_found_changes_nothing(
     files: list[CachedFile], max_bytes: int, random: object
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.http.connections import HELD_BYTES, ConnectionRegistry
+from rdukit.http.connections import MAX_HELD_BYTES, ConnectionRegistry
 from rdukit.http.limits import (
     LINGER_BYTES,
     LINGER_S,
@@ -111,54 +111,54 @@ class Connection:
 
 
 def test_beyond_the_most_of_an_address_its_own_longest_idle_one_goes() -> None:
-    book = ConnectionRegistry(100, 2)
+    registry = ConnectionRegistry(100, 2)
     other, busy, idle, newest = Connection(0), Connection(None), Connection(1), Connection(2)
-    assert [book.enter(each, of) for each, of in ((other, "b"), (busy, "a"), (idle, "a"))] == [None] * 3
-    assert book.enter(newest, "a") is idle
-    book.leave(idle)
-    book.leave(idle)
+    assert [registry.enter(each, of) for each, of in ((other, "b"), (busy, "a"), (idle, "a"))] == [None] * 3
+    assert registry.enter(newest, "a") is idle
+    registry.leave(idle)
+    registry.leave(idle)
     one, two = Connection(None), Connection(3)
-    assert book.enter(one, "a") is newest
-    book.leave(newest)
-    assert book.enter(two, "a") is two, "all others are in use"
+    assert registry.enter(one, "a") is newest
+    registry.leave(newest)
+    assert registry.enter(two, "a") is two, "all others are in use"
     for each in (other, busy, one, two):
-        book.leave(each)
-    assert len(book) == 0
+        registry.leave(each)
+    assert len(registry) == 0
 
 
 def test_proxies_and_unix_sockets_have_no_limit_of_one_address() -> None:
-    book = ConnectionRegistry(100, 1, ["10.0.0.1", "10.1.0.0/16", ""])
+    registry = ConnectionRegistry(100, 1, ["10.0.0.1", "10.1.0.0/16", ""])
     for address in ("10.0.0.1", "10.1.2.3", None):
-        assert [book.enter(Connection(0), address) for _ in range(5)] == [None] * 5
-    assert book.enter(Connection(0), "10.0.0.2") is None and book.enter(Connection(0), "10.0.0.2") is not None
+        assert [registry.enter(Connection(0), address) for _ in range(5)] == [None] * 5
+    assert registry.enter(Connection(0), "10.0.0.2") is None and registry.enter(Connection(0), "10.0.0.2") is not None
 
 
 def test_beyond_the_most_of_all_the_longest_idle_one_goes() -> None:
-    book = ConnectionRegistry(3, 3)
+    registry = ConnectionRegistry(3, 3)
     all_of_them = [Connection(None), Connection(5), Connection(4)]
     for number, each in enumerate(all_of_them):
-        assert book.enter(each, str(number)) is None
-    assert book.enter(Connection(9), "x") is all_of_them[2]
+        assert registry.enter(each, str(number)) is None
+    assert registry.enter(Connection(9), "x") is all_of_them[2]
 
 
 def test_a_flood_takes_the_places_of_idle_ones_at_a_bounded_rate() -> None:
-    book = ConnectionRegistry(40, 20)
+    registry = ConnectionRegistry(40, 20)
     for _ in range(20):
-        assert not book.is_full_for("a", 0) and book.enter(Connection(0), "a") is None
-    assert [book.is_full_for("a", 100.0) for _ in range(22)] == [False] * 20 + [True] * 2
-    assert not book.is_full_for("a", 100.06), "a twentieth of a second later there is one more"
-    assert book.is_full_for("a", 100.06)
+        assert not registry.is_full_for("a", 0) and registry.enter(Connection(0), "a") is None
+    assert [registry.is_full_for("a", 100.0) for _ in range(22)] == [False] * 20 + [True] * 2
+    assert not registry.is_full_for("a", 100.06), "a twentieth of a second later there is one more"
+    assert registry.is_full_for("a", 100.06)
     for number in range(20):
-        book.enter(Connection(0), "b" if number < 18 else "c")
-    assert not any(book.is_full_for("c", 200.0) for _ in range(1000)), "who has few is always let in"
-    assert not any(book.is_full_for("b", 200.0) for _ in range(200))
-    assert book.is_full_for("b", 200.0)
+        registry.enter(Connection(0), "b" if number < 18 else "c")
+    assert not any(registry.is_full_for("c", 200.0) for _ in range(1000)), "who has few is always let in"
+    assert not any(registry.is_full_for("b", 200.0) for _ in range(200))
+    assert registry.is_full_for("b", 200.0)
 
 
 def test_unfinished_heads_have_a_budget_together() -> None:
-    book = ConnectionRegistry(10_000, 10_000)
+    registry = ConnectionRegistry(10_000, 10_000)
     first, second = Connection(0), Connection(0)
-    assert book.hold(first, HELD_BYTES // 2) == [] and book.hold(second, HELD_BYTES // 2) == []
-    assert book.hold(third := Connection(0), 1) == [first]
-    book.release(first)
-    assert book.hold(third, 1000) == []
+    assert registry.hold(first, MAX_HELD_BYTES // 2) == [] and registry.hold(second, MAX_HELD_BYTES // 2) == []
+    assert registry.hold(third := Connection(0), 1) == [first]
+    registry.release(first)
+    assert registry.hold(third, 1000) == []
