@@ -22,9 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from figures import write_json
 from rich.console import Console
 from rich.table import Table
+
+from rdukit_zoo.comparisons.machine import write_json
 
 COMPILE = """
 import json, resource, sys, time

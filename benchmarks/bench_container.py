@@ -34,7 +34,6 @@ from typing import Any
 import serving_model
 import torch
 from bench_serving import print_bars
-from figures import write_json
 from safetensors.torch import save_file
 from serving_load import CONNECT_MS, Target, put_under_load
 from serving_peers import free_ports
@@ -44,6 +43,7 @@ from rdukit.box.client import BoxClient
 from rdukit.testing.helpers import wait_until
 from rdukit_compiler.backend.measure_routes import load_routes
 from rdukit_modelbox.testing import run_verb, succeed
+from rdukit_zoo.comparisons.machine import write_json
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 RATIO_BAR = 0.9

@@ -19,7 +19,6 @@ from typing import Any, Final
 import published_models as models
 import torch
 import yaml
-from figures import write_json
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +28,7 @@ from rdukit_compiler.ir import ModelGraph, ValueKind
 from rdukit_compiler.optimizer import OptimizerGroup
 from rdukit_compiler.options import CompileOptions
 from rdukit_compiler.pipeline import TracedGraph, estimate_sections
+from rdukit_zoo.comparisons.machine import write_json
 from sambaflow import samba
 from sambaflow.tracing.tracer import trace_model
 

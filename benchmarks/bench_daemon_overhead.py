@@ -22,13 +22,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from figures import write_json
 from torch import nn
 from torch.nn import functional
 
 import sambaflow.samba as samba
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
 from rdukit_runtime.application import Application, open_application
+from rdukit_zoo.comparisons.machine import write_json
 from rdukit_zoo.modules import Block
 from rdukit_zoo.registry import get_model
 from sambaflow.samba import utils

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from figures import write_json
 
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend
 from rdukit_platform.testing import platform_under_test
+from rdukit_zoo.comparisons.machine import write_json
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"
 GIB = 1 << 30

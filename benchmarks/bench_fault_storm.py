@@ -15,10 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from figures import write_json
-
 from rdukit_node.testing.daemons import RunningDaemon, start_daemon, stop_daemon
 from rdukit_node.testing.fault_load import percentile, run_fault_load
+from rdukit_zoo.comparisons.machine import write_json
 
 EVENTS_A_LINE = (20, 100, 1000)
 RESTART = "ETYPE_SND_RESTART"

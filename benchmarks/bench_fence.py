@@ -176,7 +176,7 @@ def main() -> None:
     if options.side is not None:
         serve_side(options.side)
         return
-    from figures import write_json
+    from rdukit_zoo.comparisons.machine import write_json
 
     holds = what_holds()
     if holds.way is None:

@@ -17,11 +17,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from figures import write_json
-
 from rdukit.errors import RdukitError
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.testing import PlatformUnderTest, platform_under_test
+from rdukit_zoo.comparisons.machine import write_json
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"
 CALLERS = 8

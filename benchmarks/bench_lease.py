@@ -19,12 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from figures import write_json
-
 from rdukit.hardware import MIB
 from rdukit_node.leases.memory import create_region, map_region
 from rdukit_node.private_node import open_lease
 from rdukit_node.testing.daemons import running_daemon
+from rdukit_zoo.comparisons.machine import write_json
 
 REGION_BYTES = 16 * MIB
 

@@ -140,9 +140,8 @@ def main() -> None:
         run_side(options.side, options.data, options.tokenizer, options.output, options.length)
         return
     # Only this process needs them.
-    from figures import write_json
-
     from rdukit_modelbox.preprocessing.tokenizer import learn_tokenizer
+    from rdukit_zoo.comparisons.machine import write_json
 
     # So that it takes its side and its gigabytes with it.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -31,12 +31,13 @@ from typing import Any
 
 import serving_model
 import torch
-from figures import write_json
 from host_pace import host_tail
 from safetensors.torch import save_file
 from serving_load import Load, Target, put_under_load
 from serving_peers import GRPC_FLOOR, OURS, REST_FLOOR, SERVERS, TOKEN, Files, Server, Started, why_missing
 from serving_process import ServerFailed, ServerProcess
+
+from rdukit_zoo.comparisons.machine import write_json
 
 CONCURRENCIES = (1, 8, 32)
 #: Least ratio of our rate to the best peer's, by wire and concurrency.

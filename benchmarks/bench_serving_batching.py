@@ -28,11 +28,12 @@ from typing import Any
 import serving_model
 import torch
 from bench_serving import print_bars
-from figures import write_json
 from safetensors.torch import save_file
 from serving_load import Target, put_under_load
 from serving_peers import TOKEN, Files, box_command, free_ports
 from serving_process import ServerProcess
+
+from rdukit_zoo.comparisons.machine import write_json
 
 HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
 SLOW = {"num_features": 1024, "hidden_size": 32768}

@@ -18,7 +18,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from figures import write_json
+from rdukit_zoo.comparisons.machine import write_json
 
 IMPORTS = """
 import json, time

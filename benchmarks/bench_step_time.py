@@ -16,10 +16,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
-from figures import write_json
 
 import sambaflow.samba as samba
 from rdukit.cli.tables import print_tables
+from rdukit_zoo.comparisons.machine import write_json
 from rdukit_zoo.comparisons.model import ComparisonRow
 from rdukit_zoo.comparisons.report import make_table
 from rdukit_zoo.comparisons.timing import rows_against_peers, time_in_turn

@@ -16,9 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from figures import write_json
-
 from rdukit_node.testing.daemons import RunningDaemon, environment, running_daemon
+from rdukit_zoo.comparisons.machine import write_json
 
 PROGRAM = Path(__file__).parents[1] / "tests/integration/tenant_programs.py"
 PACKINGS = (1, 2, 4, 8)

@@ -24,9 +24,10 @@ from typing import Any
 
 import serving_model
 from bench_serving import answers_rightly, is_near, prepare, targets_of
-from figures import write_json
 from serving_peers import SERVERS, TOKEN, Files, Server, box_command, free_ports, triton_command, why_missing
 from serving_process import ServerProcess
+
+from rdukit_zoo.comparisons.machine import write_json
 
 ROW = serving_model.sample()
 RAW = serving_model.raw_row()

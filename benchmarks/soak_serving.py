@@ -25,10 +25,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench_serving import answers_rightly, prepare, targets_of
-from figures import write_json
 from serving_load import Target, put_under_load
 from serving_peers import OURS, SERVERS, Files, box_command, free_ports
 from serving_process import ServerProcess
+
+from rdukit_zoo.comparisons.machine import write_json
 
 #: Growth of the box's own process that counts as flat: the allocator's arenas move a little.
 FLAT_SHARE, FLAT_MB = 0.02, 3.0

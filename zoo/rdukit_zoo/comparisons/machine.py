@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from rdukit.files.atomic import write_json_atomic
+
 #: Processor flags that decide which GEMM and row kernels are possible.
 FLAGS: Final = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_bf16",
                 "amx_int8", "asimd", "bf16", "i8mm", "sve")  # fmt: skip
@@ -41,6 +43,11 @@ def measured_limits(threads: int) -> dict[str, Any]:
     from rdukit_runtime.engine.machine_limits import load_limits
 
     return asdict(load_limits(threads))
+
+
+def write_json(path: str, value: Mapping[str, Any]) -> None:
+    """Write a benchmark's figures with the machine's description."""
+    write_json_atomic(Path(path), {"machine": describe_machine(), **value})
 
 
 def parse_cpuinfo(text: str) -> Mapping[str, str]:
