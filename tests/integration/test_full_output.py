@@ -8,9 +8,10 @@ import pytest
 
 from rdukit_node.testing.daemons import environment
 
-TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "snprof", "sntilestat")
+NODE_TOOLS = ("exporter", "slurmfeeder", "snconfig", "snddrstat", "snfadm", "snpciestat", "sntilestat")
+TOOLS = (*(f"rdukit_node.cli.{tool}" for tool in NODE_TOOLS), "rdukit_runtime.profile.snprof")
 COMMANDS = [
-    *([f"rdukit_node.cli.{tool}", *words] for tool in TOOLS for words in (["--help"], ["--json"])),
+    *([tool, *words] for tool in TOOLS for words in (["--help"], ["--json"])),
     ["rdukit_node.cli.snfadm", "-l", "catalogue", "--json"],
     ["rdukit_node.cli.snfadm", "--no-such-option", "--json"],
     ["rdukit.cli", "--help"],
