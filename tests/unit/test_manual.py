@@ -1,12 +1,16 @@
 """The manual has every setting, every error and every word it should."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import rdukit
+
 TREE = Path(__file__).parents[2]
+DECISIONS = sorted((TREE / "docs/decisions").glob("*.md"))
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
@@ -15,12 +19,41 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *(f"docs/decisions/{p.name}" for p in DECISIONS),
+    ],
+)
 def test_links_inside_the_tree_lead_somewhere(page: str) -> None:
-    text = (TREE / page).read_text()
-    targets = [part.split(")")[0] for part in text.split("](")[1:]]
-    missing = [target for target in targets if "://" not in target and not (TREE / target.split("#")[0]).exists()]
+    path = TREE / page
+    targets = [part.split(")")[0] for part in path.read_text().split("](")[1:]]
+    missing = [t for t in targets if "://" not in t and not (path.parent / t.split("#")[0]).exists()]
     assert missing == []
+
+
+def test_decisions_are_numbered_in_turn_listed_and_complete() -> None:
+    index = (TREE / "docs/decisions/README.md").read_text()
+    records = [path for path in DECISIONS if path.name != "README.md"]
+    assert [path.name[:4] for path in records] == [f"{n:04d}" for n in range(1, len(records) + 1)]
+    for path in records:
+        text = path.read_text()
+        assert f"]({path.name})" in index and text.startswith(f"# {path.name[:4]}. ")
+        for part in ("Context", "Decision", "Alternatives", "Consequence"):
+            assert f"**{part}.** " in text, path.name
+
+
+def test_the_newest_version_of_the_changelog_is_that_of_the_code() -> None:
+    versions = re.findall(r"^## (\d\S+) \(", (TREE / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == rdukit.__version__
+
+
+def test_the_architecture_page_stays_short() -> None:
+    assert len((TREE / "ARCHITECTURE.md").read_text().splitlines()) < 120
 
 
 def test_the_readme_says_first_that_this_is_an_independent_emulation() -> None:
