@@ -68,7 +68,8 @@ def run(
 
     Example: rdukit box run logreg --state /tmp/logreg
     """
-    from rdukit_modelbox.serve import ServeOptions, serve
+    from rdukit_modelbox.serve import BoxOptions, serve_box
+    from rdukit_serving.server import ServerOptions
 
     file = find_box_file(box_name)
     name = load_box(file).name
@@ -80,7 +81,5 @@ def run(
                 click.echo(f"kernels: {kernels}", err=True)
             click.echo(f"serving {name}: REST {rest}, gRPC {grpc}, state {folder}; Ctrl-C stops it", err=True)
 
-    options = ServeOptions(
-        file, folder, mounts, host, rest_port, grpc_port, socket_folder, announce, parent, pef, checkpoint, tell
-    )
-    serve(options)
+    server = ServerOptions(host, rest_port, grpc_port, socket_folder, announce, parent, tell)
+    serve_box(BoxOptions(file, folder, mounts, pef, checkpoint), server)

@@ -9,7 +9,7 @@ from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, Severity
 from rdukit.settings import home_folder, resolve
 from rdukit_modelbox.settings import WEBHOOK_PRIVATE
-from rdukit_serving.settings import HOSTS, TOKENS
+from rdukit_serving.settings import HOSTS, TOKENS, running_file
 
 
 def check_boxes() -> Iterator[Finding]:
@@ -37,11 +37,6 @@ def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
     return Finding("box.tokens", Severity.WARN, what, f"name a file with tokens in {TOKENS.variable}")
 
 
-def running_file(process: int) -> Path:
-    """Return the file that a box run by hand has in the home folder while it runs."""
-    return home_folder() / "run" / "boxes" / f"{process}.json"
-
-
 def report_boxes() -> Iterator[PartStatus]:
     """Report each box that ``rdukit box run`` serves from this home folder."""
     found = []
@@ -49,6 +44,7 @@ def report_boxes() -> Iterator[PartStatus]:
         with suppress(OSError, ValueError, KeyError):
             one = json.loads(file.read_bytes())
             # A box that was killed leaves its file.
-            if b"box" in Path(f"/proc/{one['pid']}/cmdline").read_bytes():
+            command = Path(f"/proc/{one['pid']}/cmdline").read_bytes()
+            if b"box" in command or b"serve" in command:
                 found.append(PartStatus("box", "running", f"{one['box']} {one['rest']}, process {one['pid']}", one))
     yield from found or [PartStatus("box", "stopped", "none running; start one: rdukit box run logreg")]

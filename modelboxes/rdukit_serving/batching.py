@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from rdukit.errors import Overloaded, RdukitError, Unavailable
 from rdukit_serving.device.client import DeviceClient
+from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
-from rdukit_serving.statistics import ModelStatistics
 from rdukit_serving.tuning.adaptive_batching import BatchDelayPolicy
 
 #: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.

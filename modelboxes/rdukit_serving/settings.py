@@ -1,8 +1,9 @@
 """Settings of synchronous inference."""
 
+from pathlib import Path
 from typing import Final
 
-from rdukit.settings import Setting
+from rdukit.settings import Setting, home_folder
 
 PEF: Final = Setting("box.pef", "", "PEF that a box serves from the beginning; also --pef.", str)
 CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; also --checkpoint.", str)
@@ -72,3 +73,8 @@ SERVING_SETTINGS: Final = (
     ROWS_IDLE_S, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS, ADDRESS_CONNECTIONS, SILENCE_S,
     HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA,
 )  # fmt: skip
+
+
+def running_file(process: int) -> Path:
+    """Return the file that a server started by hand has in the home folder while it runs."""
+    return home_folder() / "run" / "boxes" / f"{process}.json"

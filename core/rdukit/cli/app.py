@@ -43,6 +43,7 @@ SUMMARIES = {
     "job": "Submit, list, show, watch and cancel jobs.",
     "node": "Run and look at emulated nodes.",
     "pef": "Explain PEF files.",
+    "serve": "Serve PEF by the Open Inference Protocol over REST and gRPC, and texts by OpenAI's routes.",
     "status": "Show what runs here: node daemon, platform, jobs, boxes, and where the home folder is.",
     "tenant": "Create tenants and API tokens.",
     "token": "List, make, rotate and revoke the API tokens of your tenant.",

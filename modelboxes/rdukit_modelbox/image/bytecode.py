@@ -23,7 +23,7 @@ from rdukit_modelbox.image.layer import Entry
 START_MODULES: Final = (
     "rdukit.cli", "rdukit_modelbox.cli", "rdukit_modelbox.serve", "rdukit_modelbox.grpc_server",
     "rdukit_serving.rest.connection", "rdukit_modelbox.rest.app", "rdukit_serving.text.openai_rest",
-    "rdukit_modelbox.wires", "rdukit_serving.device.process",
+    "rdukit_serving.server", "rdukit_serving.device.process",
     "rdukit_serving.device.loaded_model", "rdukit_modelbox.child", "rdukit_modelbox.program",
     "rdukit_modelbox.verbs.compile", "rdukit_modelbox.verbs.train", "rdukit_modelbox.verbs.preprocess",
     "rdukit_modelbox.verbs.infer", "rdukit_platform.worker.serve", "http.client", "urllib.request",

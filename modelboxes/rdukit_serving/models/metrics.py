@@ -16,8 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from rdukit_serving.models.repository import Repository
+from rdukit_serving.models.statistics import BUCKETS_US
 from rdukit_serving.models.version import ModelVersion, VersionState
-from rdukit_serving.statistics import BUCKETS_US
 
 _HELP: Final = {
     "request_success": "Inference requests that succeeded.",

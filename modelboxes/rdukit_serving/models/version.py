@@ -13,6 +13,7 @@ from rdukit.settings import resolve
 from rdukit_serving.batching import Batcher
 from rdukit_serving.checks import check_classes, check_indices, check_request
 from rdukit_serving.device.client import DeviceClient, ModelFiles
+from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.settings import (
     INFER_TIMEOUT_S,
     LOAD_TIMEOUT_S,
@@ -21,7 +22,6 @@ from rdukit_serving.settings import (
     RESTART_BACKOFF_S,
 )
 from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, Reply, ServedSignature
-from rdukit_serving.statistics import ModelStatistics
 from rdukit_serving.text.queue import GenerationRequest, TextQueue
 
 logger = logging.getLogger(__name__)

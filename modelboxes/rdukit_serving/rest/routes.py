@@ -227,16 +227,15 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 _OPEN = ("/health/", "/v2/health/")
 
 
-class BoxApp:
+class ServerApp:
     """Hands requests on by their path."""
 
-    def __init__(self, inference: OpenInferenceApp, make_control: Callable[[], Application], access: Access) -> None:
-        """``make_control``: the application for all but the inference protocol; called once, in a thread."""
+    def __init__(self, inference: OpenInferenceApp, make_routes: Callable[[], Application], access: Access) -> None:
+        """``make_routes`` builds the application for all other routes; called once, in a thread."""
         self._inference = inference
-        self._make_control = make_control
-        self._control: asyncio.Task[Application] | None = None
+        self._make_routes = make_routes
+        self._routes: asyncio.Task[Application] | None = None
         self._access = access
-        self.fast_path = inference.fast_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -256,18 +255,18 @@ class BoxApp:
                 await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
                 return
-        await (await self.control())(scope, receive, send)
+        await (await self.routes())(scope, receive, send)
 
-    def control(self) -> "asyncio.Task[Application]":
-        """The application behind the inference protocol; made when it is asked for first."""
-        if self._control is None:
-            self._control = asyncio.create_task(self._prepare())
-        return self._control
+    def routes(self) -> "asyncio.Task[Application]":
+        """Return the application for all other routes; built at the first call."""
+        if self._routes is None:
+            self._routes = asyncio.create_task(self._prepare())
+        return self._routes
 
     async def _prepare(self) -> Application:
-        control = await asyncio.to_thread(self._make_control)
+        routes = await asyncio.to_thread(self._make_routes)
         gc.freeze()  # it stays: collections look at requests' objects only
-        return control
+        return routes
 
 
 #: Seconds between two looks at what waits.

@@ -2,17 +2,24 @@
 
 import asyncio
 import json
+import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
 
-from fastapi import Request
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
-from rdukit.errors import HeadersTooLarge, RdukitError, RequestTooLarge
+from rdukit.errors import HeadersTooLarge, MalformedRequest, RdukitError, RequestTooLarge
 from rdukit.settings import resolve
 from rdukit.strict_json import json_text
 from rdukit_serving.settings import MAX_BODY_BYTES, MAX_HEADER_BYTES
+
+logger = logging.getLogger(__name__)
+
+_CODES: Final = {404: "not-found", 405: "method-not-allowed"}
 
 
 class JsonAnswer(Response):
@@ -151,3 +158,39 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -
 async def _wait_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+#: Errors that FastAPI found in a request, and its content type → the error that says so.
+DescribeMalformed = Callable[[Sequence[Any], str], RdukitError]
+
+
+def add_error_handlers(app: FastAPI, describe_malformed: DescribeMalformed) -> None:
+    """Answer every error of ``app`` with the one error body."""
+
+    @app.exception_handler(RdukitError)
+    async def refused(request: Request, error: RdukitError) -> Response:
+        return error_answer(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return error_answer(request, describe_malformed(error.errors(), request.headers.get("content-type", "")))
+
+    @app.exception_handler(HTTPException)
+    async def refused_by_framework(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, RdukitError):
+            return error_answer(request, error.__cause__)
+        if error.status_code == 400:
+            # Its parser failed: bytes that are not UTF-8, or nested too deeply.
+            return error_answer(request, MalformedRequest(f"the body is not JSON: {error.detail}", field="body"))
+        code = _CODES.get(error.status_code, "invalid-request")
+        message = f"{request.method} {request.url.path[:200]}: {error.detail}; the routes are listed at /openapi.json"
+        return plain_error(request, error.status_code, code, message, error.headers)
+
+    @app.exception_handler(ClientGone)
+    async def gone(request: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # nobody reads it
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> Response:
+        logger.error("request broke path=%s", request.url.path, exc_info=error)
+        return plain_error(request, 500, "internal", "the server failed; its log has more under this request id")

@@ -157,6 +157,11 @@ class OpenInferenceServicer:
             signature, answer = classify(signature, answer, request.classes)
         return render_infer(name, found.version, signature, request, answer, is_raw, load_us)
 
+    def add_to(self, server: Any) -> str:
+        """Add the service to a gRPC server; return its name."""
+        server.add_generic_rpc_handlers((self.handler(),))
+        return SERVICE_NAME
+
     def handler(self) -> Any:
         """All methods as a handler for ``grpc.aio.Server.add_generic_rpc_handlers``."""
         handlers = {}

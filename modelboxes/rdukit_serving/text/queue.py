@@ -10,7 +10,7 @@ from typing import Any, Final
 from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable, error_from_body
 from rdukit_serving.device.client import DeviceClient
 from rdukit_serving.device.messages import PART, cut
-from rdukit_serving.statistics import ModelStatistics
+from rdukit_serving.models.statistics import ModelStatistics
 
 #: Messages that others follow.
 _PARTS: Final = frozenset({"piece", "values"})

@@ -10,8 +10,8 @@ import pytest
 
 from rdukit.errors import Overloaded, RdukitError, RuntimeFault, Unavailable
 from rdukit_serving.batching import Batcher, QueuedRequest, take_batch
+from rdukit_serving.models.statistics import ModelStatistics
 from rdukit_serving.signature import InferRequest, InferResponse, RawTensor, ServedSignature, ServedTensor
-from rdukit_serving.statistics import ModelStatistics
 
 SIGNATURE = ServedSignature((ServedTensor("x", "FP32", (1,), "x"),), (ServedTensor("y", "FP32", (1,), "y"),), 4, 4)
 
