@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from rdukit.errors import InvalidArgument
+from rdukit.errors import InvalidArgument, NotFound
 from rdukit.settings import home_folder
 from rdukit_serving.access import Access
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from rdukit_serving.rpc.server import AddService
 
 PORT: Final = click.IntRange(0, 65535)
-_FILE: Final = click.Path(exists=True, path_type=Path)
+_PATH: Final = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("pef", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--checkpoint", type=_FILE, help="Its parameters: a safetensors file, or a folder that train made.")
+@click.argument("pef", type=_PATH)
+@click.option("--checkpoint", type=_PATH, help="Its parameters: a safetensors file, or a folder that train made.")
 @click.option("--name", help="Name of the model in requests [default: the PEF's file name].")
 @click.option("--max-batch-size", type=click.IntRange(1), help="Most rows of one call [default: the PEF's batch].")
 @click.option("--rest-port", type=PORT, default=8000, show_default=True, help="REST port; 0 takes a free one.")
 @click.option("--grpc-port", type=PORT, default=8001, show_default=True, help="gRPC port; 0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
-@click.option("--socket-folder", type=click.Path(path_type=Path), help="Private folder of sockets, instead of ports.")
-@click.option("--announce", type=click.Path(path_type=Path), help="File to write the addresses to when ready.")
+@click.option("--socket-folder", type=_PATH, help="Private folder of sockets, instead of ports.")
+@click.option("--announce", type=_PATH, help="File to write the addresses to when ready.")
 def serve(
     pef: Path,
     checkpoint: Path | None,
@@ -48,6 +48,9 @@ def serve(
     """
     from rdukit_serving import server
 
+    for path in (pef, checkpoint):
+        if path is not None and not path.exists():
+            raise NotFound(f"there is no {path}")
     model = name or pef.stem
 
     def tell(rest: str, grpc: str, kernels: str) -> None:
