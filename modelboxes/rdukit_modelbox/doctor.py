@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rdukit.cli.status import PartStatus
 from rdukit.doctor.cli import Finding, Severity
-from rdukit.settings import home_folder, resolve
+from rdukit.settings import resolve
 from rdukit_modelbox.settings import WEBHOOK_PRIVATE
 from rdukit_serving.settings import HOSTS, TOKENS, running_file
 
