@@ -10,14 +10,14 @@ from typing import Any, Final
 from rdukit.errors import InvalidArgument
 from rdukit.units import format_seconds
 from rdukit_node.cli.output import NOT_AVAILABLE, aligned, csv_text, time_text
-from rdukit_node.faults.enums import Severity
+from rdukit_node.faults.enums import FaultSeverity
 from rdukit_node.inventory import LISTED_KINDS
 
 Row = Mapping[str, Any]
 
 #: A count that means: not by counting. Policies of errors that somebody asked for have it.
 _NO_COUNT: Final = 1_000_000
-SEVERITIES: Final = tuple(map(str, Severity))
+SEVERITIES: Final = tuple(map(str, FaultSeverity))
 _UNHEALTHY_STATES: Final = frozenset({"PENDING", "UNAVAILABLE"})
 
 

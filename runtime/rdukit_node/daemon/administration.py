@@ -13,7 +13,7 @@ from rdukit_node.daemon.events import NodeEventKind
 from rdukit_node.daemon.protocol import SndRequest
 from rdukit_node.faults import query
 from rdukit_node.faults.catalogue import catalogue_rows
-from rdukit_node.faults.enums import Action, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultOutcome, Injection, NoticeKind, Policy, TileOwner
 from rdukit_node.faults.scenario import ScenarioStep, read_scenario
@@ -192,7 +192,7 @@ class Administration:
                 count=message.number("count"),
                 window_s=int(message.real("window_s", 0)),
                 action=_word("action", Action, message.text("action")),
-                severity=_word("severity", Severity, message.text("severity")),
+                severity=_word("severity", FaultSeverity, message.text("severity")),
             )
         )
         self._daemon.events.record_component(NodeEventKind.POLICY, now, None, f"{policy.error_type}: {policy.count}")

@@ -129,7 +129,7 @@ class FaultActions:
     def __init__(
         self,
         node: NodeSpec,
-        books: FaultRegistry,
+        registry: FaultRegistry,
         rdus: RduStates,
         find: Callable[[str], NodeComponent],
         new_uuid: Callable[[], str],
@@ -142,7 +142,7 @@ class FaultActions:
             new_uuid, serial_of, rdu_reset_ns: as of ``FaultMachine``.
         """
         self.node: Final = node
-        self._books = books
+        self._registry = registry
         self._rdus = rdus
         self._find = find
         self._new_uuid = new_uuid
@@ -165,33 +165,33 @@ class FaultActions:
         if rdu is None or self._rdus.state(rdu) is not RduState.UNAVAILABLE:
             return Presence.PRESENT
         path = rdu_path(self.node, rdu)
-        gone = any(fault_classes()[found.class_name].removes for found in self._books.conditions_at(path))
+        gone = any(fault_classes()[found.class_name].removes for found in self._registry.conditions_at(path))
         return Presence.ABSENT if gone else Presence.PRESENT
 
-    def occur(self, event: CheckedInjection, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
+    def occur(self, event: CheckedInjection, builder: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
         """Apply one event: record its error, follow its policy, interrupt the owners."""
         entry, path = event.entry, event.component.path
-        books = self._books
-        record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
+        registry = self._registry
+        record, is_new = registry.open_record(event, self._new_uuid, self._sample, now_ns)
         owners = affected_owners(self.node, event, owner_of)
         owner = owners[0] if owners else None
         in_window = record.add(event.count, owner, now_ns)
-        books.touch(record)
-        gathering.error(record, is_new, owner)
+        registry.touch(record)
+        builder.error(record, is_new, owner)
         if event.persists:
-            books.set_condition(Condition(path, entry.name, now_ns, event.resets_that_fail, event.data))
+            registry.set_condition(Condition(path, entry.name, now_ns, event.resets_that_fail, event.data))
         for hit in owners if entry.is_uncorrectable else ():
-            gathering.hit(hit, path, entry.exception_code, record)
+            builder.hit(hit, path, entry.exception_code, record)
         if entry.error_type in _REPLAYS and event.component.rdu is not None:
             self.replays[event.component.rdu] += event.count
-        policy = books.policies.get(entry.error_type)
+        policy = registry.policies.get(entry.error_type)
         if policy is None:
             return
         if policy.action in _RESETS:
-            self._respond(record, policy, in_window, event.component, gathering, owner_of, now_ns)
+            self._respond(record, policy, in_window, event.component, builder, owner_of, now_ns)
         elif record.fault is None and in_window >= policy.count:
-            self._diagnose(record, policy, policy.action, gathering, now_ns)
-            self.settle(path, policy.fault_desc, record, gathering, owner_of, now_ns)
+            self._diagnose(record, policy, policy.action, builder, now_ns)
+            self.settle(path, policy.fault_desc, record, builder, owner_of, now_ns)
 
     def _respond(
         self,
@@ -199,7 +199,7 @@ class FaultActions:
         policy: Policy,
         in_window: int,
         component: NodeComponent,
-        gathering: OutcomeBuilder,
+        builder: OutcomeBuilder,
         owner_of: FindOwner,
         now_ns: int,
     ) -> None:
@@ -211,93 +211,91 @@ class FaultActions:
             return  # out of service already
         too_often = record.fault is None and in_window >= policy.count
         if policy.action is Action.RESET_RDU and not too_often:
-            self._begin_reset(component.rdu, record, gathering, owner_of, now_ns)
+            self._begin_reset(component.rdu, record, builder, owner_of, now_ns)
             return
-        passed = policy.action is Action.RESET_TILE and self._reset_tile(record, component, gathering, now_ns)
+        passed = policy.action is Action.RESET_TILE and self._reset_tile(record, component, builder, now_ns)
         if record.fault is None and (too_often or not passed):
-            self._diagnose(record, policy, _INSTEAD_OF_RESET[policy.action], gathering, now_ns)
-            self.settle(component.path, policy.fault_desc, record, gathering, owner_of, now_ns)
+            self._diagnose(record, policy, _INSTEAD_OF_RESET[policy.action], builder, now_ns)
+            self.settle(component.path, policy.fault_desc, record, builder, owner_of, now_ns)
 
-    def _reset_tile(
-        self, record: ErrorRecord, component: NodeComponent, gathering: OutcomeBuilder, now_ns: int
-    ) -> bool:
+    def _reset_tile(self, record: ErrorRecord, component: NodeComponent, builder: OutcomeBuilder, now_ns: int) -> bool:
         assert component.rdu is not None, "a tile is on an RDU"
         passed = self.try_reset(component.path)
         outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
-        self._books.add_hang(component.rdu, component.path, HangEvent.TILE_RESET, outcome, now_ns)
-        gathering.notice(NoticeKind.RESET, component.path, f"tile reset {outcome.lower()}", record.uuid)
+        self._registry.add_hang(component.rdu, component.path, HangEvent.TILE_RESET, outcome, now_ns)
+        builder.notice(NoticeKind.RESET, component.path, f"tile reset {outcome.lower()}", record.uuid)
         return passed
 
     def _begin_reset(
-        self, rdu: int, record: ErrorRecord, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int
+        self, rdu: int, record: ErrorRecord, builder: OutcomeBuilder, owner_of: FindOwner, now_ns: int
     ) -> None:
         path = rdu_path(self.node, rdu)
-        hang = self._books.add_hang(rdu, path, HangEvent.CHIP_RESET, HangOutcome.IN_PROGRESS, now_ns)
+        hang = self._registry.add_hang(rdu, path, HangEvent.CHIP_RESET, HangOutcome.IN_PROGRESS, now_ns)
         for owner in owners_on(self.node, rdu, owner_of):
-            gathering.hit(owner, path, record.entry.exception_code or "hardware-error", record)
+            builder.hit(owner, path, record.entry.exception_code or "hardware-error", record)
         reset = Reset(now_ns + self._rdu_reset_ns, hang.number, path, record.component, record.entry.name, record.uuid)
         self._rdus.begin_reset(rdu, reset, record.entry.error_desc, now_ns)
-        gathering.notice(NoticeKind.STATE, path, f"{RduState.PENDING}: {record.entry.error_desc}", record.uuid)
+        builder.notice(NoticeKind.STATE, path, f"{RduState.PENDING}: {record.entry.error_desc}", record.uuid)
         if not self._rdu_reset_ns:
-            self._finish_reset(rdu, gathering, now_ns)
+            self._finish_reset(rdu, builder, now_ns)
 
-    def finish_due(self, gathering: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
+    def finish_due(self, builder: OutcomeBuilder, owner_of: FindOwner, now_ns: int) -> None:
         """End the resets that are due."""
         for rdu in [rdu for rdu, reset in self._rdus.resets.items() if reset.due_ns <= now_ns]:
-            self._finish_reset(rdu, gathering, now_ns)
+            self._finish_reset(rdu, builder, now_ns)
 
-    def _finish_reset(self, rdu: int, gathering: OutcomeBuilder, now_ns: int) -> None:
+    def _finish_reset(self, rdu: int, builder: OutcomeBuilder, now_ns: int) -> None:
         """End a reset. The RDU is empty: its programs ended when the reset began."""
-        books, path, reset = self._books, rdu_path(self.node, rdu), self._rdus.resets[rdu]
+        registry, path, reset = self._registry, rdu_path(self.node, rdu), self._rdus.resets[rdu]
         for tile in range(self.node.chip.tiles):
             self.try_reset(f"{path}/TILE_{tile}")
         passed = self.try_reset(path)
-        books.end_hang(reset.hang, HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED)
-        gathering.notice(NoticeKind.RESET, path, f"RDU reset {'succeeded' if passed else 'failed'}", reset.error_uuid)
+        registry.end_hang(reset.hang, HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED)
+        builder.notice(NoticeKind.RESET, path, f"RDU reset {'succeeded' if passed else 'failed'}", reset.error_uuid)
         reason = "init passed"
         if not passed:
-            record = self._record_of_reset(reset, gathering, now_ns)
-            policy = books.policies[record.entry.error_type]
+            record = self._record_of_reset(reset, builder, now_ns)
+            policy = registry.policies[record.entry.error_type]
             reason = policy.fault_desc
             if record.fault is None:
-                self._diagnose(record, policy, Action.RETIRE_RDU, gathering, now_ns)
-        active = books.rows_concerning(path)
+                self._diagnose(record, policy, Action.RETIRE_RDU, builder, now_ns)
+        active = registry.rows_concerning(path)
         if passed and active:
             reason = f"{active[-1].fault_type} is active: {active[-1].fault_desc}"
         state = self._rdus.end_reset(rdu, active, reason, now_ns)
-        gathering.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
+        builder.notice(NoticeKind.STATE, path, f"{state}: {reason}", reset.error_uuid)
 
-    def _record_of_reset(self, reset: Reset, gathering: OutcomeBuilder, now_ns: int) -> ErrorRecord:
+    def _record_of_reset(self, reset: Reset, builder: OutcomeBuilder, now_ns: int) -> ErrorRecord:
         """Return the error that asked for a reset which failed; another if a fault without consequence has that one."""
-        books = self._books
+        registry = self._registry
         for component, name in ((reset.component, reset.class_name), (reset.rdu_path, "chip-reset")):
             entry = find_class(name)
             event = CheckedInjection(entry, self.component(component), 1, reset.hang, {}, False, None, None)
-            record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
+            record, is_new = registry.open_record(event, self._new_uuid, self._sample, now_ns)
             if is_new:
                 record.add(1, None, now_ns)
-                books.touch(record)
-                gathering.error(record, is_new, None)
-            if record.fault is None or books.faults[record.fault].action is Action.RETIRE_RDU:
+                registry.touch(record)
+                builder.error(record, is_new, None)
+            if record.fault is None or registry.faults[record.fault].action is Action.RETIRE_RDU:
                 break
         return record
 
     def try_reset(self, path: str) -> bool:
         """Return whether the reset of the component passes; each reset brings its conditions nearer to their cure."""
         passed = True
-        for condition in self._books.conditions_at(path):
+        for condition in self._registry.conditions_at(path):
             if fault_classes()[condition.class_name].action not in _STOPS_RESETS:
                 continue
             left = condition.resets_that_fail
             if left == 0:
-                self._books.remove_condition(condition)
+                self._registry.remove_condition(condition)
                 continue
             passed = False
             if left is not None:
-                self._books.set_condition(replace(condition, resets_that_fail=left - 1))
+                self._registry.set_condition(replace(condition, resets_that_fail=left - 1))
         return passed
 
-    def initialise(self, fault: FaultRow, gathering: OutcomeBuilder, now_ns: int) -> str | None:
+    def initialise(self, fault: FaultRow, builder: OutcomeBuilder, now_ns: int) -> str | None:
         """Start the component of a fault that was just cleared; the new fault if its cause is still there."""
         path = fault.comp_name
         component = self.component(path)
@@ -305,43 +303,43 @@ class FaultActions:
             passed = self.try_reset(path)
             outcome = HangOutcome.SUCCEEDED if passed else HangOutcome.FAILED
             assert component.rdu is not None, "only parts of an RDU are taken out of service"
-            self._books.add_hang(component.rdu, path, HangEvent.OTHER, outcome, now_ns)
-            gathering.notice(NoticeKind.RESET, path, f"initialised again: {outcome.lower()}")
-        return self.diagnose_conditions(component, fault.fault_type, gathering, now_ns)
+            self._registry.add_hang(component.rdu, path, HangEvent.OTHER, outcome, now_ns)
+            builder.notice(NoticeKind.RESET, path, f"initialised again: {outcome.lower()}")
+        return self.diagnose_conditions(component, fault.fault_type, builder, now_ns)
 
     def diagnose_conditions(
-        self, component: NodeComponent, fault_type: str | None, gathering: OutcomeBuilder, now_ns: int
+        self, component: NodeComponent, fault_type: str | None, builder: OutcomeBuilder, now_ns: int
     ) -> str | None:
         """Return the first active fault for what is broken at a component, made at once: those of one type, or those
         that stop a reset.
         """
-        books, returned = self._books, None
-        for condition in books.conditions_at(component.path):
+        registry, returned = self._registry, None
+        for condition in registry.conditions_at(component.path):
             entry = find_class(condition.class_name)
-            policy = books.policies.get(entry.error_type)
+            policy = registry.policies.get(entry.error_type)
             if policy is None:
                 continue
             if policy.fault_type != fault_type if fault_type is not None else entry.action not in _STOPS_RESETS:
                 continue
             event = CheckedInjection(entry, component, 1, now_ns, dict(condition.data), True, None, None)
-            record, is_new = books.open_record(event, self._new_uuid, self._sample, now_ns)
+            record, is_new = registry.open_record(event, self._new_uuid, self._sample, now_ns)
             record.add(1, None, now_ns)
-            books.touch(record)
-            gathering.error(record, is_new, None)
+            registry.touch(record)
+            builder.error(record, is_new, None)
             if record.fault is None:
                 action = _INSTEAD_OF_RESET.get(policy.action, policy.action)
-                made = self._diagnose(record, policy, action, gathering, now_ns)
+                made = self._diagnose(record, policy, action, builder, now_ns)
                 returned = returned or made
         return returned
 
     def _diagnose(
-        self, record: ErrorRecord, policy: Policy, action: Action, gathering: OutcomeBuilder, now_ns: int
+        self, record: ErrorRecord, policy: Policy, action: Action, builder: OutcomeBuilder, now_ns: int
     ) -> str:
         """Return the active fault of this kind: a new one, or the one that is there already."""
-        books, path = self._books, record.component
-        known = books.active.get((path, policy.fault_type, action))
+        registry, path = self._registry, record.component
+        known = registry.active.get((path, policy.fault_type, action))
         if known is not None:
-            books.diagnose(record, known)
+            registry.diagnose(record, known)
             return known
         application, tenant, job, lease, pid = owner_fields(record.owner)
         uuid = self._new_uuid()
@@ -354,24 +352,24 @@ class FaultActions:
             suspects=suspects_of(self.node, self.component(path), record.entry),
             application=application, tenant=tenant, job=job, lease=lease, pid=pid,
         )  # fmt: skip
-        books.add_fault(fault)
-        books.diagnose(record, fault.fault_uuid)
-        gathering.fault(fault)
+        registry.add_fault(fault)
+        registry.diagnose(record, fault.fault_uuid)
+        builder.fault(fault)
         return fault.fault_uuid
 
     def _advice(self, policy: Policy, path: str, fault_uuid: str) -> str:
         """Advise what to do on a real node, and on this one, whose parts nobody can take out."""
         is_broken = any(find_class(each.class_name).fault_type == policy.fault_type
-                        for each in self._books.conditions_at(path))  # fmt: skip
+                        for each in self._registry.conditions_at(path))  # fmt: skip
         command = f"--repair {path}" if is_broken else f"--clear {fault_uuid}"
         return f"{policy.recovery_act} Here, where the hardware is emulated: snfadm {command}".lstrip()
 
     def end_fault(
-        self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, gathering: OutcomeBuilder, now_ns: int
+        self, fault: FaultRow, by: str, verb: str, kind: NoticeKind, builder: OutcomeBuilder, now_ns: int
     ) -> FaultRow:
         """Clear a fault; the cleared row. ``verb``: how, for its description."""
-        ended = self._books.end_fault(fault, by, f"{verb} by {by} at {_iso(now_ns)}", now_ns)
-        gathering.cleared(ended, kind, by)
+        ended = self._registry.end_fault(fault, by, f"{verb} by {by} at {_iso(now_ns)}", now_ns)
+        builder.cleared(ended, kind, by)
         return ended
 
     def settle(
@@ -379,18 +377,18 @@ class FaultActions:
         path: str,
         reason: str,
         record: ErrorRecord | None,
-        gathering: OutcomeBuilder,
+        builder: OutcomeBuilder,
         owner_of: FindOwner,
         now_ns: int,
     ) -> None:
         """Update the operational state after faults came or went; ``record`` interrupts programs on what is gone."""
         component = self.component(path)
         if component.rdu is not None:
-            self._settle_rdu(component.rdu, path, reason, record, gathering, owner_of, now_ns)
+            self._settle_rdu(component.rdu, path, reason, record, builder, owner_of, now_ns)
         elif component.kind is ComponentKind.NODE:
             # Nobody knows of a program that was hit: those that have tiles go on.
             for rdu in range(self.node.rdus):
-                self._settle_rdu(rdu, path, reason, None, gathering, owner_of, now_ns)
+                self._settle_rdu(rdu, path, reason, None, builder, owner_of, now_ns)
 
     def _settle_rdu(
         self,
@@ -398,29 +396,29 @@ class FaultActions:
         path: str,
         reason: str,
         record: ErrorRecord | None,
-        gathering: OutcomeBuilder,
+        builder: OutcomeBuilder,
         owner_of: FindOwner,
         now_ns: int,
     ) -> None:
         former = self._rdus.losses(rdu)
         reset = self._rdus.resets.get(rdu)
         rdu_name = rdu_path(self.node, rdu)
-        moved = self._rdus.settle(rdu, self._books.rows_concerning(rdu_name), reason, now_ns)
+        moved = self._rdus.settle(rdu, self._registry.rows_concerning(rdu_name), reason, now_ns)
         if reset is not None and rdu not in self._rdus.resets:
-            self._books.end_hang(reset.hang, HangOutcome.FAILED)
+            self._registry.end_hang(reset.hang, HangOutcome.FAILED)
         if moved:
             error_uuid = None if record is None else record.uuid
-            gathering.notice(NoticeKind.STATE, rdu_name, f"{self._rdus.state(rdu)}: {reason}", error_uuid)
+            builder.notice(NoticeKind.STATE, rdu_name, f"{self._rdus.state(rdu)}: {reason}", error_uuid)
         if record is None:
             return
         losses = self._rdus.losses(rdu)
         if losses.whole and not former.whole:
             for owner in owners_on(self.node, rdu, owner_of):
-                gathering.hit(owner, path, "hardware-error", record)
+                builder.hit(owner, path, "hardware-error", record)
         for index in sorted(losses.tiles - former.tiles):
             tile = node_tiles(self.node)[index].path
             if (tile_owner := owner_of(tile)) is not None:
-                gathering.hit(tile_owner, tile, "tile-fault", record)
+                builder.hit(tile_owner, tile, "tile-fault", record)
 
     def _sample(self, event: CheckedInjection) -> dict[str, object]:
         data = event.entry.sample(random.Random(f"{event.seed}:{event.entry.name}:{event.component.path}"), self.node)

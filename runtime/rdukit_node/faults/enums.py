@@ -10,7 +10,7 @@ from typing import Final
 from rdukit.errors import InvalidTransition
 
 
-class Severity(StrEnum):
+class FaultSeverity(StrEnum):
     """Severities of faults: plan, act, act now."""
 
     MINOR = "Minor"
@@ -20,7 +20,7 @@ class Severity(StrEnum):
     @property
     def rank(self) -> int:
         """0 for the mildest."""
-        return list(Severity).index(self)
+        return list(FaultSeverity).index(self)
 
 
 class FaultState(StrEnum):

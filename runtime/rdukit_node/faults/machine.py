@@ -65,10 +65,10 @@ class FaultMachine:
         """
         self.node: Final = node
         self._checker: Final = InjectionChecker(node)
-        self._books: Final = FaultRegistry(most_rows)
+        self._registry: Final = FaultRegistry(most_rows)
         self._rdus: Final = RduStates(node, now_ns)
-        self._consequences: Final = FaultActions(
-            node, self._books, self._rdus, self._checker.find, new_uuid, serial_of, rdu_reset_ns
+        self._actions: Final = FaultActions(
+            node, self._registry, self._rdus, self._checker.find, new_uuid, serial_of, rdu_reset_ns
         )
         self._next_seed = 0
 
@@ -77,32 +77,32 @@ class FaultMachine:
     @property
     def errors(self) -> tuple[ErrorRow, ...]:
         """Oldest first."""
-        return tuple(record.row() for record in self._books.records.values())
+        return tuple(record.row() for record in self._registry.records.values())
 
     @property
     def faults(self) -> tuple[FaultRow, ...]:
         """Oldest first, cleared ones too."""
-        return tuple(self._books.faults.values())
+        return tuple(self._registry.faults.values())
 
     @property
     def hangs(self) -> tuple[HangRow, ...]:
         """The hang-recovery log, oldest first."""
-        return tuple(self._books.hangs.values())
+        return tuple(self._registry.hangs.values())
 
     @property
     def policies(self) -> tuple[Policy, ...]:
         """One an error type."""
-        return tuple(self._books.policies.values())
+        return tuple(self._registry.policies.values())
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """Conditions that are really there; tools do not show them."""
-        return tuple(self._books.conditions.values())
+        return tuple(self._registry.conditions.values())
 
     @property
     def is_healthy(self) -> bool:
         """True if no fault is active and no recovery is under way."""
-        return not self._books.active and not self._rdus.resets
+        return not self._registry.active and not self._rdus.resets
 
     @property
     def next_due_ns(self) -> int | None:
@@ -123,24 +123,24 @@ class FaultMachine:
 
     def active_faults(self, component: str = "/NODE") -> list[FaultRow]:
         """Return active faults at or below a component, oldest first."""
-        return self._books.active_rows(self._consequences.component(component).path)
+        return self._registry.active_rows(self._actions.component(component).path)
 
     def pcie_replays(self) -> Mapping[int, int]:
         """Count the corrected errors of PCIe links by flat RDU number, since the machine was created."""
-        return self._consequences.replays
+        return self._actions.replays
 
     def health_of(self, component: NodeComponent | str) -> str:
         """Return a word of ``inventory.Health``. Never ``Online`` while a fault is active or a reset is under way at
         it, or below it.
         """
-        found = self._consequences.component(component)
+        found = self._actions.component(component)
         return ComponentHealth.OFFLINE if self.presence_of(found) == Presence.ABSENT else health_word(
-            self.node, found, self._rdus, self._books.active_below
+            self.node, found, self._rdus, self._registry.active_below
         )  # fmt: skip
 
     def presence_of(self, component: NodeComponent | str) -> str:
         """Return a word of ``inventory.Presence``: what is on an RDU that was removed is gone with it."""
-        return self._consequences.presence_of(component)
+        return self._actions.presence_of(component)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -153,17 +153,17 @@ class FaultMachine:
         seed = self._next_seed
         checked = [self._checker.check(event, seed + number) for number, event in enumerate(events)]
         self._next_seed += len(checked)
-        gathering = OutcomeBuilder()
-        self._consequences.finish_due(gathering, owner_of, now_ns)
+        builder = OutcomeBuilder()
+        self._actions.finish_due(builder, owner_of, now_ns)
         for event in checked:
-            self._consequences.occur(event, gathering, owner_of, now_ns)
-        return gathering.outcome(self._books.faults)
+            self._actions.occur(event, builder, owner_of, now_ns)
+        return builder.outcome(self._registry.faults)
 
     def advance(self, owner_of: FindOwner, now_ns: int) -> FaultOutcome:
         """End the resets that are due."""
-        gathering = OutcomeBuilder()
-        self._consequences.finish_due(gathering, owner_of, now_ns)
-        return gathering.outcome(self._books.faults)
+        builder = OutcomeBuilder()
+        self._actions.finish_due(builder, owner_of, now_ns)
+        return builder.outcome(self._registry.faults)
 
     def clock_stepped(self, nanoseconds: int) -> None:
         """Shift what is under way by the nanoseconds by which the wall clock was set."""
@@ -180,17 +180,17 @@ class FaultMachine:
             NotFound: there is no such fault.
             Conflict: it is cleared already.
         """
-        fault = self._books.faults.get(fault_uuid)
+        fault = self._registry.faults.get(fault_uuid)
         if fault is None:
             raise NotFound(f"there is no fault {fault_uuid!r}; `snfadm -l fault` lists them")
         if not fault.is_active:
             raise Conflict(f"fault {fault_uuid} was cleared by {fault.cleared_by} already", fault=fault_uuid)
-        gathering = OutcomeBuilder()
-        self._consequences.finish_due(gathering, owner_of, now_ns)
-        ended = self._consequences.end_fault(fault, by, "cleared", NoticeKind.CLEAR, gathering, now_ns)
-        returned = self._consequences.initialise(ended, gathering, now_ns)
-        self._consequences.settle(ended.comp_name, f"{ended.fault_type} was cleared", None, gathering, owner_of, now_ns)
-        return ended, returned, gathering.outcome(self._books.faults)
+        builder = OutcomeBuilder()
+        self._actions.finish_due(builder, owner_of, now_ns)
+        ended = self._actions.end_fault(fault, by, "cleared", NoticeKind.CLEAR, builder, now_ns)
+        returned = self._actions.initialise(ended, builder, now_ns)
+        self._actions.settle(ended.comp_name, f"{ended.fault_type} was cleared", None, builder, owner_of, now_ns)
+        return ended, returned, builder.outcome(self._registry.faults)
 
     def repair(self, component: str, by: str, now_ns: int) -> FaultOutcome:
         """Mend everything that is broken at or below a component, and clear its faults.
@@ -200,19 +200,19 @@ class FaultMachine:
         Raises:
             InvalidArgument: the node has no such component.
         """
-        path = self._consequences.component(component).path
-        gathering = OutcomeBuilder()
-        self._consequences.finish_due(gathering, nobody, now_ns)
-        for condition in self._books.conditions_below(path):
-            self._books.remove_condition(condition)
-            gathering.repaired += 1
-        touched = {fault.comp_name for fault in self._books.active_rows(path)}
-        for fault in self._books.active_rows(path):
-            self._consequences.end_fault(fault, by, "repaired", NoticeKind.CLEAR, gathering, now_ns)
-        gathering.notice(NoticeKind.REPAIR, path, f"{gathering.repaired} conditions repaired by {by}")
+        path = self._actions.component(component).path
+        builder = OutcomeBuilder()
+        self._actions.finish_due(builder, nobody, now_ns)
+        for condition in self._registry.conditions_below(path):
+            self._registry.remove_condition(condition)
+            builder.repaired += 1
+        touched = {fault.comp_name for fault in self._registry.active_rows(path)}
+        for fault in self._registry.active_rows(path):
+            self._actions.end_fault(fault, by, "repaired", NoticeKind.CLEAR, builder, now_ns)
+        builder.notice(NoticeKind.REPAIR, path, f"{builder.repaired} conditions repaired by {by}")
         for touched_path in sorted(touched):
-            self._consequences.settle(touched_path, f"{touched_path} was repaired", None, gathering, nobody, now_ns)
-        return gathering.outcome(self._books.faults)
+            self._actions.settle(touched_path, f"{touched_path} was repaired", None, builder, nobody, now_ns)
+        return builder.outcome(self._registry.faults)
 
     def reset(self, component: str, owner_of: FindOwner, now_ns: int) -> tuple[HangRow, FaultOutcome]:
         """Reset a tile or an RDU. Programs on it end; active faults stay until they are cleared.
@@ -221,20 +221,20 @@ class FaultMachine:
             InvalidArgument: it is neither.
             Conflict: its RDU is being reset, or is not there.
         """
-        found = self._consequences.component(component)
+        found = self._actions.component(component)
         if found.kind not in (ComponentKind.TILE, ComponentKind.RDU) or found.rdu is None:
             raise InvalidArgument(f"{found.path} is a {found.kind}; legal for a reset: a TILE or an RDU")
-        gathering = OutcomeBuilder()
-        self._consequences.finish_due(gathering, owner_of, now_ns)
+        builder = OutcomeBuilder()
+        self._actions.finish_due(builder, owner_of, now_ns)
         if found.rdu in self._rdus.resets or self.presence_of(found) == Presence.ABSENT:
             state = "is being reset" if found.rdu in self._rdus.resets else "is not there"
             raise Conflict(f"{rdu_path(self.node, found.rdu)} {state}; look at `snconfig show Node op-state`")
         entry = find_class("tile-reset" if found.kind is ComponentKind.TILE else "chip-reset")
-        last = next(reversed(self._books.hangs), 0)
-        self._consequences.occur(CheckedInjection(entry, found, 1, 0, {}, False, 0, None), gathering, owner_of, now_ns)
-        hang = next(row for row in reversed(self._books.hangs.values()) if row.comp_name == found.path)
+        last = next(reversed(self._registry.hangs), 0)
+        self._actions.occur(CheckedInjection(entry, found, 1, 0, {}, False, 0, None), builder, owner_of, now_ns)
+        hang = next(row for row in reversed(self._registry.hangs.values()) if row.comp_name == found.path)
         assert hang.number > last, "a reset is in the hang log"
-        return hang, gathering.outcome(self._books.faults)
+        return hang, builder.outcome(self._registry.faults)
 
     def set_policy(self, policy: Policy) -> Policy:
         """Put a policy in force, with its texts filled in.
@@ -243,14 +243,14 @@ class FaultMachine:
             InvalidArgument: a value is not legal; the message says what is.
         """
         checked = check_policy(policy)
-        self._books.set_policy(checked)
+        self._registry.set_policy(checked)
         return checked
 
     # -- the database ------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ChangedRows:
         """Return rows to write since the last call."""
-        changes = self._books.take_changes()
+        changes = self._registry.take_changes()
         changed = tuple(self._rdus.row(rdu) for rdu in self._rdus.changed)
         self._rdus.changed.clear()
         return replace(changes, op_states=changed)
@@ -261,13 +261,15 @@ class FaultMachine:
         A reset that was under way counts as failed; the RDU is initialised anew, which is diagnosed if it fails too.
         Rows about components that this node does not have stay in the lists, but such faults are cleared.
         """
-        self._books.restore(fit_to_node(snapshot, {component.path for component in self._checker.components}, now_ns))
-        gathering = OutcomeBuilder()
+        self._registry.restore(
+            fit_to_node(snapshot, {component.path for component in self._checker.components}, now_ns)
+        )
+        builder = OutcomeBuilder()
         for rdu in {row.rdu for row in snapshot.hangs if row.outcome in UNFINISHED and row.rdu < self.node.rdus}:
             path = rdu_path(self.node, rdu)
-            if not self._consequences.try_reset(path):
-                self._consequences.diagnose_conditions(self._consequences.component(path), None, gathering, now_ns)
-        self._rdus.restore(snapshot.op_states, self._books.active_rows(), now_ns)
+            if not self._actions.try_reset(path):
+                self._actions.diagnose_conditions(self._actions.component(path), None, builder, now_ns)
+        self._rdus.restore(snapshot.op_states, self._registry.active_rows(), now_ns)
 
     def validate(self) -> None:
         """Derive every index, total and state again.
@@ -275,11 +277,11 @@ class FaultMachine:
         Raises:
             AssertionError: a bug.
         """
-        self._books.validate()
-        self._rdus.validate(self._books.active_rows())
+        self._registry.validate()
+        self._rdus.validate(self._registry.active_rows())
         for rdu in range(self.node.rdus):
             path = rdu_path(self.node, rdu)
-            if self._books.active_below[path] or rdu in self._rdus.resets:
+            if self._registry.active_below[path] or rdu in self._rdus.resets:
                 assert self.health_of(path) != ComponentHealth.ONLINE, f"{path} cannot be healthy"
         assert self.is_healthy == (self.health_of("/NODE") == ComponentHealth.ONLINE), "the node's health"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity, FaultState, HangEvent, HangOutcome, RduState
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class FaultRow:
     fault_uuid: str
     fault_type: str
     fault_state: FaultState
-    severity: Severity
+    severity: FaultSeverity
     comp_name: str
     comp_ser_num: str
     fault_desc: str
@@ -140,7 +140,7 @@ class Policy:
     count: int
     window_s: int
     action: Action
-    severity: Severity
+    severity: FaultSeverity
     fault_desc: str = ""
     fault_detail_desc: str = ""
     recovery_act: str = ""

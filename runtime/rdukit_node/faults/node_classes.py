@@ -8,7 +8,7 @@ import random
 from typing import Final
 
 from rdukit.hardware import NodeSpec
-from rdukit_node.faults.enums import Action, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.register import ImpactScope, Suspect, fault
 from rdukit_node.inventory import ComponentKind
 
@@ -26,7 +26,7 @@ from rdukit_node.inventory import ComponentKind
     suggestion="Reseat cable and card in the order of the suspect list, then reboot the host.",
     fault_type="FTYPE_HOST_PCIE",
     fault_desc="the host's PCIe port to an RDU fails",
-    severity=Severity.CRITICAL,
+    severity=FaultSeverity.CRITICAL,
     action=Action.RETIRE_RDU,
     hits=ImpactScope.RDU,
     exception_code="hardware-error",
@@ -52,7 +52,7 @@ def sample_host_pcie(random_: random.Random, node: NodeSpec) -> dict[str, object
     suggestion="Let the programs end, then replace the host's memory module.",
     fault_type="FTYPE_HOST_MEMORY",
     fault_desc="the host's memory fails",
-    severity=Severity.CRITICAL,
+    severity=FaultSeverity.CRITICAL,
     action=Action.RETIRE_NODE,
     persists=True,
     resets_that_fail=None,
@@ -77,7 +77,7 @@ _PATH: Final = (Suspect.SELF, Suspect.RDU, Suspect.XRDU)
     suggestion="Check the suspect list in order: reseat, then replace.",
     fault_type="FTYPE_PCIE_LINK_DEGRADED",
     fault_desc="too many correctable errors of a PCIe link",
-    severity=Severity.MINOR,
+    severity=FaultSeverity.MINOR,
     count=100,
     window_s=3600,
     suspects=_PATH,
@@ -99,7 +99,7 @@ def sample_pcie_correctable(random_: random.Random, node: NodeSpec) -> dict[str,
     suggestion="Check the suspect list in order: reseat, then replace.",
     fault_type="FTYPE_PCIE_LINK_DEGRADED",
     fault_desc="a PCIe link sends too many packets again",
-    severity=Severity.MINOR,
+    severity=FaultSeverity.MINOR,
     count=1000,
     window_s=3600,
     suspects=_PATH,
@@ -121,7 +121,7 @@ def sample_pcie_replay(random_: random.Random, node: NodeSpec) -> dict[str, obje
     suggestion="Check the suspect list in order: reseat, then replace.",
     fault_type="FTYPE_PCIE_LINK_DEGRADED",
     fault_desc="a PCIe link is degraded",
-    severity=Severity.MINOR,
+    severity=FaultSeverity.MINOR,
     persists=True,
     resets_that_fail=None,
     suspects=_PATH,
@@ -145,7 +145,7 @@ def sample_pcie_degraded(random_: random.Random, node: NodeSpec) -> dict[str, ob
     suggestion="Check the suspect list in order: reseat, then replace. Then clear the fault.",
     fault_type="FTYPE_PCIE_LINK_DOWN",
     fault_desc="a PCIe link is down",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
     action=Action.REROUTE,
     persists=True,
     resets_that_fail=None,
@@ -168,7 +168,7 @@ def sample_pcie_down(random_: random.Random, node: NodeSpec) -> dict[str, object
     suggestion="Check the suspect list in order: reseat, then replace. Then clear the fault.",
     fault_type="FTYPE_PCIE_LINK_DOWN",
     fault_desc="a PCIe link loses transfers",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
     count=3,
     action=Action.REROUTE,
     hits=ImpactScope.RDU,
@@ -193,7 +193,7 @@ def sample_pcie_uncorrectable(random_: random.Random, node: NodeSpec) -> dict[st
     suggestion="Check fans, filters and room temperature.",
     fault_type="FTYPE_THERMAL",
     fault_desc="an RDU stays too warm",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
     count=3,
     window_s=60,
     suspects=(Suspect.SELF, Suspect.XRDU, Suspect.NODE),
@@ -215,7 +215,7 @@ def sample_thermal(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     suggestion="Let it cool down, check fans and heat sink, then clear the fault.",
     fault_type="FTYPE_THERMAL",
     fault_desc="an RDU switched itself off because of heat",
-    severity=Severity.CRITICAL,
+    severity=FaultSeverity.CRITICAL,
     action=Action.RETIRE_RDU,
     hits=ImpactScope.RDU,
     exception_code="hardware-error",
@@ -240,7 +240,7 @@ def sample_thermal_shutdown(random_: random.Random, node: NodeSpec) -> dict[str,
     suggestion="Replace the fan.",
     fault_type="FTYPE_FAN",
     fault_desc="a fan failed",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
     count=3,
     window_s=180,
 )
@@ -261,7 +261,7 @@ def sample_fan(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     suggestion="Look into snd.log for the reason, and into the host's log for killed processes.",
     fault_type="FTYPE_SND_RESTARTS",
     fault_desc="the node daemon restarts again and again",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
     count=5,
     window_s=3600,
 )
@@ -282,7 +282,7 @@ def sample_daemon_restart(random_: random.Random, node: NodeSpec) -> dict[str, o
     suggestion="Check the disk; inject or repair what the node no longer knows. Keep or delete the file set aside.",
     fault_type="FTYPE_SNFM_DATABASE",
     fault_desc="the fault database was damaged; the node started with what could be read",
-    severity=Severity.MAJOR,
+    severity=FaultSeverity.MAJOR,
 )
 def sample_database_damaged(random_: random.Random, node: NodeSpec) -> dict[str, object]:
     """Return no data: the daemon names the file."""

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_node.faults.capacity import is_at_or_below
-from rdukit_node.faults.enums import Severity
+from rdukit_node.faults.enums import FaultSeverity
 from rdukit_node.faults.model import ErrorRow, FaultRow, HangRow
 
 _MAX: Final = 10_000
@@ -143,11 +143,11 @@ def _path(component: str) -> str:
     return path if is_at_or_below(path, "/NODE") else "/NODE" + path.rstrip("/")
 
 
-def _severity(value: object) -> Severity:
-    for severity in Severity:
+def _severity(value: object) -> FaultSeverity:
+    for severity in FaultSeverity:
         if str(value).lower() == severity.lower():
             return severity
-    raise InvalidArgument(f"severity is {value!r}; legal: {', '.join(Severity)}")
+    raise InvalidArgument(f"severity is {value!r}; legal: {', '.join(FaultSeverity)}")
 
 
 def _error_uuid(row: ErrorRow) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from rdukit.hardware import NodeSpec
-from rdukit_node.faults.enums import Action, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.model import Policy
 from rdukit_node.inventory import ComponentKind
 
@@ -55,7 +55,7 @@ class FaultClass:
     effect: str
     suggestion: str
     sample: SampleData
-    severity: Severity = Severity.MINOR
+    severity: FaultSeverity = FaultSeverity.MINOR
     fault_type: str = ""
     fault_desc: str = ""
     count: int = 1

@@ -197,7 +197,7 @@ class FaultRegistry:
         return changes
 
     def restore(self, snapshot: FaultSnapshot) -> None:
-        """Start from rows of an earlier daemon, on books that are still empty.
+        """Start from rows of an earlier daemon, on a registry that is still empty.
 
         Rows of classes that are not known any more are left out. An open error whose fault is not active is over.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from rdukit_node.faults.enums import Action, FaultState, HangEvent, HangOutcome, RduState, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity, FaultState, HangEvent, HangOutcome, RduState
 from rdukit_node.faults.model import (
     ChangedRows,
     Condition,
@@ -158,7 +158,7 @@ def _fault(row: tuple[object, ...], suspects: Mapping[str, list[str]]) -> FaultR
     (uuid, type_, state, severity, component, serial, desc, recovery, action, error, at, cleared, by, *owner) = row
     cleared_at = None if cleared is None else _whole(cleared)
     found = FaultRow(
-        _text(uuid), _text(type_), FaultState(_text(state)), Severity(_text(severity)), _text(component),
+        _text(uuid), _text(type_), FaultState(_text(state)), FaultSeverity(_text(severity)), _text(component),
         _text(serial), _text(desc), _text(recovery), Action(_text(action)), _text(error), _whole(at), cleared_at,
         _find_text(by), tuple(_text(path) for path in suspects.get(_text(uuid), ())),
         _find_text(owner[0]), _find_text(owner[1]), _find_text(owner[2]), _find_text(owner[3]), _find_whole(owner[4]),
@@ -172,7 +172,7 @@ def _policy(row: tuple[object, ...]) -> Policy:
     error_type, fault_type, count, window_s, action, severity, desc, detail, recovery = row
     return Policy(
         _text(error_type), _text(fault_type), _whole(count, 1), _whole(window_s, 1), Action(_text(action)),
-        Severity(_text(severity)), _text(desc), _text(detail), _text(recovery),
+        FaultSeverity(_text(severity)), _text(desc), _text(detail), _text(recovery),
     )  # fmt: skip
 
 

@@ -321,7 +321,7 @@ class Allocator:
         """Re-derive every total from the leases and compare.
 
         Raises:
-            AssertionError: a bug: the machine's books do not agree.
+            AssertionError: a bug: the machine contradicts itself.
         """
         holders: list[LeaseId | None] = [None] * self.node.tiles
         granted = [0] * self.node.rdus
@@ -345,8 +345,8 @@ class Allocator:
         _assert(holders == self.tile_holders, "tile holders are those of the leases")
         _assert(granted == self.memory_granted, "granted memory is that of the leases")
         _assert(all(count <= self.node.chip.ddr_bytes for count in granted), "no RDU's memory is granted twice")
-        for books in (self.regions, self.memory_allocated, self._history):
-            _assert(set(books) == set(self.leases), "each lease has its books, and nobody else")
+        for table in (self.regions, self.memory_allocated, self._history):
+            _assert(set(table) == set(self.leases), "each table has the active leases, and no others")
         _assert(len(self.applications) <= self.max_applications, "no more applications than the limit")
 
     def _check_request(self, request: LeaseRequest) -> None:

@@ -18,7 +18,7 @@ from rdukit_node.faults.catalogue import (
     fault_types,
     find_class,
 )
-from rdukit_node.faults.enums import Action, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity
 from rdukit_node.faults.register import LEGAL_KINDS, FaultClass, fault
 
 NODE = find_node("SN30-8")
@@ -95,6 +95,6 @@ def test_every_default_policy_is_a_legal_one() -> None:
     ],
 )
 def test_a_policy_that_is_not_legal_is_refused(change: dict[str, object], legal: str) -> None:
-    policy = replace(default_policies()["ETYPE_DDR_CE"], severity=Severity.MAJOR)
+    policy = replace(default_policies()["ETYPE_DDR_CE"], severity=FaultSeverity.MAJOR)
     with pytest.raises(InvalidArgument, match=legal):
         check_policy(replace(policy, **change))  # type: ignore[arg-type]

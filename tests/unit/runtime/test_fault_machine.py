@@ -8,7 +8,7 @@ import pytest
 from rdukit.errors import Conflict, InvalidArgument, NotFound
 from rdukit.hardware import GIB, find_node
 from rdukit_node.faults.catalogue import fault_classes
-from rdukit_node.faults.enums import Action, HangEvent, HangOutcome, RduState, Severity
+from rdukit_node.faults.enums import Action, FaultSeverity, HangEvent, HangOutcome, RduState
 from rdukit_node.faults.machine import FaultMachine
 from rdukit_node.faults.model import FaultSnapshot, Injection, Policy, TileOwner, nobody
 from rdukit_node.inventory import ComponentHealth, ComponentKind, Presence, components
@@ -73,7 +73,7 @@ def test_at_the_threshold_within_the_window_errors_become_one_fault(make: MakeMa
     outcome = machine.inject([Injection("ddr-correctable", DIMM, count=23)], owner_of, NOW + 86_402 * SECOND)
     (fault,) = machine.active_faults()
     assert outcome.fault_uuids == (fault.fault_uuid,)
-    assert (fault.fault_type, fault.severity, fault.action) == ("FTYPE_DIMM_CE_RATE", Severity.MINOR, Action.NONE)
+    assert (fault.fault_type, fault.severity, fault.action) == ("FTYPE_DIMM_CE_RATE", FaultSeverity.MINOR, Action.NONE)
     assert machine.errors[0].fault_uuid == fault.fault_uuid and machine.errors[0].err_count == 47
     assert machine.op_states()[0].state is RduState.FUNCTIONAL and machine.unusable_tiles() == frozenset()
     assert machine.health_of(DIMM) == machine.health_of(RDU) == machine.health_of("/NODE") == ComponentHealth.DEGRADED
@@ -212,17 +212,17 @@ def test_a_tile_is_reset_by_request_and_its_program_ends(make: MakeMachine) -> N
 
 def test_a_policy_can_make_errors_retire_an_rdu(make: MakeMachine) -> None:
     machine = make()
-    machine.set_policy(Policy("ETYPE_DDR_CE", "FTYPE_DIMM_UE", 3, 10, Action.RETIRE_RDU, Severity.CRITICAL))
+    machine.set_policy(Policy("ETYPE_DDR_CE", "FTYPE_DIMM_UE", 3, 10, Action.RETIRE_RDU, FaultSeverity.CRITICAL))
     outcome = machine.inject([Injection("ddr-correctable", DIMM, count=3)], owner_of, NOW)
     assert machine.op_states()[0].state is RduState.UNAVAILABLE
     assert [hit.code for hit in outcome.interrupts] == ["hardware-error"] * 2
     (fault,) = machine.active_faults()
-    assert fault.severity is Severity.CRITICAL and fault.recovery_act
+    assert fault.severity is FaultSeverity.CRITICAL and fault.recovery_act
 
 
 @pytest.mark.parametrize(
     "name",
-    [entry.name for entry in fault_classes().values() if entry.severity is Severity.CRITICAL and entry.persists],
+    [entry.name for entry in fault_classes().values() if entry.severity is FaultSeverity.CRITICAL and entry.persists],
 )
 def test_what_has_a_critical_fault_whose_cause_stays_is_not_granted_until_it_is_repaired(
     make: MakeMachine, name: str
@@ -340,7 +340,7 @@ def test_changes_are_the_rows_in_their_newest_form_and_then_forgotten(make: Make
 def test_a_machine_goes_on_from_what_another_one_wrote(make: MakeMachine) -> None:
     first, second = make(), make()
     first.inject([Injection("ddr-correctable", DIMM, count=23), Injection("tile-excluded", TILE)], owner_of, NOW)
-    first.set_policy(Policy("ETYPE_FAN", "FTYPE_FAN", 1, 60, Action.NONE, Severity.MAJOR))
+    first.set_policy(Policy("ETYPE_FAN", "FTYPE_FAN", 1, 60, Action.NONE, FaultSeverity.MAJOR))
     snapshot = FaultSnapshot(
         first.errors, first.faults, first.hangs, first.op_states(), first.policies, first.conditions
     )  # fmt: skip
