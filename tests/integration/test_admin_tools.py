@@ -50,8 +50,9 @@ def open_node(node: RunningDaemon) -> RunningDaemon:
 def run_tool(
     node: RunningDaemon, tool: str, *arguments: str, script: str = AS_SELF, timeout_s: float = 60.0
 ) -> "subprocess.CompletedProcess[str]":
+    module = "rdukit_runtime.profile.snprof" if tool == "snprof" else f"rdukit_node.cli.{tool}"
     return subprocess.run(
-        [sys.executable, "-c", script, f"rdukit_node.cli.{tool}", *arguments],
+        [sys.executable, "-c", script, module, *arguments],
         env=environment(node.home, RDUKIT_KERNELS="portable"), capture_output=True, text=True, timeout=timeout_s,
         cwd=node.home, check=False,
     )  # fmt: skip
