@@ -41,7 +41,7 @@ def owner_of(path: str) -> TileOwner | None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=14), st.sampled_from([0, 5 * SECOND]), st.sampled_from([6, 10_000]))
-def test_the_registry_is_consistent_after_every_step(sequence: list[tuple[str, object]], rdu_reset_ns: int, most_rows: int) -> None:
+def test_the_rows_agree_after_every_step(sequence: list[tuple[str, object]], rdu_reset_ns: int, most_rows: int) -> None:
     numbers = itertools.count()
     now = 10**18
     machine = FaultMachine(
