@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rdukit.errors import CompileError, InvalidArgument, RdukitError, TraceError, UnknownTensor, UnsupportedOperator
-from rdukit_compiler.pipeline import TracedGraph
+from rdukit_compiler import TracedGraph
 from sambaflow import samba
 from sambaflow.fuzz import judge
 from sambaflow.fuzz.judge import IllegalProgram, Results

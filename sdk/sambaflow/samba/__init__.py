@@ -36,7 +36,7 @@ from sambaflow.samba.session import SambaSession
 from sambaflow.samba.sn_private import groupby, triu_fill
 from sambaflow.samba.utils import set_seed, trace_multigraph
 from sambaflow.sessions.data_parallel import offer_mpi_backend
-from sambaflow.sessions.session_extras import LegacyRun
+from sambaflow.sessions.loaded import LegacyRun
 
 #: The process's session. Importing the module ``sambaflow.samba.session`` bound this name to it; the instance wins.
 session = SambaSession()

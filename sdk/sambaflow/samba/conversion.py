@@ -14,7 +14,8 @@ from torch import nn
 
 from rdukit.pef.model import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
-from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, _session, unwrap
+from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
+from sambaflow.sessions import current_session
 
 
 def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
@@ -33,7 +34,8 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     for path, parameter in model.named_parameters():
         if parent_module_prefix or not getattr(parameter, "sn_name", ""):
             convert_parameter_(parameter, symbols[path])
-    _session().adopt(model, {**parameters_of(model), **buffers_of(model)})
+    if (loaded := current_session().loaded) is not None:
+        loaded.adopt(model, {**parameters_of(model), **buffers_of(model)})
     return model
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from rdukit.errors import InvalidArgument
+
 
 class Recording:
     """What is being traced: its record, the open blocks, and the ids given to fusion groups; empty between traces.
@@ -54,11 +56,21 @@ class Recording:
 
     def label(self, labels: Mapping[str, str], count: int) -> None:
         """Label the last ``count`` operators; labels that one has already stay."""
-        from rdukit_compiler.capture.record_nodes import LABELS_META
+        from rdukit_compiler import LABELS_META
 
         if self.graph is not None and labels:
             for node, _ in zip(reversed(self.graph.nodes), range(count), strict=False):
                 node.meta[LABELS_META] = {**labels, **node.meta.get(LABELS_META, {})}
+
+    def expose(self, name: str, tensor: torch.Tensor) -> None:
+        """Make ``tensor`` an output of the graph.
+
+        Raises:
+            InvalidArgument: the name was used in this trace.
+        """
+        if name in self.auxiliary:
+            raise InvalidArgument(f"add_aux_tensor: {name!r} is used twice in this forward; names must differ")
+        self.auxiliary[name] = tensor
 
     def group_id(self, name: str, reuse_last: bool = False) -> str:
         """A new fusion group's id; with ``reuse_last`` that of the last group of this name, or else of any."""

@@ -12,8 +12,9 @@ from typing import Any, Final
 import torch
 
 from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
-from rdukit_compiler.operators.run_operator import call_promoting as _call_promoting
-from rdukit_compiler.operators.run_operator import quiet_refusals
+from rdukit_compiler import call_promoting as _call_promoting
+from rdukit_compiler import quiet_refusals
+from sambaflow.sessions import current_session, has_value, is_loaded, loaded_pef
 
 _anonymous = itertools.count()
 
@@ -117,8 +118,8 @@ class SambaTensor(metaclass=_SambaTensorMeta):
             self._tensor, self._pull = self._pull(), None
         if self._tensor is None:
             if self.materializer is None:
-                if self._name is not None and _session().has_value(self._name):
-                    device: torch.Tensor = _session().read_tensor(self._name)
+                if self._name is not None and has_value(self._name):
+                    device: torch.Tensor = loaded_pef().read(self._name)
                     return device  # a traced output: always what the device holds now
                 raise InvalidArgument(f"tensor {self.sn_name!r} is empty: it has a shape but no values")
             from sambaflow.samba.lazy_param import value_of
@@ -200,8 +201,8 @@ class SambaTensor(metaclass=_SambaTensorMeta):
             UnknownTensor: backward has not run, or the input required no gradient when the graph was compiled, and
                 does now.
         """
-        gradient: torch.Tensor | None = _session().read_gradient(self.sn_name)
-        if gradient is None and self.requires_grad and not _session().follows_gradient(self.sn_name):
+        gradient: torch.Tensor | None = loaded_pef().read_gradient(self.sn_name)
+        if gradient is None and self.requires_grad and not loaded_pef().follows_gradient(self.sn_name):
             raise UnknownTensor(
                 f"input {self.sn_name!r} requires a gradient, but did not when the PEF was compiled; call "
                 "requires_grad_() on the input before compile too, and compile again"
@@ -210,24 +211,24 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @sn_grad.setter
     def sn_grad(self, value: "torch.Tensor | SambaTensor | None") -> None:
-        _session().seed_output(self.sn_name, None if value is None else unwrap(value))
+        loaded_pef().seed_output(self.sn_name, None if value is None else unwrap(value))
 
     @property
     def dsts(self) -> list[Any]:
         """The operators that read it in what ``trace_multigraph`` traced; their ``inputs`` may be changed."""
-        found: list[Any] = _session().multigraph.consumers(self.sn_name)
+        found: list[Any] = current_session().multigraph.consumers(self.sn_name)
         return found
 
     @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
-        value: torch.Tensor = _session().read_tensor(self.sn_name)
+        value: torch.Tensor = loaded_pef().read(self.sn_name)
         return value
 
     def cpu(self) -> "SambaTensor":
         """Device to host; the host copy is replaced."""
-        if _session().knows(self.sn_name):
-            value = _session().read_tensor(self.sn_name)
+        if is_loaded(self.sn_name):
+            value = loaded_pef().read(self.sn_name)
             with torch.no_grad():
                 if self._tensor is not None and self._tensor.shape == value.shape:
                     self._tensor.copy_(value)
@@ -240,7 +241,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     def rdu(self) -> "SambaTensor":
         """Host to device."""
-        _session().write_tensor(self.sn_name, self.torch_tensor())
+        loaded_pef().program.write(self.sn_name, self.torch_tensor())
         return self
 
     # -- behaving like a tensor --------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
             self._tensor is None
             and self._pull is None
             and self.materializer is None
-            and (self._name is None or not _session().has_value(self._name))
+            and (self._name is None or not has_value(self._name))
         )
 
     def _described(self) -> torch.Tensor:
@@ -451,12 +452,6 @@ def _map_tensors(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         return type(value)(_map_tensors(change, item) for item in value)
     return value
-
-
-def _session() -> Any:
-    from sambaflow import samba
-
-    return samba.session
 
 
 def _install_operators() -> None:

@@ -1,45 +1,42 @@
 """The session: compile, load, run. One per process, as ``samba.session``.
 
-Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronise them.
+Source: SDK reference 6. Two copies of every parameter exist, host and device; only explicit calls synchronize them.
 """
 
 import atexit
 import logging
-import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from rdukit.errors import InvalidArgument, PefMismatch, RdukitError, RuntimeFault, ShapeMismatch, UnknownTensor
-from rdukit.pef import read_pef
-from rdukit.pef.model import NO_EVALUATION, Graph, Pef, SectionType
+from rdukit.errors import InvalidArgument, RuntimeFault
+from rdukit.files.atomic import write_atomic, write_json_atomic
+from rdukit.pef.model import NO_EVALUATION
 from rdukit.system.process import gc_paused
-from sambaflow.samba.optim.base import DeviceOptimizer, compiler_groups, optimizer_list
-from sambaflow.samba.sambatensor import SambaTensor, unwrap
-from sambaflow.sessions.data_parallel import Replicas
-from sambaflow.sessions.modes import Modes, Watched, trace_evaluation, watching_modes
-from sambaflow.sessions.multigraph_session import MultigraphSession
-from sambaflow.sessions.profiles import profile_runs
-from sambaflow.sessions.session_extras import SessionExtras, attach_legacy_run
-from sambaflow.sessions.session_transfers import SessionTransfers
-from sambaflow.sessions.spatial import SpatialBatches, find_batches, first_batch, join_parts
-from sambaflow.tracing.tracer import TracedModel, flatten_tensors, trace_model
+from sambaflow.samba import directives
+from sambaflow.samba.graph import FwdGraph
+from sambaflow.samba.optim.base import compiler_groups, optimizer_list
+from sambaflow.samba.profiler import Profiler
+from sambaflow.samba.sambatensor import DimInfo, SambaTensor, unwrap
+from sambaflow.sessions.loaded import LegacyContext, LegacyRun, LoadedPef
+from sambaflow.sessions.modes import Modes, Watched, check_traced, find_evaluation, watching_modes
+from sambaflow.sessions.multigraph import MultiGraph
+from sambaflow.sessions.options import read_dynamic_dims, read_options
+from sambaflow.sessions.profiles import HostProfile, profile_runs, runtime_profile
+from sambaflow.sessions.spatial import find_batches, first_batch
+from sambaflow.tracing.tracer import TracedModel, trace_model
 
 if TYPE_CHECKING:
-    from rdukit_compiler.ir import ModelGraph
-    from rdukit_runtime.application import Application
+    pass
 
 logger = logging.getLogger(__name__)
 
-#: Names under which a program may pass a scalar to ``run`` → the compiler's scalar. Others are tolerated.
-_SCALARS = ("lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm", "p")
 
-
-class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
+class SambaSession:
     """What a process has traced, compiled and loaded.
 
     State: nothing traced → ``compile`` leaves a PEF and forgets nothing; ``trace_graph`` opens the application, which
@@ -47,35 +44,34 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
     """
 
     def __init__(self, pef_path: str = "") -> None:
-        super().__init__()
         self.pef_path = pef_path
         #: Options of the command line, remembered by ``parse_app_args``.
         self.options: dict[str, Any] = {}
+        #: Whether a forward is being traced.
         self.tracing = False
         #: Graph name → what was traced; filled by compile and trace.
         self.traced: dict[str, TracedModel] = {}
+        #: What was traced and added for multigraph.
+        self.multigraph = MultiGraph()
         self.output_dict: dict[str, SambaTensor] = {}
         self.buffer_dict: dict[str, SambaTensor] = {}
         #: Optimizer states by symbol name.
         self.optim_dict: dict[str, SambaTensor] = {}
         self.tensor_dict: dict[str, dict[str, SambaTensor]] = {"inputs": {}, "grads": {}}
-        #: Host tensors of parameters and buffers by symbol name; the last conversion wins.
-        self._state: dict[str, torch.Tensor] = {}
-        self._optimizers: tuple[DeviceOptimizer, ...] = ()
-        self._application: Application | None = None
-        self._replicas: Replicas | None = None
-        #: Set by a trace with spatial mapping whose inputs hold several batches.
-        self._spatial: SpatialBatches | None = None
-        self._scalars: dict[str, float] = {}
-        #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
-        self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
-        #: What a run asks for → the sections, and whether forward and backward ones are among them.
-        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool]] = {}
-        #: Modules whose mode the last trace read; and, of a loaded PEF, which graph a run takes by them.
+        #: What ``add_aux_tensor`` named: of a host run its value, of a trace what the device has. Ours.
+        self.aux_tensors: dict[str, SambaTensor] = {}
+        #: Declared dynamic dimensions; graphs are static, so each stands for its largest size.
+        self.dynamic_dims: dict[str, DimInfo] = {}
+        #: Usable whether or not a profile was started.
+        self.profiler = Profiler()
+        self.pinned_memory = False
+        #: Compile hints that are active now, by name.
+        self._context_directives: dict[str, Any] = {}
+        self._host_profile = HostProfile()
+        #: Modules whose mode the last trace read.
         self._watched: Watched = ()
-        self._modes: Modes | None = None
-        #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
-        self._shown: Mapping[str, str] = {}
+        #: The PEF that is on the device. Ours, not the vendor's.
+        self.loaded: LoadedPef | None = None
 
     # -- compile -----------------------------------------------------------------------------------------------------
 
@@ -95,7 +91,7 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         Raises:
             CompileError: the model cannot be compiled; nothing is written then.
         """
-        from rdukit_compiler.pipeline import TracedGraph
+        from rdukit_compiler import TracedGraph
         from sambaflow.sessions.compiling import compile_traced
 
         chosen = optimizers if optimizers is not None else optim
@@ -108,40 +104,88 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         embedded = pef_metadata if pef_metadata is not None else (metadata if isinstance(metadata, Mapping) else {})
         graphs = [TracedGraph(traced.graph, groups)]
         if not inference:
-            evaluation, why = self._trace_evaluation(model, inputs, traced)
+            with self._while_tracing():
+                evaluation, why = find_evaluation(model, inputs, traced, self._watched)
             graphs += [TracedGraph(evaluation, evaluates=traced.graph.name)] if evaluation is not None else []
             embedded = {**embedded, NO_EVALUATION: why} if why else embedded
-        path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
-        self.pef_path = path
-        return path
+        self.pef_path = compile_traced(graphs, name or traced.graph.name, config, inference, embedded)
+        return self.pef_path
+
+    def compile_multigraph(
+        self, name: str | None = None, config_dict: Mapping[str, Any] | None = None,
+        pef_metadata: Mapping[str, Any] | None = None, inference: bool = True, enable_hypersection: bool = True,
+        arch: str | None = None, samba_only: bool = False, **ignored: Any,
+    ) -> str:  # fmt: skip
+        """Compile all added graphs into one PEF; returns its path, as ``compile`` does.
+
+        Args:
+            samba_only: stop after the frontend: graphs and regions are checked, no PEF is made, the path is ``""``.
+        Raises:
+            CompileError: a graph cannot be cut or compiled; InvalidArgument: no graph, or ``inference=False``.
+        """
+        from rdukit_compiler import TracedGraph
+        from sambaflow.sessions.compiling import compile_traced
+
+        if not inference:
+            raise InvalidArgument("multigraph is for inference only; legal: inference=True")
+        cut = self.multigraph.cut_all()
+        if samba_only:
+            return ""
+        config = dict(config_dict) if config_dict is not None else dict(self.options)
+        if arch is not None:
+            config["arch"] = arch
+        self.pef_path = compile_traced(
+            [TracedGraph(graph) for graph in cut], name or "multigraph", config, True, pef_metadata or {},
+            self.multigraph.regions(),
+        )  # fmt: skip
+        return self.pef_path
+
+    def setup(self, args: Any) -> None:
+        """Take the options of ``argconf`` arguments (or a mapping, or a namespace), as ``parse_app_args`` does.
+
+        Raises:
+            InvalidArgument: something else was given.
+        """
+        self.options = read_options(args)
+
+    # -- trace -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _while_tracing(self) -> Iterator[None]:
+        self.tracing = True
+        try:
+            yield
+        finally:
+            self.tracing = False
 
     def _trace(self, model: nn.Module, inputs: Any, name: str | None) -> TracedModel:
         graph_name = str(getattr(model, "name", "") or type(model).__name__.lower())
-        self.tracing = True
-        try:
-            with watching_modes(model) as watched:
-                traced = trace_model(model, inputs, graph_name)
+        with self._while_tracing(), watching_modes(model) as watched:
+            traced = trace_model(model, inputs, graph_name)
             self._watched = watched()
-        finally:
-            self.tracing = False
+        if not hasattr(model, "run"):
+            model.run = LegacyRun(model)  # type: ignore[assignment]
+        return self._remember(model, traced)
+
+    def trace_multigraph(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
+        """See ``samba.utils.trace_multigraph``."""
+        with self._while_tracing():
+            traced = self.multigraph.trace(model, inputs, trace_prefix)
+        return self._remember(model, traced).outputs
+
+    def _remember(self, model: nn.Module, traced: TracedModel) -> TracedModel:
         self.traced[traced.graph.name] = traced
         self.output_dict.update({tensor.sn_name: tensor for tensor in traced.outputs})
         model.output_tensors = traced.outputs  # type: ignore[assignment]
-        attach_legacy_run(model)
         return traced
 
-    def _trace_evaluation(self, model: nn.Module, inputs: Any, traced: TracedModel) -> "tuple[ModelGraph | None, str]":
-        """The evaluation graph to compile; None where there is no need, or no way: then why, also as a warning."""
-        self.tracing = True
-        try:
-            return trace_evaluation(model, inputs, traced, self._watched), ""
-        except RdukitError as why:
-            logger.warning(
-                "the PEF gets no evaluation graph: %s; after model.eval() it will not run", why.message
-            )  # fmt: skip
-            return None, why.message
-        finally:
-            self.tracing = False
+    def add_graph(self, graph: FwdGraph) -> None:
+        """Register a graph for ``compile_multigraph`` and ``init_multigraph_runtime``.
+
+        Raises:
+            InvalidArgument: it is no FwdGraph, or its name is taken.
+        """
+        self.multigraph.add(graph)
 
     # -- load --------------------------------------------------------------------------------------------------------
 
@@ -160,107 +204,77 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         Source: ours. A PEF that is loaded already is replaced with a warning; real sessions refuse to trace a graph
             twice, but public programs and notebooks do it.
         """
-        from rdukit_compiler.capture.signature import check_signature, graph_signature
-        from rdukit_node.leases.launch import launch_name
-        from rdukit_runtime.application import open_application
-
         self._unload_earlier()
-        path = pef or self.pef_path
-        began = time.perf_counter()
-        spatial = self._find_spatial(inputs, path) if str(mapping).lower() == "spatial" else None
+        path = str(pef or self.pef_path)
+        spatial = find_batches(inputs, path) if str(mapping).lower() == "spatial" else None
         inputs = inputs if spatial is None else first_batch(inputs, spatial)
         traced = self._trace(model, inputs, None)
-        application = open_application(path, Path(path).stem, self._wanted_arch(), launch_name())
-        try:
-            signature = application.pef.signature.get(traced.graph.name)
-            if signature is None:
-                compiled = ", ".join(g.name for g in application.pef.main_graphs())
-                raise PefMismatch(
-                    f"{path} was compiled from {compiled}, not from {traced.graph.name}; compile this program"
-                )
-            chosen = optimizer_list(optim)
-            traced_groups = compiler_groups(chosen)
-            try:
-                check_signature(
-                    signature,
-                    graph_signature(traced.graph, traced_groups),
-                    str(path),
-                    bool(traced_groups),
-                    traced.graph,
-                )
-            except PefMismatch as cause:
-                if application.pef.evaluation_of(traced.graph.name) and not any(mode for _, mode in self._watched):
-                    raise PefMismatch(
-                        f"{cause.message}. The model is in evaluation mode, and the PEF can train: call model.train() "
-                        "before trace_graph, and model.eval() after it"
-                    ) from cause
-                raise
-        except BaseException:
-            application.close()
-            raise
-        self._application, self._optimizers, self.pef_path = application, chosen, str(path)
-        self._replicas = Replicas(application)
-        self._spatial = spatial
-        self._modes = Modes(model, inputs, traced, self._watched, application.pef, str(path), self._upload_more)
-        self._scalars = dict(application.pef.hyperparameters)
-        self._state.update(traced.state)
-        self.buffer_dict.update(
-            {n: SambaTensor(b, name=n) for n, b in traced.state.items() if not isinstance(b, nn.Parameter)}
-        )
-        self.tensor_dict["inputs"].update(traced.inputs)
-        self.optim_dict.update(
-            {
-                symbol: SambaTensor(shape=held.shape, dtype=getattr(torch, held.host_dtype), name=symbol)
-                for symbol, held in application.pef.symbols.items()
-                if held.kind == "state"
-            }
-        )
-        self._connect_outputs(traced, init_output_grads, loss_indices)
+        optimizers = optimizer_list(optim)
+        loaded = self._keep(
+            LoadedPef.open(
+                path, self.options.get("arch"), traced.state, optimizers, spatial,
+                check=lambda pef: check_traced(pef, path, traced, compiler_groups(optimizers), self._watched),
+            ), traced.inputs,
+        )  # fmt: skip
+        loaded.modes = Modes(model, inputs, traced, self._watched, loaded.pef, path, loaded.add_state)
+        loaded.connect_outputs(traced.graph.name, init_output_grads, loss_indices)
         if spatial is not None:
             for output in traced.outputs:
                 output._empty = (torch.Size(spatial.joined_shape(output.shape)), output.dtype)
-        self._announce_memory()
         if transfer_device:
-            self.to_device()
-        profile_runs(self, application)
-        atexit.register(self.close)
-        logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
+            loaded.to_device()
+        profile_runs(loaded)
         return traced.outputs
 
-    def _find_spatial(self, inputs: Any, path: str) -> SpatialBatches | None:
-        named = {t.sn_name: t for t in flatten_tensors(inputs) if isinstance(t, SambaTensor)}
-        return find_batches(named, {n: s.shape for n, s in read_pef(path).pef.symbols.items()}, str(path))
+    def init_multigraph_runtime(self, pef: str = "") -> None:
+        """Check that the added graphs are the PEF's, load it, and upload parameters, buffers and inputs with values.
+
+        Raises:
+            PefError: there is no such PEF, it cannot be used, or it was compiled from other graphs or regions.
+            NoResources: the node has no room.
+        """
+        self._unload_earlier()
+        path, graphs = str(pef or self.pef_path), self.multigraph
+        cut = graphs.cut_all()
+        loaded = self._keep(
+            LoadedPef.open(
+                path, self.options.get("arch"), graphs.state, check=lambda pef: graphs.check_pef(pef, path, cut)
+            ), graphs.inputs,
+        )  # fmt: skip
+        loaded.graph_modes = graphs.modes_by_graph(loaded.pef, path)
+        loaded.to_device()
+        for symbol, tensor in graphs.inputs.items():
+            if loaded.knows(symbol) and tensor.has_data:
+                loaded.program.write(symbol, tensor.torch_tensor())
+        profile_runs(loaded)
+
+    def _keep(self, loaded: LoadedPef, inputs: Mapping[str, SambaTensor]) -> LoadedPef:
+        """Keep what was loaded until ``close``; nothing is uploaded yet."""
+        self.loaded, self.pef_path = loaded, loaded.path
+        buffers = {n: b for n, b in loaded.state.items() if not isinstance(b, nn.Parameter)}
+        self.buffer_dict.update({name: SambaTensor(buffer, name=name) for name, buffer in buffers.items()})
+        self.tensor_dict["inputs"].update(inputs)
+        self.optim_dict.update(loaded.optimizer_states())
+        loaded.announce_memory()
+        atexit.register(self.close)
+        return loaded
 
     def _unload_earlier(self) -> None:
-        """One PEF runs at a time in a process: what an earlier trace loaded goes, and the program is told."""
-        if self._application is not None:
+        """Unload what an earlier trace loaded, with a warning: one PEF runs at a time in a process."""
+        if self.loaded is not None:
             logger.warning(
                 "unloading pef=%s: another trace replaces it; device values that were not copied with "
-                "samba.session.to_cpu() are lost", self._application.path,
+                "samba.session.to_cpu() are lost", self.loaded.application.path,
             )  # fmt: skip
             self.close()
 
-    def _wanted_arch(self) -> str | None:
-        arch = self.options.get("arch")
-        return str(arch) if arch else None
-
-    def _connect_outputs(
-        self, traced: TracedModel, init_output_grads: bool, loss_indices: Sequence[Any] | None
-    ) -> None:
-        """Set which outputs start backward (SDK reference 17); the PEF holds the default."""
-        program = self._loaded().program
-        graph = program.pef.graphs[traced.graph.name]
-        if not graph.seeds:
-            return
-        if loss_indices is not None:
-            wanted = {int(i[0]) if isinstance(i, list | tuple) else int(i) for i in loss_indices}
-            for position, output in enumerate(graph.outputs):
-                if output in graph.seeds:
-                    shape = program.pef.symbols[output].shape
-                    program.seed(output, torch.ones(shape) if position in wanted else torch.zeros(shape))
-        elif not init_output_grads:
-            for output in graph.seeds:
-                program.seed(output, torch.zeros(program.pef.symbols[output].shape))
+    def _loaded(self) -> LoadedPef:
+        if self.loaded is None:
+            raise RuntimeFault(
+                "no PEF is loaded; call samba.utils.trace_graph(model, inputs, optim, pef=…), or "
+                "samba.session.init_multigraph_runtime(pef), first"
+            )
+        return self.loaded
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -283,43 +297,10 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
             model is in; ``data_parallel`` with a PEF that was compiled without it, or ranks with different PEFs.
             PeerLost: another rank died or does not answer.
         """
-        application = self._loaded()
-        program = application.program
-        graph = self._graph_now(graph_name)
-        requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
-        key = (
-            graph.name,
-            None
-            if section_types is None
-            else tuple([section_types] if isinstance(section_types, str) else section_types),
-            None if section_ids is None else tuple(section_ids),
-        )
-        chosen_before = self._sections.get(key)
-        if chosen_before is None:
-            chosen_before = self._sections[key] = self._choose_sections(graph, key[1], key[2])
-        sections, has_forward, has_backward = chosen_before
-        scalars = self._resolve_scalars(hyperparam_dict)
-        shown = _outputs_of(program.pef, graph)
-        for name in requested:
-            program.symbol(name)
-        if self._modes is not None:
-            self._modes.note(graph, has_forward, has_backward)
-        given = [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
-        if grad_of_outputs is not None:
-            self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
-
-        def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
-            program.write_all(values)
-            chosen = sections
-            if self._replicas is not None:
-                chosen = self._replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
-            self._shown = shown
-            application.run(graph.name, chosen, scalars)
-            if self._replicas is not None:
-                self._replicas.note(chosen)
-            return [self._handle(name) for name in requested]
-
-        return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+        return self._loaded().run(
+            input_tensors, output_tensors, hyperparam_dict, section_types, section_ids, grad_of_outputs, graph_name,
+            data_parallel,
+        )  # fmt: skip
 
     def check_mode(self, graph_name: str | None = None) -> None:
         """Refuse now what a run of the graph would refuse of the mode that its model is in. Ours, not the vendor's.
@@ -327,138 +308,191 @@ class SambaSession(MultigraphSession, SessionTransfers, SessionExtras):
         Raises:
             PefMismatch: the PEF has no graph for that mode.
         """
-        self._graph_now(graph_name)
+        self._loaded().graph_now(graph_name)
 
-    def _graph_now(self, name: str | None) -> Graph:
-        """The graph to run for the one called ``name``, by the mode that its model is in."""
-        graph = self._loaded().program.find_graph(name)
-        if self._modes is not None:
-            return self._modes.graph_now(graph)
-        if self._graph_modes:
-            self._check_modes(graph)
-        return graph
+    def get_dropout_rate_argin_names(self) -> list[str]:
+        """Return the dropout rates that ``hyperparam_dict`` may change one by one; its ``p`` changes all of them.
 
-    def _choose_sections(
-        self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
-    ) -> tuple[tuple[int, ...], bool, bool]:
-        program = self._loaded().program
-        if self._modes is not None:
-            self._modes.check_sections(graph, types, ids)
-        sections = program.choose_sections(graph, types, ids)
-        found = {program.pef.sections[number].type for number in sections}
-        return sections, SectionType.FWD in found, SectionType.BCKWD in found
+        Rates that are 0 or 1 in the model are compiled in.
+        """
+        return self._loaded().dropout_rates()
 
-    def _upload_more(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Tensors of the host that the evaluation graph alone reads."""
-        self._state.update(tensors)
-        for name, tensor in tensors.items():
-            if self.knows(name):
-                self.write_tensor(name, tensor)
+    # -- values ------------------------------------------------------------------------------------------------------
 
-    def _run_batches(
-        self, spatial: SpatialBatches, given: Sequence[tuple[str, torch.Tensor]],
-        step: Callable[[Sequence[tuple[str, torch.Tensor]]], list[SambaTensor]],
-    ) -> list[SambaTensor]:  # fmt: skip
-        """A step for each batch of a spatial call; outputs are joined."""
-        made: list[list[SambaTensor]] = []
-        for number in range(spatial.count):
-            for name in spatial.seeds:
-                self._loaded().program.seed(name, spatial.seed_part(name, number))
-            made.append(step([(name, spatial.part(name, value, number)) for name, value in given]))
-        return [
-            SambaTensor(join_parts([part.torch_tensor() for part in parts]), name=parts[0].sn_name)
-            for parts in zip(*made, strict=True)
-        ]
+    def to_device(self) -> None:
+        """Copy all parameters, buffers and optimizer states to the device."""
+        self._loaded().to_device()
 
-    def _seed_outputs(self, names: Sequence[str], gradients: Any) -> None:
-        given = [gradients] if isinstance(gradients, SambaTensor | torch.Tensor) else list(gradients)
-        if len(given) > len(names):
-            raise InvalidArgument(f"grad_of_outputs holds {len(given)} gradients for {len(names)} outputs")
-        for name, gradient in zip(names, given, strict=False):
-            if gradient is not None:
-                self.seed_output(name, unwrap(gradient))
+    def to_cpu(self, *things: Any) -> None:
+        """Copy models (parameters and buffers), optimizers (states) and tensors to the host.
 
-    def _handle(self, name: str) -> SambaTensor:
-        """A live handle: keeps the device's tensor of this run and converts it when read."""
-        program = self._loaded().program
-        source = self._shown.get(name, name)
-        symbol = program.symbol(source)
-        device = program.device_tensor(source)
-        handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
-        handle._pull, handle._is_output = lambda: program.to_host(device, symbol), True
-        return handle
+        While no PEF is loaded the host's values are the only ones: nothing happens (programs that run on either).
+        """
+        if self.loaded is not None:
+            self.loaded.download(things)
 
-    def _resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:
-        """Every scalar of the PEF: the compiled-in values, overridden by ``given`` (``lr`` sets every ``….lr``)."""
-        if not given:
-            return self._scalars
-        if self._scalar_cache is not None and self._scalar_cache[0] == given:
-            return self._scalar_cache[1]
-        resolved = dict(self._scalars)
-        rates = set(self.get_dropout_rate_argin_names())
-        for key in resolved:
-            word = "p" if key in rates else key.rpartition(".")[2]
-            name = key if key in given else word
-            if name in given and (name == key or word in _SCALARS):
-                try:
-                    resolved[key] = float(given[name])
-                except (TypeError, ValueError) as cause:
-                    raise InvalidArgument(
-                        f"hyperparam_dict[{name!r}] is {given[name]!r}; legal: a number, or a tensor of one element"
-                    ) from cause
-        self._scalar_cache = (dict(given), resolved)
-        return resolved
+    def to_rdu(self, *things: Any) -> None:
+        """Copy models, optimizers and tensors to the device; after ``load_state_dict``."""
+        self._loaded().upload(things)
+
+    def read_tensor(self, name: str) -> torch.Tensor:
+        """Return a copy of a device tensor."""
+        return self._loaded().read(name)
+
+    def write_tensor(self, name: str, value: torch.Tensor) -> None:
+        """Copy a host tensor to the device."""
+        self._loaded().program.write(name, value)
+
+    def get_tensors_by_name(self, names: Sequence[str]) -> list[SambaTensor]:
+        """Return SambaTensors with the device's values of regions, parameters or outputs."""
+        loaded = self._loaded()
+        return [SambaTensor(loaded.read(loaded.program.find_tensor(name)), name=name) for name in names]
+
+    def _traced_tensors(self) -> list[Any]:
+        """Return everything traced that the device holds: inputs, parameters, buffers, outputs; each has ``rdu()``."""
+        state = self.loaded.state if self.loaded is not None else {}
+        parameters = [tensor for tensor in state.values() if isinstance(tensor, nn.Parameter)]
+        inputs, buffers = self.tensor_dict["inputs"], self.buffer_dict
+        return [*inputs.values(), *parameters, *buffers.values(), *self.output_dict.values()]
+
+    # -- hints, auxiliary tensors, dynamic dimensions -----------------------------------------------------------------
+
+    @contextmanager
+    def _add_directives(self, hints: Mapping[str, Any]) -> Iterator[None]:
+        """Add compile hints to what is traced inside; nested ones win. They have no effect on results."""
+        before = self._context_directives
+        self._context_directives = {**before, **hints}
+        try:
+            with directives.hints({str(key): str(value) for key, value in hints.items()}):
+                yield
+        finally:
+            self._context_directives = before
+
+    @contextmanager
+    def disable_graphamp(self) -> Iterator[None]:
+        """Mark operators traced inside: they keep their declared precision."""
+        with self._add_directives({"graphamp": "disabled"}):
+            yield
+
+    def use_static_functional(self) -> bool:
+        """Whether a forward is being traced for the device; False means torch semantics on the host."""
+        return self.tracing
+
+    def is_valid_aux_tensor_name(self, name: str) -> bool:
+        """Whether ``name`` was given to an auxiliary tensor."""
+        return name in self.aux_tensors
+
+    def add_aux_tensor(self, tensor: Any, name: str) -> None:
+        """Expose an intermediate tensor of forward under ``name``.
+
+        When traced it becomes one more output of the graph: not of the model, but ``get_tensors_by_name([name])`` and
+        ``aux_tensors[name]`` read it after a run. No gradient flows into it. On the host its value is kept.
+
+        Raises:
+            InvalidArgument: an empty name, or one that the trace has used.
+        """
+        if not name:
+            raise InvalidArgument("add_aux_tensor needs a name that is not empty")
+        plain = unwrap(tensor)
+        if not self.tracing:
+            self.aux_tensors[name] = SambaTensor(plain.detach(), name=name)
+            return
+        directives.recording.expose(name, plain)
+        self.aux_tensors[name] = SambaTensor(shape=plain.shape, dtype=plain.dtype, name=name)
+
+    def create_dynamic_dim(self, name: str, max: int) -> DimInfo:
+        """Declare a dynamic dimension of at most ``max``."""
+        return self.dynamic_dims.setdefault(name, DimInfo(int(max)))
+
+    def load_dynamic_dims_config(self, path: "str | Path") -> dict[str, DimInfo]:
+        """Declare those of a YAML file: a mapping from name to largest size (or to ``{max: size}``).
+
+        Raises:
+            InvalidArgument: the file is no such mapping.
+        """
+        for name, largest in read_dynamic_dims(Path(path)).items():
+            self.create_dynamic_dim(name, largest)
+        return self.dynamic_dims
+
+    @staticmethod
+    def disable_lazy_param() -> None:
+        """From now on ``lazy_param()`` has no effect: modules get their values when built."""
+        from sambaflow.samba import lazy_param
+
+        lazy_param.set_enabled(False)
+
+    def enable_pinned_memory(self) -> None:
+        """Accepted and remembered; the emulated device shares the host's memory, so nothing is copied faster."""
+        self.pinned_memory = True
+
+    def disable_pinned_memory(self) -> None:
+        """Undo ``enable_pinned_memory``."""
+        self.pinned_memory = False
+
+    # -- profiles ----------------------------------------------------------------------------------------------------
+
+    def start_samba_profile(self) -> None:
+        """Profile this process's Python code until ``end_samba_profile``; started again, it starts anew."""
+        self.profiler.start_profile()
+        self._host_profile.start()
+
+    def end_samba_profile(self, filename: "str | Path | None" = None) -> str:
+        """Stop, and return the 40 costliest functions as text, written to ``filename`` if given; empty if not started.
+
+        The vendor's format is not published (Source: ours).
+        """
+        text = self._host_profile.stop()
+        if text:
+            self.profiler.stop_profile()
+            if filename:
+                write_atomic(Path(filename), text.encode())
+        return text
+
+    def report(self) -> dict[str, Any]:
+        """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
+        return self._loaded().application.figures()
+
+    def start_runtime_profile(self) -> None:
+        """Measure each section from now on; see ``end_runtime_profile``."""
+        self._loaded().program.section_seconds = []
+
+    def end_runtime_profile(self, path: "str | Path" = "runtime_profile.json") -> None:
+        """Write what each section took since ``start_runtime_profile`` to ``path``, as JSON; nothing if not started.
+
+        Per section: runs, ``emulated_seconds`` (the cost model's projection for the chip) and ``host_seconds`` (this
+        machine), both in total. The vendor's file format is not published (Source: ours).
+        """
+        loaded = self._loaded()
+        measured, loaded.program.section_seconds = loaded.program.section_seconds, None
+        if measured is not None:
+            write_json_atomic(Path(path), runtime_profile(loaded.pef, measured))
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Tear down: free tiles and memory. What was traced stays known. Ours, not the vendor's."""
-        application, self._application = self._application, None
-        self._replicas = self._spatial = self._scalar_cache = self._modes = None
-        self._sections.clear()
-        self._shown, self._graph_modes = {}, {}
+        loaded, self.loaded = self.loaded, None
         atexit.unregister(self.close)
-        if application is not None:
-            application.close()
+        if loaded is not None:
+            loaded.application.close()
 
     def reset(self) -> None:
         """Tear down and forget everything traced, so that another program can use the process."""
         self.close()
-        options, pid = self.options, os.getpid()
-        logger.debug("session reset pid=%d", pid)
+        options = self.options
         self.__init__()  # type: ignore[misc]
         self.options = options
+
+    def atexit_register(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """Call ``fn`` when the process ends; returns it."""
+        return atexit.register(fn, *args, **kwargs)
+
+    @property
+    def ctx(self) -> LegacyContext:
+        """Old programs' low-level access."""
+        return LegacyContext(self)
 
     @property
     def SambaSession(self) -> type["SambaSession"]:
         """The class, under the path that the documentation gives it: ``sambaflow.samba.session.SambaSession``."""
         return SambaSession
-
-    @property
-    def averages_gradients(self) -> bool:
-        """Whether the loaded PEF was compiled for data parallel. Ours, not the vendor's."""
-        return self._replicas is not None and self._replicas.can_reduce
-
-    def _loaded(self) -> "Application":
-        if self._application is None:
-            raise RuntimeFault(
-                "no PEF is loaded; call samba.utils.trace_graph(model, inputs, optim, pef=…), or "
-                "samba.session.init_multigraph_runtime(pef), first"
-            )
-        return self._application
-
-
-def _outputs_of(pef: Pef, graph: Graph) -> Mapping[str, str]:
-    """Outputs of the training graph → those of ``graph`` if it is the evaluation graph; empty for all others."""
-    if not graph.evaluates:
-        return {}
-    return dict(zip(pef.graphs[graph.evaluates].outputs, graph.outputs, strict=True))
-
-
-def _named(tensor: Any, argument: str) -> str:
-    if not isinstance(tensor, SambaTensor):
-        raise InvalidArgument(f"{argument} holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')")
-    return tensor.sn_name
-
-
-__all__ = ["SambaSession", "ShapeMismatch", "UnknownTensor"]

@@ -44,7 +44,7 @@ class TestWithGold:
             if max_batches is not None and count >= max_batches:
                 break
             if traced is None:
-                traced = self.model.output_tensors if samba.session._application is not None else trace_graph(
+                traced = self.model.output_tensors if samba.session.loaded is not None else trace_graph(
                     self.model, batch, self.optimizer, pef=self.args.pef
                 )  # fmt: skip
             device = samba.session.run(batch, traced, section_types=["fwd"])

@@ -1,1 +1,35 @@
-"""Parts of a session: compiling, loading, running, and several graphs in one PEF."""
+"""Parts of a session: compiling, loading, running, and several graphs in one PEF; and the process's session itself."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sambaflow.samba.session import SambaSession
+    from sambaflow.sessions.loaded import LoadedPef
+
+
+def current_session() -> "SambaSession":
+    """Return the process's session, ``samba.session``."""
+    from sambaflow import samba
+
+    return samba.session
+
+
+def loaded_pef() -> "LoadedPef":
+    """Return the PEF that is on the device.
+
+    Raises:
+        RuntimeFault: none is.
+    """
+    return current_session()._loaded()
+
+
+def is_loaded(name: str) -> bool:
+    """Return whether a PEF is loaded that has a tensor of this name."""
+    loaded = current_session().loaded
+    return loaded is not None and loaded.knows(name)
+
+
+def has_value(name: str) -> bool:
+    """Return whether a PEF is loaded that has a tensor of this name, and the device has a value for it."""
+    loaded = current_session().loaded
+    return loaded is not None and loaded.has_value(name)

@@ -16,8 +16,7 @@ from torch import fx, nn
 
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, RdukitError
 from rdukit.pef.model import NO_EVALUATION, Graph, Pef
-from rdukit_compiler.capture.evaluation import computes_the_same, evaluation_graph, evaluation_name, with_shared_names
-from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler import ModelGraph, computes_the_same, evaluation_graph, evaluation_name, with_shared_names
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 logger = logging.getLogger(__name__)
@@ -78,8 +77,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched) -> ModelGraph | None:
-    """The evaluation graph to compile beside a training graph; None where that one's forward does the same.
+def find_evaluation(
+    model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched
+) -> tuple[ModelGraph | None, str]:  # fmt: skip
+    """Return the evaluation graph to compile; None if there is no need, or no way: then why, also as a warning."""
+    try:
+        return _trace_evaluation(model, inputs, traced, watched), ""
+    except RdukitError as why:
+        logger.warning("the PEF gets no evaluation graph: %s; after model.eval() it will not run", why.message)
+        return None, why.message
+
+
+def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watched: Watched) -> ModelGraph | None:
+    """Return the evaluation graph to compile with a training graph; None if that one's forward does the same.
 
     Raises:
         RdukitError: the model cannot be traced in evaluation mode, or what that gives cannot stand for the training
@@ -113,6 +123,32 @@ def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedMo
     made.graph = with_shared_names(traced.graph, made.graph, constants)
     made.state = {constants.get(name, name): tensor for name, tensor in made.state.items()}
     return made
+
+
+def check_traced(pef: Pef, path: str, traced: TracedModel, optimizers: tuple[Any, ...], watched: Watched) -> None:
+    """Check that ``pef`` was compiled from what was traced.
+
+    Args:
+        optimizers: groups as the compiler takes them.
+    Raises:
+        PefMismatch: it was compiled from something else.
+    """
+    from rdukit_compiler import check_signature, graph_signature
+
+    name = traced.graph.name
+    signature = pef.signature.get(name)
+    if signature is None:
+        compiled = ", ".join(graph.name for graph in pef.main_graphs())
+        raise PefMismatch(f"{path} was compiled from {compiled}, not from {name}; compile this program")
+    try:
+        check_signature(signature, graph_signature(traced.graph, optimizers), path, bool(optimizers), traced.graph)
+    except PefMismatch as cause:
+        if pef.evaluation_of(name) and not any(mode for _, mode in watched):
+            raise PefMismatch(
+                f"{cause.message}. The model is in evaluation mode, and the PEF can train: call model.train() "
+                "before trace_graph, and model.eval() after it"
+            ) from cause
+        raise
 
 
 class Modes:
@@ -178,7 +214,7 @@ class Modes:
             self._model, self._watched, self._known = model, moved, {}
 
     def _find(self) -> Graph | None:
-        from rdukit_compiler.capture.signature import check_signature, graph_signature
+        from rdukit_compiler import check_signature, graph_signature
 
         name = self._traced.graph.name
         now_training = {module.training for module, _ in self._watched}

@@ -4,7 +4,7 @@ Values are joined by name: what one trace makes and another takes is one value. 
 regions, and a program may rewire a graph through ``tensor.dsts``. Source: SDK reference 5 and 12.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,11 +14,10 @@ from torch import nn
 from rdukit.errors import CompileError, InvalidArgument, PefMismatch, TraceError
 from rdukit.pef.kernel import rename_references
 from rdukit.pef.model import Pef
-from rdukit_compiler.ir import ModelGraph, Operator, Value, ValueKind
-from rdukit_compiler.passes.join_regions import convert_output
+from rdukit_compiler import ModelGraph, Operator, Value, ValueKind, convert_output
 from sambaflow.samba.graph import FwdGraph
 from sambaflow.samba.sambatensor import SambaTensor
-from sambaflow.sessions.modes import Watched, watching_modes
+from sambaflow.sessions.modes import Modes, Watched, watching_modes
 from sambaflow.tracing.tracer import TracedModel, trace_model
 
 _INTEGERS: Final = frozenset({"int8", "uint8", "int16", "int32", "int64"})
@@ -278,12 +277,38 @@ class MultiGraph:
                 raise CompileError(f"tensor {name!r} has two regions, {found[name]!r} and {region!r}; set one")
         return found
 
-    def check_regions(self, pef: Pef, path: str) -> None:
-        """Check that the program joins the tensors which the PEF joins.
+    # -- a compiled PEF ----------------------------------------------------------------------------------------------
+
+    def check_pef(self, pef: Pef, path: str, cut: Sequence[ModelGraph]) -> None:
+        """Check that ``pef`` was compiled from the graphs in ``cut`` and from the program's regions.
 
         Raises:
-            PefMismatch: a tensor's region differs.
+            PefMismatch: it was not.
         """
+        from rdukit_compiler import check_signature, graph_signature
+
+        compiled, ours = list(pef.signature), [graph.name for graph in cut]
+        if sorted(compiled) != sorted(ours):
+            raise PefMismatch(
+                f"{path} was compiled from graphs {', '.join(compiled)}; this program added {', '.join(ours)}"
+            )
+        for graph in cut:
+            check_signature(pef.signature[graph.name], graph_signature(graph, ()), path, False, graph)
+        self._check_regions(pef, path)
+
+    def modes_by_graph(self, pef: Pef, path: str) -> dict[str, list[Modes]]:
+        """Map graphs of ``pef`` to the modes of the models in them, where forward reads the mode."""
+        found: dict[str, list[Modes]] = {}
+        for model, inputs, traced, watched in self.traced:
+            modes = Modes(model, inputs, traced, watched, pef, path, lambda _: None)
+            names = {operator.name for operator in traced.graph.operators}
+            for graph in pef.graphs.values() if watched else ():
+                if not names.isdisjoint(name for number in graph.schedule for name in pef.sections[number].operators):
+                    found.setdefault(graph.name, []).append(modes)
+        return found
+
+    def _check_regions(self, pef: Pef, path: str) -> None:
+        """Check that the program joins the tensors which the PEF joins."""
         regions = self.regions()
         for name, symbol in pef.symbols.items():
             if name in self._values and symbol.region != regions.get(name, name):

@@ -1,5 +1,6 @@
 """Profiles of a session: totals per section, and times of a run's parts for ``snprof``. Ours, not the vendor's."""
 
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,37 +10,34 @@ from rdukit.pef.model import Pef
 from rdukit_runtime.profile.step import BreakdownRow, Recorder, find_recorder
 
 if TYPE_CHECKING:
-    from rdukit_runtime.application import Application
+    import cProfile
 
-#: Methods of (session, application, program) and the rows that they count for.
-_SESSION = {"_resolve_scalars": BreakdownRow.ARGINS, "run": BreakdownRow.SAMBA}
+#: Methods of (loaded PEF, application, program) and the rows that they count for.
+_LOADED = {"resolve_scalars": BreakdownRow.ARGINS, "run": BreakdownRow.SAMBA}
 _APPLICATION = {"run": BreakdownRow.PYTHON_TO_C}
 _PROGRAM = {
-    "choose_sections": BreakdownRow.RUN_SETUP, "_plan": BreakdownRow.RUN_SETUP, "_hold": BreakdownRow.ARGINS,
-    "run": BreakdownRow.RUN_HW, "seed": BreakdownRow.XFER,
+    "choose_sections": BreakdownRow.RUN_SETUP, "_plan": BreakdownRow.RUN_SETUP, "_hold": BreakdownRow.ARGINS, "run": BreakdownRow.RUN_HW, "seed": BreakdownRow.XFER,
 }  # fmt: skip
 
 
-def profile_runs(session: Any, application: "Application") -> None:
-    """Wrap what a run consists of, if a profile was asked for; else do nothing."""
+def profile_runs(loaded: Any) -> None:
+    """Time the parts of a ``LoadedPef``'s runs, if a profile was asked for; else do nothing."""
     recorder = find_recorder()
     if recorder is None:
         return
-    program: Any = application.program
-    if "run" not in vars(session):  # a second PEF of the same session
-        _wrap(recorder, session, _SESSION)
-        handle = session._handle
+    handle = loaded.handle
 
-        def timed_handle(name: str) -> Any:
-            found = handle(name)
-            if found._pull is not None:
-                found._pull = recorder.timed(_reading_row(session._loaded().program, name), found._pull)
-            return found
+    def timed_handle(name: str) -> Any:
+        found = handle(name)
+        if found._pull is not None:
+            found._pull = recorder.timed(_reading_row(loaded.program, name), found._pull)
+        return found
 
-        session._handle = timed_handle
-    _wrap(recorder, application, _APPLICATION)
-    _wrap(recorder, program, _PROGRAM)
-    _time_transfers(recorder, program)
+    loaded.handle = timed_handle
+    _wrap(recorder, loaded, _LOADED)
+    _wrap(recorder, loaded.application, _APPLICATION)
+    _wrap(recorder, loaded.program, _PROGRAM)
+    _time_transfers(recorder, loaded.program)
 
 
 def _wrap(recorder: Recorder, owner: Any, methods: dict[str, BreakdownRow]) -> None:
@@ -105,3 +103,31 @@ def runtime_profile(pef: Pef, measured: Sequence[tuple[int, float]]) -> dict[str
         "emulated_seconds": sum(float(pef.sections[n].cost.seconds) * runs[n] for n in runs),
         "host_seconds": sum(host.values()),
     }
+
+
+class HostProfile:
+    """A profile of this process's Python code between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self._running: cProfile.Profile | None = None
+
+    def start(self) -> None:
+        """Start anew."""
+        import cProfile
+
+        if self._running is not None:
+            self._running.disable()
+        self._running = cProfile.Profile()
+        self._running.enable()
+
+    def stop(self) -> str:
+        """Stop and return the 40 costliest functions as text; empty if not started."""
+        import pstats
+
+        running, self._running = self._running, None
+        if running is None:
+            return ""
+        running.disable()
+        stream = io.StringIO()
+        pstats.Stats(running, stream=stream).sort_stats("cumulative").print_stats(40)
+        return stream.getvalue()

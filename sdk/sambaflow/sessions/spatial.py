@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from rdukit.errors import PefMismatch
+from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors
+from sambaflow.tracing.tracer import flatten_tensors
 
 
 @dataclass(slots=True)
@@ -38,19 +40,19 @@ class SpatialBatches:
         return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
 
 
-def find_batches(
-    inputs: Mapping[str, SambaTensor], compiled: Mapping[str, Sequence[int]], pef: str
-) -> SpatialBatches | None:
-    """How many of the compiled batches the program's inputs hold; None if it is one.
+def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
+    """Count how many of the compiled batches the program's inputs hold; None if it is one.
 
     Args:
-        compiled: input → the shape that the PEF was compiled for.
+        inputs: SambaTensors in any nesting. path: the PEF's.
     Raises:
         PefMismatch: inputs disagree, or a size is no multiple of the compiled one.
     """
+    named = {t.sn_name: t for t in flatten_tensors(inputs) if isinstance(t, SambaTensor)}
+    compiled = {name: symbol.shape for name, symbol in read_pef(path).pef.symbols.items()}
     counts: dict[str, int] = {}
     axes: dict[str, int] = {}
-    for name, tensor in inputs.items():
+    for name, tensor in named.items():
         shape, wanted = tuple(tensor.shape), tuple(compiled.get(name, tuple(tensor.shape)))
         different = [i for i, (ours, theirs) in enumerate(zip(shape, wanted, strict=False)) if ours != theirs]
         if not different:
@@ -59,11 +61,11 @@ def find_batches(
         if len(shape) != len(wanted) or len(different) > 1 or not wanted[axis] or shape[axis] % wanted[axis]:
             raise PefMismatch(
                 f"input {name!r} is {list(shape)}; with spatial mapping legal are batches of {list(wanted)}, one after "
-                f"the other along one axis, as {pef} was compiled for"
+                f"the other along one axis, as {path} was compiled for"
             )
         counts[name], axes[name] = shape[axis] // wanted[axis], axis
     if len(set(counts.values())) > 1:
-        raise PefMismatch(f"inputs hold different numbers of batches: {counts}; {pef} takes the same number of each")
+        raise PefMismatch(f"inputs hold different numbers of batches: {counts}; {path} takes the same number of each")
     return SpatialBatches(next(iter(counts.values())), axes) if counts else None
 
 

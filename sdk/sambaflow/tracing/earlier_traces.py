@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rdukit.errors import TraceError
-from rdukit_compiler.ir import Value, ValueKind
+from rdukit_compiler import Value, ValueKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import rdukit
 import rdukit_compiler
 import sambaflow
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
-from rdukit_compiler.capture.known_lengths import DATA_DEPENDENT
+from rdukit_compiler import DATA_DEPENDENT
 
 #: How torch words it when a trace needs a tensor's value.
 _DATA_DEPENDENT: Final = (

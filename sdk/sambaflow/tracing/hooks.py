@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 
 from rdukit.errors import UnsupportedOperator
-from rdukit_compiler.capture.gradient_hooks import ModuleHooks, RecordedHook, hook_tensor
+from rdukit_compiler import ModuleHooks, RecordedHook, hook_tensor
 from sambaflow.samba.sambatensor import unwrap
 from sambaflow.tracing.torch_private import replaced
 

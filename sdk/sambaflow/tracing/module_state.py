@@ -25,8 +25,7 @@ from torch import fx, nn
 
 from rdukit.errors import TraceError
 from rdukit.pef.kernel import rename_references
-from rdukit_compiler.capture.record_nodes import READ_META
-from rdukit_compiler.ir import ModelGraph, ValueKind
+from rdukit_compiler import READ_META, ModelGraph, ValueKind
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
 from sambaflow.tracing.earlier_traces import Source
 from sambaflow.tracing.program_state import Cell, Names, is_library, reachable_places

@@ -15,8 +15,7 @@ from torch import nn
 
 from rdukit.errors import CompileError, RdukitError, TraceError, UnsupportedOperator
 from rdukit.settings import resolve
-from rdukit_compiler.ir import ModelGraph, Value, ValueKind
-from rdukit_compiler.settings import SUPPOSE_EXAMPLE
+from rdukit_compiler import SUPPOSE_EXAMPLE, ModelGraph, Value, ValueKind
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.directives import module_labels, recording
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
@@ -78,12 +77,15 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
     """Trace one call of forward."""
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from rdukit_compiler.capture.from_fx import model_graph_from_fx
-    from rdukit_compiler.capture.gradient_flow import check_frozen
-    from rdukit_compiler.capture.lazy_torch_imports import without_dynamo
-    from rdukit_compiler.capture.meta_rules import FakeMode
-    from rdukit_compiler.capture.record import is_of_transformation, record_forward
-    from rdukit_compiler.capture.record_nodes import DTYPE_READERS_META
+    from rdukit_compiler import (
+        DTYPE_READERS_META,
+        FakeMode,
+        check_frozen,
+        is_of_transformation,
+        model_graph_from_fx,
+        record_forward,
+        without_dynamo,
+    )
     from sambaflow.tracing.hooks import recorded_hooks
     from sambaflow.tracing.static_forms import device_randomness, static_forms
 
@@ -332,7 +334,7 @@ def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-    from rdukit_compiler.capture.record_nodes import MODULE_META
+    from rdukit_compiler import MODULE_META
 
     proxy_mode = get_proxy_mode()
     if proxy_mode is None:

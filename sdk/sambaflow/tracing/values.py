@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rdukit.errors import TraceError
-from rdukit_compiler.ir import ModelGraph
+from rdukit_compiler import ModelGraph
 from sambaflow.samba.directives import recording
 from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor, data_refusal
 

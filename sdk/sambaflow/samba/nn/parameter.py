@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sambaflow.samba.sambatensor import _session, call_promoting, unwrap, wrap
+from sambaflow.samba.sambatensor import call_promoting, unwrap, wrap
+from sambaflow.sessions import is_loaded, loaded_pef
 
 #: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
@@ -65,13 +66,13 @@ class SambaParameter(nn.Parameter):
     @property
     def sn_grad(self) -> torch.Tensor | None:
         """The gradient that the device computed in the last backward; None for a frozen or unused parameter."""
-        gradient: torch.Tensor | None = _session().read_gradient(self.sn_name)
+        gradient: torch.Tensor | None = loaded_pef().read_gradient(self.sn_name)
         return gradient
 
     @property
     def sn_data(self) -> torch.Tensor:
         """The device's copy of the value."""
-        value: torch.Tensor = _session().read_tensor(self.sn_name)
+        value: torch.Tensor = loaded_pef().read(self.sn_name)
         return value
 
     @property
@@ -85,7 +86,7 @@ class SambaParameter(nn.Parameter):
 
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
         """Device to host."""
-        if _session().knows(self.sn_name):
+        if is_loaded(self.sn_name):
             if not self.has_data:
                 fill_parameter_(self, self.sn_data)
             else:
@@ -97,7 +98,7 @@ class SambaParameter(nn.Parameter):
 
     def rdu(self) -> "SambaParameter":
         """Host to device."""
-        _session().write_tensor(self.sn_name, self.data)
+        loaded_pef().program.write(self.sn_name, self.data)
         return self
 
     @classmethod

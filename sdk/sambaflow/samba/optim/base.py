@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rdukit.errors import CompileError, InvalidArgument
-from rdukit_compiler.optimizer import STATES, OptimizerGroup
+from rdukit_compiler import STATES, OptimizerGroup
 
 _add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
 

@@ -12,6 +12,7 @@ from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target
 from sambaflow.samba.conversion import symbols_of
 from sambaflow.samba.sambatensor import unwrap
+from sambaflow.sessions import is_loaded, loaded_pef
 
 
 def save_tensors(tensors: Any, path: "str | Path") -> None:
@@ -40,8 +41,6 @@ def load_sharded_checkpoint(
         InvalidArgument: a tensor has another shape, or dtype without ``ignore_dtype_mismatch``, or (``strict``) is
             missing.
     """
-    from sambaflow import samba
-
     targets = _targets(model)
     loaded: set[int] = set()
     symbols = symbols_of(model)
@@ -57,8 +56,8 @@ def load_sharded_checkpoint(
             )
         value = value.to(target.dtype)
         symbol = getattr(target, "sn_name", "") or symbols[name]
-        if samba.session.knows(symbol):
-            samba.session.write_tensor(symbol, value)
+        if is_loaded(symbol):
+            loaded_pef().program.write(symbol, value)
         if target.device.type != "meta":
             with torch.no_grad():
                 (target.data if isinstance(target, nn.Parameter) else target).copy_(value)

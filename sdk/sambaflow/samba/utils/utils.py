@@ -37,6 +37,7 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import write_json_atomic
 from rdukit.pef import read_pef
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.sessions import loaded_pef
 from sambaflow.tracing.tracer import flatten_tensors
 
 
@@ -143,7 +144,7 @@ def measure_performance(
     from sambaflow import samba
 
     sections = ["fwd"] if inference else None
-    if not inference and samba.session.averages_gradients and (not data_parallel or (world_size or 1) < 2):
+    if not inference and loaded_pef().replicas.can_reduce and (not data_parallel or (world_size or 1) < 2):
         print("[warning Samba] the PEF is data parallel: measure with --data-parallel --world-size N to include reduce")
     runs = 0
     began = time.perf_counter()

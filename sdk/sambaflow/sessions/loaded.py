@@ -1,0 +1,417 @@
+"""A PEF on the device: load it, run its sections, and copy values between the host and the device.
+
+Source: SDK reference 6.3 and 19. Two copies of every parameter exist; only explicit calls synchronize them.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rdukit.errors import InvalidArgument
+from rdukit.pef.model import Graph, Pef, SectionType
+from sambaflow.samba.conversion import buffers_of, parameters_of
+from sambaflow.samba.lazy_param import value_of
+from sambaflow.samba.nn.parameter import SambaParameter, fill_parameter_
+from sambaflow.samba.optim.base import DeviceOptimizer
+from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.sessions.data_parallel import Replicas
+from sambaflow.sessions.modes import Modes
+from sambaflow.sessions.spatial import SpatialBatches, join_parts
+from sambaflow.tracing.tracer import flatten_tensors
+
+if TYPE_CHECKING:
+    from rdukit_runtime.application import Application
+
+logger = logging.getLogger(__name__)
+
+#: Scalars that a program may pass to ``run`` by the last word of their names. Others are tolerated.
+_SCALARS = frozenset({"lr", "momentum", "weight_decay", "beta1", "beta2", "eps", "max_grad_norm", "p"})
+
+
+class LoadedPef:
+    """A PEF from its load until it is closed.
+
+    Args:
+        state: host tensors of parameters and buffers by symbol name. optimizers: those whose states the device holds.
+        spatial: set by a trace with spatial mapping whose inputs hold several batches.
+    """
+
+    def __init__(
+        self, path: str, application: "Application", state: Mapping[str, torch.Tensor],
+        optimizers: Sequence[DeviceOptimizer] = (), spatial: SpatialBatches | None = None,
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.application = application
+        self.program = application.program
+        self.pef = application.pef
+        #: The last conversion wins.
+        self.state = dict(state)
+        self.replicas = Replicas(application)
+        #: The graph that a run takes by the mode of the traced model.
+        self.modes: Modes | None = None
+        #: Graph of a multigraph PEF → the models in it whose mode forward reads.
+        self.graph_modes: dict[str, list[Modes]] = {}
+        self._optimizers = tuple(optimizers)
+        self._spatial = spatial
+        self._scalars = dict(application.pef.hyperparameters)
+        #: The last hyperparameters and what they resolved to: programs pass the same dict every step.
+        self._scalar_cache: tuple[dict[str, Any], dict[str, float]] | None = None
+        #: Graph, types and ids that a run asks for → its sections, and whether it has forward and backward ones.
+        self._sections: dict[tuple[Any, ...], tuple[tuple[int, ...], bool, bool]] = {}
+        #: Outputs of the training graph → those of the evaluation graph, if the last run was one of that.
+        self._shown: Mapping[str, str] = {}
+
+    @classmethod
+    def open(
+        cls, path: str, arch: object, state: Mapping[str, torch.Tensor], optimizers: Sequence[DeviceOptimizer] = (),
+        spatial: SpatialBatches | None = None, *, check: Callable[[Pef], None],
+    ) -> "LoadedPef":  # fmt: skip
+        """Load the PEF at ``path``; nothing is uploaded yet.
+
+        Args:
+            arch: the chip that the program wants, if any. check: raises if the PEF is not the program's.
+        Raises:
+            PefError: there is no such PEF, it cannot be used, or ``check`` refuses it. NoResources: the node has no
+            room.
+        """
+        from rdukit_node.leases.launch import launch_name
+        from rdukit_runtime.application import open_application
+
+        began = time.perf_counter()
+        application = open_application(path, Path(path).stem, str(arch) if arch else None, launch_name())
+        try:
+            check(application.pef)
+        except BaseException:
+            application.close()
+            raise
+        logger.info("loaded pef=%s seconds=%.3f", path, time.perf_counter() - began)
+        return cls(path, application, state, optimizers, spatial)
+
+    # -- run ---------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, input_tensors: Any, output_tensors: Any, hyperparameters: Mapping[str, Any] | None,
+        section_types: Iterable[str] | None, section_ids: Iterable[int] | None, grad_of_outputs: Sequence[Any] | None,
+        graph_name: str | None, data_parallel: bool,
+    ) -> list[SambaTensor]:  # fmt: skip
+        """Upload the inputs, run sections and return a handle for each requested output: see ``SambaSession.run``."""
+        program = self.program
+        graph = self.graph_now(graph_name)
+        requested = [_named(t, "output_tensors") for t in flatten_tensors(output_tensors)]
+        types = [section_types] if isinstance(section_types, str) else section_types
+        key = graph.name, None if types is None else tuple(types), None if section_ids is None else tuple(section_ids)
+        chosen_before = self._sections.get(key)
+        if chosen_before is None:
+            chosen_before = self._sections[key] = self._choose_sections(graph, key[1], key[2])
+        sections, has_forward, has_backward = chosen_before
+        scalars = self.resolve_scalars(hyperparameters)
+        shown = self._outputs_of(graph)
+        for name in requested:
+            program.symbol(name)
+        if self.modes is not None:
+            self.modes.note(graph, has_forward, has_backward)
+        given = [(_named(t, "input_tensors"), t.torch_tensor()) for t in flatten_tensors(input_tensors)]
+        if grad_of_outputs is not None:
+            self._seed_outputs(requested or list(graph.outputs), grad_of_outputs)
+
+        def step(values: Sequence[tuple[str, torch.Tensor]]) -> list[SambaTensor]:
+            program.write_all(values)
+            chosen = self.replicas.prepare(graph, sections, key[1] is None and key[2] is None, data_parallel)
+            self._shown = shown
+            self.application.run(graph.name, chosen, scalars)
+            self.replicas.note(chosen)
+            return [self.handle(name) for name in requested]
+
+        return step(given) if self._spatial is None else self._run_batches(self._spatial, given, step)
+
+    def graph_now(self, name: str | None) -> Graph:
+        """Return the graph to run for the one called ``name``, by the mode that its model is in.
+
+        Raises:
+            PefMismatch: the PEF has no graph for that mode.
+        """
+        graph = self.program.find_graph(name)
+        if self.modes is not None:
+            return self.modes.graph_now(graph)
+        for modes in self.graph_modes.get(graph.name, ()):
+            modes.evaluation_now()
+        return graph
+
+    def _choose_sections(
+        self, graph: Graph, types: tuple[str, ...] | None, ids: tuple[int, ...] | None
+    ) -> tuple[tuple[int, ...], bool, bool]:
+        if self.modes is not None:
+            self.modes.check_sections(graph, types, ids)
+        sections = self.program.choose_sections(graph, types, ids)
+        found = {self.pef.sections[number].type for number in sections}
+        return sections, SectionType.FWD in found, SectionType.BCKWD in found
+
+    def _outputs_of(self, graph: Graph) -> Mapping[str, str]:
+        """Map the training graph's outputs to those of ``graph`` if it is the evaluation graph; else map none."""
+        if not graph.evaluates:
+            return {}
+        return dict(zip(self.pef.graphs[graph.evaluates].outputs, graph.outputs, strict=True))
+
+    def _run_batches(
+        self, spatial: SpatialBatches, given: Sequence[tuple[str, torch.Tensor]],
+        step: Callable[[Sequence[tuple[str, torch.Tensor]]], list[SambaTensor]],
+    ) -> list[SambaTensor]:  # fmt: skip
+        """Make a step for each batch of a spatial call, and join the outputs."""
+        made: list[list[SambaTensor]] = []
+        for number in range(spatial.count):
+            for name in spatial.seeds:
+                self.program.seed(name, spatial.seed_part(name, number))
+            made.append(step([(name, spatial.part(name, value, number)) for name, value in given]))
+        return [
+            SambaTensor(join_parts([part.torch_tensor() for part in parts]), name=parts[0].sn_name)
+            for parts in zip(*made, strict=True)
+        ]
+
+    def handle(self, name: str) -> SambaTensor:
+        """Return a live handle: it keeps the device's tensor of this run and converts it when read."""
+        program = self.program
+        source = self._shown.get(name, name)
+        symbol = program.symbol(source)
+        device = program.device_tensor(source)
+        handle = SambaTensor(shape=symbol.shape, dtype=getattr(torch, symbol.host_dtype), name=name)
+        handle._pull, handle._is_output = lambda: program.to_host(device, symbol), True
+        return handle
+
+    # -- scalars and output gradients --------------------------------------------------------------------------------
+
+    def resolve_scalars(self, given: Mapping[str, Any] | None) -> Mapping[str, float]:
+        """Return the PEF's scalars: the compiled-in values, overridden by ``given`` (``lr`` sets every ``….lr``)."""
+        if not given:
+            return self._scalars
+        if self._scalar_cache is not None and self._scalar_cache[0] == given:
+            return self._scalar_cache[1]
+        resolved = dict(self._scalars)
+        rates = set(self.dropout_rates())
+        for key in resolved:
+            word = "p" if key in rates else key.rpartition(".")[2]
+            name = key if key in given else word
+            if name in given and (name == key or word in _SCALARS):
+                try:
+                    resolved[key] = float(given[name])
+                except (TypeError, ValueError) as cause:
+                    raise InvalidArgument(
+                        f"hyperparam_dict[{name!r}] is {given[name]!r}; legal: a number, or a tensor of one element"
+                    ) from cause
+        self._scalar_cache = (dict(given), resolved)
+        return resolved
+
+    def dropout_rates(self) -> list[str]:
+        """Return the names of dropout rates that a run may change; rates of 0 or 1 are compiled in."""
+        return [name for name in self.pef.hyperparameters if name in self.pef.symbols]
+
+    def connect_outputs(
+        self, graph_name: str, init_output_grads: bool, loss_indices: Sequence[Any] | None
+    ) -> None:  # fmt: skip
+        """Set which outputs start backward (SDK reference 17); the PEF holds the default."""
+        graph = self.pef.graphs[graph_name]
+        if not graph.seeds:
+            return
+        if loss_indices is not None:
+            wanted = {int(i[0]) if isinstance(i, list | tuple) else int(i) for i in loss_indices}
+            for position, output in enumerate(graph.outputs):
+                if output in graph.seeds:
+                    shape = self.pef.symbols[output].shape
+                    self.program.seed(output, torch.ones(shape) if position in wanted else torch.zeros(shape))
+        elif not init_output_grads:
+            for output in graph.seeds:
+                self.program.seed(output, torch.zeros(self.pef.symbols[output].shape))
+
+    def seed_output(self, name: str, value: torch.Tensor | None) -> None:
+        """Supply an output's incoming gradient, until set again."""
+        if self._spatial is not None:
+            self._spatial.seeds.pop(name, None)
+            joined = self._spatial.joined_shape(self.program.symbol(name).shape)
+            if value is not None and tuple(value.shape) == joined:
+                self._spatial.seeds[name] = value
+                return
+        self.program.seed(name, value)
+
+    def _seed_outputs(self, names: Sequence[str], gradients: Any) -> None:
+        given = [gradients] if isinstance(gradients, SambaTensor | torch.Tensor) else list(gradients)
+        if len(given) > len(names):
+            raise InvalidArgument(f"grad_of_outputs holds {len(given)} gradients for {len(names)} outputs")
+        for name, gradient in zip(names, given, strict=False):
+            if gradient is not None:
+                self.seed_output(name, unwrap(gradient))
+
+    # -- values by name ----------------------------------------------------------------------------------------------
+
+    def knows(self, name: str) -> bool:
+        """Return whether the PEF has a tensor of this name."""
+        return name in self.pef.symbols
+
+    def has_value(self, name: str) -> bool:
+        """Return whether the PEF has a tensor of this name that holds a value."""
+        return self.knows(name) and self.program.has_value(self._shown.get(name, name))
+
+    def read(self, name: str) -> torch.Tensor:
+        """Return a copy of a device tensor."""
+        return self.program.read(self._shown.get(name, name))
+
+    def read_gradient(self, name: str) -> torch.Tensor | None:
+        """Return a tensor's gradient of the last backward; None where none flows into it."""
+        gradient = self.program.gradient(name)
+        if gradient is not None and self._spatial is not None and name in self._spatial.axes:
+            raise InvalidArgument(
+                f"the gradient of input {name!r} is not kept with spatial mapping, which runs {self._spatial.count} "
+                "steps a call; trace with mapping='section' and run one batch at a time"
+            )
+        return gradient
+
+    def follows_gradient(self, name: str) -> bool:
+        """Return whether the PEF was compiled with a gradient for input ``name``."""
+        return any(name in graph.get("differentiable", ()) for graph in self.pef.signature.values())
+
+    # -- models and optimizers ---------------------------------------------------------------------------------------
+
+    def adopt(self, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Let a model that was converted after tracing take the traced one's place; ``tensors`` by symbol name."""
+        if self.modes is not None:
+            self.modes.follow(model)
+        known = {n: t for n, t in tensors.items() if n in self.state and self.state[n].shape == t.shape}
+        self.state.update(known)
+
+    def add_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Upload host tensors that only the evaluation graph reads."""
+        self.state.update(tensors)
+        for name, tensor in tensors.items():
+            if self.knows(name):
+                self.program.write(name, tensor)
+
+    def to_device(self) -> None:
+        """Copy all parameters, buffers and optimizer states to the device."""
+        for name, tensor in self.state.items():
+            if self.knows(name) and tensor.device.type != "meta":
+                self.program.write(name, _plain(tensor))
+            elif self.knows(name) and getattr(tensor, "materializer", None) is not None:
+                self.program.write(name, value_of(tensor))  # a lazy parameter: the host's copy stays empty
+        for optimizer, first in self._numbered_optimizers():
+            self._upload_optimizer(optimizer, first)
+
+    def download(self, things: Iterable[Any]) -> None:
+        """Copy models (parameters and buffers), optimizers (states) and tensors to the host."""
+        with self.program.checkpointing():
+            for thing in _flat(things):
+                if isinstance(thing, DeviceOptimizer):
+                    for parameter, key, symbol in thing.named_states(self._first_index(thing)):
+                        if self.knows(symbol):
+                            thing.state[parameter][key] = self.program.read(symbol)
+                elif isinstance(thing, nn.Module):
+                    self._copy_model(thing, self._download)
+                elif isinstance(thing, SambaTensor):
+                    thing.cpu()
+
+    def upload(self, things: Iterable[Any]) -> None:
+        """Copy models, optimizers and tensors to the device."""
+        for thing in _flat(things):
+            if isinstance(thing, DeviceOptimizer):
+                self._upload_optimizer(thing, self._first_index(thing))
+            elif isinstance(thing, nn.Module):
+                self._copy_model(thing, lambda name, tensor: self.program.write(name, _plain(tensor)))
+            elif isinstance(thing, SambaTensor):
+                thing.rdu()
+
+    def _copy_model(self, model: nn.Module, copy: Callable[[str, torch.Tensor], None]) -> None:
+        for name, tensor in [*parameters_of(model).items(), *buffers_of(model).items()]:
+            if self.knows(name):
+                copy(name, tensor)
+
+    def _download(self, name: str, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, SambaParameter) and not tensor.has_data:
+            fill_parameter_(tensor, self.read(name))
+            return
+        with torch.no_grad():
+            _plain(tensor).copy_(self.read(name))
+
+    def _numbered_optimizers(self) -> list[tuple[DeviceOptimizer, int]]:
+        found, first = [], 0
+        for optimizer in self._optimizers:
+            found.append((optimizer, first))
+            first += len(optimizer.param_groups)
+        return found
+
+    def _first_index(self, optimizer: DeviceOptimizer) -> int:
+        for known, first in self._numbered_optimizers():
+            if known is optimizer:
+                return first
+        raise InvalidArgument(
+            "this optimizer was not passed to trace_graph; pass it there to keep its state on the device"
+        )
+
+    def _upload_optimizer(self, optimizer: DeviceOptimizer, first: int) -> None:
+        for parameter, key, symbol in optimizer.named_states(first):
+            held = optimizer.state.get(parameter, {}).get(key)
+            if held is not None and self.knows(symbol):
+                self.program.write(symbol, _plain(torch.as_tensor(unwrap(held))))
+
+    def optimizer_states(self) -> dict[str, SambaTensor]:
+        """Return handles of the optimizer states by symbol name."""
+        return {
+            symbol: SambaTensor(shape=held.shape, dtype=getattr(torch, held.host_dtype), name=symbol)
+            for symbol, held in self.pef.symbols.items()
+            if held.kind == "state"
+        }
+
+    def announce_memory(self) -> None:
+        """Log a line before the first run: the PEF's planned memory, and the size of the program's own copies."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        from rdukit.pef.inspect import memory_line
+
+        states = [held for optimizer in self._optimizers for kept in optimizer.state.values() for held in kept.values()]
+        held = [unwrap(tensor) for tensor in (*self.state.values(), *states)]
+        host_bytes = sum(t.nbytes for t in held if isinstance(t, torch.Tensor) and t.device.type != "meta")
+        logger.info("%s", memory_line(self.pef, host_bytes))
+
+
+class LegacyContext:
+    """``session.ctx`` of old programs."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def set_tensors(self, tensors: Mapping[str, Any]) -> None:
+        """Copy arrays or tensors to the device, by symbol name."""
+        for name, value in tensors.items():
+            self._session.write_tensor(name, torch.as_tensor(unwrap(value)))
+
+
+class LegacyRun:
+    """A traced model's ``run``; a type of its own, so that ``torch.load`` can be told that it is safe."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        from sambaflow import samba
+
+        if args:
+            kwargs.setdefault("section_types", args[0])
+        return samba.session.run(inputs, kwargs.pop("output_tensors", self.model.output_tensors), **kwargs)
+
+
+def _named(tensor: Any, argument: str) -> str:
+    if not isinstance(tensor, SambaTensor):
+        raise InvalidArgument(f"{argument} holds a torch tensor; wrap it: samba.from_torch_tensor(t, name='…')")
+    return tensor.sn_name
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.data if isinstance(tensor, nn.Parameter) else tensor
+
+
+def _flat(things: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for thing in things:
+        found.extend(_flat(thing) if isinstance(thing, list | tuple) else [thing])
+    return found

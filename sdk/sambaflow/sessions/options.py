@@ -1,0 +1,150 @@
+"""Options of a program, from a command line, a mapping or files.
+
+Source: SDK reference 6.1, compiler reference 1.5 and 4.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rdukit.errors import InvalidArgument
+
+
+def read_options(args: Any) -> dict[str, Any]:
+    """Return the options in ``argconf`` arguments, a mapping or a namespace.
+
+    Raises:
+        InvalidArgument: something else was given.
+    """
+    if hasattr(args, "model_dump"):
+        values = args.model_dump()
+    elif isinstance(args, Mapping):
+        values = args
+    elif hasattr(args, "__dict__"):
+        values = vars(args)
+    else:
+        raise InvalidArgument(f"session.setup takes CompileArgs, RunArgs or a mapping, not {type(args).__name__}")
+    return {str(name): value for name, value in values.items()}
+
+
+def read_dynamic_dims(path: Path) -> dict[str, int]:
+    """Read a YAML file of dynamic dimensions: a mapping from name to largest size, or to ``{max: size}``.
+
+    Raises:
+        InvalidArgument: the file is no such mapping.
+    """
+    import yaml
+
+    values = yaml.safe_load(path.read_text()) or {}
+    if not isinstance(values, dict):
+        raise InvalidArgument(f"{path} must map names of dimensions to largest sizes")
+    found: dict[str, int] = {}
+    for name, value in values.items():
+        largest = value.get("max") if isinstance(value, dict) else value
+        if not isinstance(largest, int) or largest < 1:
+            raise InvalidArgument(f"{path}: {name}: {value!r} is not legal; legal: a positive size, or max: size")
+        found[str(name)] = largest
+    return found
+
+
+def optimization_mode(config: Mapping[str, Any]) -> str:
+    """``o0``, ``o1`` or ``o3`` from any spelling of the options; o3 if none is given."""
+    for mode in ("o0", "o1", "o3"):
+        if config.get(mode):
+            return mode
+    text = str(config.get("optim_level") or config.get("mode") or "o3").lower().lstrip("-")
+    text = text if text.startswith("o") else f"o{text}"
+    if text == "o1hd":
+        return "o1"
+    if text not in {"o0", "o1", "o3"}:
+        raise InvalidArgument(
+            f"optimisation level {text!r} is not legal; legal: o0, o1, o3 (--o0, -o1, --optim-level o1)"
+        )
+    return text
+
+
+def accumulation_steps(config: Mapping[str, Any]) -> int:
+    """Backwards before one optimizer step, under either spelling of the option.
+
+    Raises:
+        InvalidArgument: it is no positive number.
+    """
+    given = [config[key] for key in ("grad_accumulation_steps", "gradient_accumulation_steps") if config.get(key)]
+    try:
+        steps = max([int(value) for value in given], default=1)
+    except (TypeError, ValueError) as cause:
+        raise InvalidArgument(f"grad_accumulation_steps is {given!r}; legal: a positive number") from cause
+    return max(steps, 1)
+
+
+def check_batches(config: Mapping[str, Any]) -> None:
+    """Microbatches divide the batch: on the chip they follow each other through the pipeline of a section.
+
+    Their size has no effect on results. Source: compiler reference 4.1.
+
+    Raises:
+        InvalidArgument: they do not.
+    """
+    batch, microbatch = config.get("batch_size"), config.get("microbatch_size")
+    if isinstance(batch, int) and isinstance(microbatch, int) and (microbatch < 1 or batch % microbatch):
+        raise InvalidArgument(
+            f"--microbatch-size {microbatch} is not legal with --batch-size {batch}; legal: a size that divides it"
+        )
+
+
+def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``--compiler-configs-file`` holds, to be recorded; the knobs have no effect here.
+
+    Raises:
+        InvalidArgument: the file does not exist, or is not a JSON object.
+    """
+    path = config.get("compiler_configs_file")
+    if not path:
+        return {}
+    try:
+        found = json.loads(Path(str(path)).read_text())
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"--compiler-configs-file {path}: {cause}; legal: a file with a JSON object") from cause
+    if not isinstance(found, dict):
+        raise InvalidArgument(f"--compiler-configs-file {path} holds {type(found).__name__}; legal: a JSON object")
+    return {"compiler_configs": found}
+
+
+def default_pef_name(name: str) -> str:
+    """Application name, time and process id."""
+    application = Path(sys.argv[0]).stem or name
+    return f"{application}_{time.strftime('%m_%d_%H_%M_%S')}_{os.getpid()}"
+
+
+def words(option: Any) -> tuple[str, ...]:
+    """An option that is a list, or a text of words, as words."""
+    if isinstance(option, str):
+        return tuple(option.replace(",", " ").split())
+    return tuple(str(word) for word in option) if isinstance(option, list | tuple | set) else ()
+
+
+def paths(config: Mapping[str, Any], option: str) -> tuple[Path, ...]:
+    """An option that is one file, or a list of files.
+
+    Raises:
+        InvalidArgument: it is something else.
+    """
+    given = config.get(option) or ()
+    listed = [given] if isinstance(given, str | Path) else given
+    if not isinstance(listed, list | tuple) or not all(isinstance(path, str | Path) for path in listed):
+        raise InvalidArgument(f"{option} is {given!r}; legal is the path of a file, or a list of paths")
+    return tuple(map(Path, listed))
+
+
+def jsonable(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return str(value)
