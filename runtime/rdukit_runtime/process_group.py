@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, TCPStore
 
 from rdukit.errors import InvalidArgument, PeerLost, Unavailable
 from rdukit.files.atomic import sha256_of, write_json_atomic
 from rdukit.settings import home_folder, resolve
 from rdukit_node.leases.launch import LOOPBACK, Launch, launch_name, read_launch
+from rdukit_runtime.engine.torch_private import HashStore, TCPStore
 from rdukit_runtime.settings import DISTRIBUTED_TIMEOUT_S, RENDEZVOUS_TIMEOUT_S
 
 logger = logging.getLogger(__name__)

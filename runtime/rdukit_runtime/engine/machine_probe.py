@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import torch
 
 from rdukit_runtime.engine.device import synchronise
+from rdukit_runtime.engine.torch_private import int_mm
 
 #: dtypes that have a GEMM figure.
 GEMM_DTYPES: Final = ("f32", "bf16", "int8")
@@ -106,7 +107,7 @@ def _bf16_through_f32(size: int, device: torch.device) -> Callable[[], object]:
 
 def _aten_int8(size: int, device: torch.device) -> Callable[[], object]:
     a, b = torch.ones(2, size, size, dtype=torch.int8, device=device)
-    return lambda: torch._int_mm(a, b.t())
+    return lambda: int_mm(a, b.t())
 
 
 #: By dtype; a device that lacks one has the others.

@@ -18,6 +18,7 @@ from rdukit.pef.model import Pef
 from rdukit.settings import SANITIZE, resolve
 from rdukit.system.cpu import native_signature
 from rdukit.system.process import load_library
+from rdukit_runtime.engine.torch_private import alloc_handles, steal_handles
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +26,6 @@ logger = logging.getLogger(__name__)
 _KERNELS: dict[str, "NativeKernel"] = {}
 
 _ERROR_ROOM: Final = 1000
-
-_alloc_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
-_steal_handles = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -142,7 +140,7 @@ class NativeSteps:
 
 def fill_handles(handles: Any, slots: Sequence[int], tensors: Sequence[torch.Tensor]) -> None:
     """Put new handles of ``tensors`` into ``slots``; they keep the tensors alive until they are taken or used up."""
-    for slot, capsule in zip(slots, _alloc_handles(list(tensors)), strict=True):
+    for slot, capsule in zip(slots, alloc_handles(list(tensors)), strict=True):
         handles[slot] = _pointer_of(capsule, None)
 
 
@@ -151,7 +149,7 @@ def take_handles(handles: Any, slots: Sequence[int]) -> list[torch.Tensor]:
     capsules = [_capsule_of(handles[slot], None, None) for slot in slots]
     for slot in slots:
         handles[slot] = None
-    return _steal_handles(capsules)
+    return steal_handles(capsules)
 
 
 def why_not_native(pef: Pef, trusted: bool) -> str | None:

@@ -12,6 +12,7 @@ from torch.optim.adam import adam as functional_adam
 from torch.optim.adamw import adamw as functional_adamw
 
 from rdukit_runtime.engine.collectives import all_reduce_mean
+from rdukit_runtime.engine.torch_private import foreach_add_, fused_adamw_, fused_sgd_
 
 Tensors = list[torch.Tensor]
 _ONE: Final = torch.ones(())
@@ -30,7 +31,7 @@ def sgd(
     if not parameters:
         return
     for group in _of_one_dtype(parameters, gradients, momenta if momentum else []):
-        torch._fused_sgd_(
+        fused_sgd_(
             *group, weight_decay=weight_decay, momentum=momentum, lr=lr, dampening=0.0,
             nesterov=bool(nesterov and momentum), maximize=False, is_first_step=False,
         )  # fmt: skip
@@ -50,9 +51,9 @@ def _of_one_dtype(*lists: Tensors) -> Iterator[Sequence[Tensors]]:
 def _count(steps: Tensors) -> None:
     """Add 1 to each; on the host a list of tensors takes a third of the time that a number takes."""
     if steps[0].device.type == "cpu":
-        torch._foreach_add_(steps, [_ONE] * len(steps))
+        foreach_add_(steps, [_ONE] * len(steps))
     else:
-        torch._foreach_add_(steps, 1)
+        foreach_add_(steps, 1)
 
 
 def adamw(
@@ -69,7 +70,7 @@ def adamw(
 
     def update(*lists: Tensors) -> None:
         for weights, slopes, means, spreads, counts in _of_one_dtype(*lists):
-            torch._fused_adamw_(
+            fused_adamw_(
                 weights, slopes, means, spreads, [], counts, lr=lr, beta1=beta1, beta2=beta2,
                 weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
@@ -176,7 +177,7 @@ def adagrad(
 def accumulate(sums: Tensors, gradients: Tensors, flag: torch.Tensor) -> None:
     """Add gradients to their sums, in place; where ``flag`` [] is 0 a new sum begins, and ``flag`` becomes 1."""
     if flag.item():
-        torch._foreach_add_(sums, gradients)
+        foreach_add_(sums, gradients)
     else:
         for total, gradient in zip(sums, gradients, strict=True):
             total.copy_(gradient)

@@ -25,6 +25,7 @@ from rdukit_runtime.engine.operators import (
 )
 from rdukit_runtime.engine.optimizer_operators import OPERATORS as OPTIMIZER_OPERATORS
 from rdukit_runtime.engine.threads import in_one_thread
+from rdukit_runtime.engine.torch_private import OpOverload, has_cuda_kernel
 from rdukit_runtime.settings import DEVICE
 
 #: Our own operators by name, and those of torch that are ours here.
@@ -167,7 +168,7 @@ def _callable_of(op: str) -> Callable[..., Any]:
                 "registers it before the PEF is loaded"
             ) from cause
         raise PefCorrupt(f"the PEF names operator {op!r}, which torch {torch.__version__} does not have") from cause
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, OpOverload):
         raise PefCorrupt(f"the PEF names operator {op!r}, which is no operator of torch")
     return found
 
@@ -189,18 +190,12 @@ def _on_device(op: str, called: Callable[..., Any], device: torch.device) -> Cal
     """
     if op in ELSEWHERE:
         return ELSEWHERE[op]  # type: ignore[no-any-return]
-    if device.type == "cuda" and isinstance(called, torch._ops.OpOverload) and not _has_cuda_kernel(called):
+    if device.type == "cuda" and isinstance(called, OpOverload) and not has_cuda_kernel(called):
         raise PefMismatch(
             f"the PEF uses operator {op!r}, which torch {torch.__version__} has no CUDA kernel for; run it on the host "
             f"with {DEVICE.variable}=cpu"
         )
     return called
-
-
-def _has_cuda_kernel(called: torch._ops.OpOverload) -> bool:
-    schema = called._schema
-    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-    return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CUDA"))
 
 
 def _special(kind: str, text: str) -> Any:

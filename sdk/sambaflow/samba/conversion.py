@@ -16,6 +16,7 @@ from rdukit.pef.model import flatten_paths
 from sambaflow.samba.nn.parameter import convert_parameter_
 from sambaflow.samba.sambatensor import SambaTensor, SambaTensors, unwrap
 from sambaflow.sessions import current_session
+from sambaflow.tracing.torch_private import disabled_torch_function
 
 
 def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
@@ -70,7 +71,7 @@ class ScalarOutput(torch.Tensor):
     and what is saved of it, are plain torch tensors.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]
 
     def plain(self) -> torch.Tensor:
         """The same tensor, of torch's own class."""

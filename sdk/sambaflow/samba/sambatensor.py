@@ -15,6 +15,7 @@ from rdukit.errors import InvalidArgument, TraceError, UnknownTensor
 from rdukit_compiler import call_promoting as _call_promoting
 from rdukit_compiler import quiet_refusals
 from sambaflow.sessions import current_session, has_value, is_loaded, loaded_pef
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 _anonymous = itertools.count()
 
@@ -391,7 +392,7 @@ class DimInfo:
 
 def call_promoting(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call a torch function; floating operands of mixed dtypes that it refuses are promoted, as on the device."""
-    with torch._C.DisableTorchFunctionSubclass(), quiet_refusals([*args, *kwargs.values()]):
+    with DisableTorchFunctionSubclass(), quiet_refusals([*args, *kwargs.values()]):
         return _call_promoting(function, args, kwargs)
 
 
@@ -423,7 +424,7 @@ def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     def emptied(tensor: Any) -> SambaTensor:
         return SambaTensor(shape=tensor.shape, dtype=tensor.dtype)
 
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         made = function(*_map_tensors(described, tuple(args)), **_map_tensors(described, dict(kwargs)))
         return _map_tensors(emptied, made)
 

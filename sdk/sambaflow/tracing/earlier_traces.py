@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rdukit.errors import TraceError
 from rdukit_compiler import Value, ValueKind
+from sambaflow.tracing.torch_private import FakeTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import rdukit_compiler
 import sambaflow
 from rdukit.errors import RdukitError, TraceError, UnsupportedOperator
 from rdukit_compiler import DATA_DEPENDENT
+from sambaflow.tracing.torch_private import DYNAMO
 
 #: How torch words it when a trace needs a tensor's value.
 _DATA_DEPENDENT: Final = (
@@ -161,7 +162,7 @@ def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
                 raise
             way = other
         if way.imports_all:
-            importlib.import_module("torch._dynamo")
+            importlib.import_module(DYNAMO)
 
 
 def find_other_way(way: Way, cause: Exception) -> Way:

@@ -14,14 +14,13 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler import ModuleHooks, RecordedHook, hook_tensor
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.tracing.torch_private import replaced
+from sambaflow.tracing.torch_private import FakeTensor, replaced, unset_fake_temporarily
 
 _register_hook = torch.Tensor.register_hook
 _retain_grad = torch.Tensor.retain_grad

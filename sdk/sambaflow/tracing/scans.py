@@ -14,8 +14,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 
 from rdukit.errors import TraceError
 from sambaflow.samba.sambatensor import SambaTensor, unwrap
+from sambaflow.tracing.torch_private import ASSOCIATIVE_SCAN, unset_fake_temporarily
 
-_MODULE: Final = "torch._higher_order_ops.associative_scan"
 #: Positions on which a function is tried.
 _TRIED: Final = 3
 
@@ -26,8 +26,8 @@ Combine = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], list[torch.
 @contextlib.contextmanager
 def traced_scans() -> Iterator[None]:
     """While it lasts, programs find ours under torch's name."""
-    module: Any = importlib.import_module(_MODULE)
-    package: Any = importlib.import_module(_MODULE.rpartition(".")[0])
+    module: Any = importlib.import_module(ASSOCIATIVE_SCAN)
+    package: Any = importlib.import_module(ASSOCIATIVE_SCAN.rpartition(".")[0])
     scan = module.associative_scan
     places = [holder for holder in (module, package) if getattr(holder, "associative_scan", None) is scan]
     for holder in places:
@@ -76,7 +76,6 @@ def _treats_positions_alike(combine: Combine, leaves: Sequence[torch.Tensor]) ->
 
     A function that uses the program's tensors cannot be tried.
     """
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
     with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():

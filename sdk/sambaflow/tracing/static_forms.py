@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,7 +25,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from rdukit.errors import UnsupportedOperator
 from sambaflow.samba.sambatensor import unwrap
-from sambaflow.tracing.torch_private import replaced
+from sambaflow.tracing.torch_private import DYNAMO, FakeTensor, replaced
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def static_forms(model: nn.Module) -> Iterator[None]:
             (Distribution, "_validate_args", False),  # looks at values; torch.compile leaves it out as well
         ),
     ):
-        if _is_imported("torch._dynamo"):  # what torch.compile has wrapped is traced as it was written
+        if _is_imported(DYNAMO):  # what torch.compile has wrapped is traced as it was written
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         for attributes, name, value in computed:
             stack.callback(attributes.__setitem__, name, value)

@@ -1,8 +1,29 @@
-"""Attributes of torch that are others while a model is traced."""
+"""Private names of torch that the SDK uses, and attributes of torch that are others while a model is traced.
+
+torch is pinned to one exact version. ``tests/unit/test_torch_private.py`` says what an upgrade lacks or has changed.
+"""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+
+#: Contexts in which torch functions do not ask subclasses, or subclasses and modes.
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+DisableTorchFunction = torch._C.DisableTorchFunction
+#: The ``__torch_function__`` of a subclass whose results are plain tensors.
+disabled_torch_function = torch._C._disabled_torch_function_impl
+
+#: Makes a parameter of (data, requires_grad, hooks): how torch pickles parameters.
+rebuild_parameter = torch._utils._rebuild_parameter
+
+#: Modules by name: imported only when they are needed.
+DYNAMO: Final = "torch._dynamo"
+ASSOCIATIVE_SCAN: Final = "torch._higher_order_ops.associative_scan"
+FAKE_TENSORS: Final = "torch._subclasses."
 
 
 @contextlib.contextmanager

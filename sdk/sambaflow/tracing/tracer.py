@@ -34,7 +34,7 @@ from sambaflow.tracing.module_state import (
     state_refusal,
 )
 from sambaflow.tracing.scans import traced_scans
-from sambaflow.tracing.torch_private import replaced
+from sambaflow.tracing.torch_private import FAKE_TENSORS, FakeTensor, replaced
 from sambaflow.tracing.values import as_input, as_parameter, auxiliary_outputs, name_auxiliary, traced_values
 
 
@@ -75,8 +75,6 @@ def trace_model(model: nn.Module, inputs: Any, name: str, exposed: Collection[st
 
 def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -> TracedModel:
     """Trace one call of forward."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     from rdukit_compiler import (
         DTYPE_READERS_META,
         FakeMode,
@@ -291,7 +289,7 @@ _resize = torch.UntypedStorage.resize_
 
 def _refuse_resizing(storage: Any, size: Any) -> Any:
     """As ``_refuse_memory``; torch itself may, which does so where it stands in for an empty tensor."""
-    if str(sys._getframe(1).f_globals.get("__name__")).startswith("torch._subclasses."):
+    if str(sys._getframe(1).f_globals.get("__name__")).startswith(FAKE_TENSORS):
         return _resize(storage, size)
     return _refuse_memory()
 

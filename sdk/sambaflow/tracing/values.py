@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from rdukit.errors import TraceError
 from rdukit_compiler import ModelGraph
 from sambaflow.samba.directives import recording
 from sambaflow.samba.sambatensor import STANDS_FOR_SAMBA, SambaTensor, data_refusal
+from sambaflow.tracing.torch_private import DisableTorchFunction, FakeTensor
 
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -55,7 +55,7 @@ def _description(value: Any) -> SambaTensor:
     """The empty SambaTensor that has name and dims of ``value``."""
     found = value.__dict__.get("_samba")
     if found is None:
-        with torch._C.DisableTorchFunction():  # the program looks up no dtype here
+        with DisableTorchFunction():  # the program looks up no dtype here
             found = value._samba = SambaTensor(shape=value.shape, dtype=value.dtype)
     assert isinstance(found, SambaTensor)
     return found

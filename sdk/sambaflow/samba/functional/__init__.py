@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sambaflow.samba.sambatensor import has_empty, infer, unwrap, wrap
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 
 def torch_function(name: str) -> Callable[..., Any]:
@@ -30,7 +31,7 @@ def torch_function(name: str) -> Callable[..., Any]:
             raise TypeError(f"samba.{name}: out= is not supported on the device; use the returned tensor")
         if has_empty((args, kwargs)):
             return infer(function, args, kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return wrap(function(*unwrap(list(args)), **unwrap(kwargs)))
 
     call.__name__ = name
@@ -48,7 +49,7 @@ def addmm(
     if out is not None:
         raise TypeError("samba.addmm: out= is not supported on the device; use the returned tensor")
     bias, first, second = unwrap(input), unwrap(mat1), unwrap(mat2)
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         if is_transposed and beta == 1 and alpha == 1 and bias.dim() == 1:
             return wrap(torch.nn.functional.linear(first, second, bias))
         second = second.t() if is_transposed else second

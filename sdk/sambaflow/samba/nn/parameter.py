@@ -9,6 +9,7 @@ from torch import nn
 
 from sambaflow.samba.sambatensor import call_promoting, unwrap, wrap
 from sambaflow.sessions import is_loaded, loaded_pef
+from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass, rebuild_parameter
 
 #: Methods whose result stays torch's own: what ``Module.to`` and loading a state dict rely on.
 _PLAIN = frozenset({"to", "float", "half", "bfloat16", "double", "numpy", "copy_", "requires_grad_", "size", "dim"})
@@ -107,7 +108,7 @@ class SambaParameter(nn.Parameter):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         kwargs = dict(kwargs or {})
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             if func is torch.Tensor.detach:
                 return _detached(args[0])
             result = call_promoting(func, unwrap(list(args)), unwrap(kwargs))
@@ -119,7 +120,7 @@ class SambaParameter(nn.Parameter):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.__dict__.get("_detached"):
             return self.data.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
-        return torch._utils._rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
+        return rebuild_parameter, (self.data, self.requires_grad, OrderedDict())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SambaParameter":
         if id(self) in memo:
