@@ -1,4 +1,4 @@
-"""For tests of the interface and of programs that use it: the slides' two models, and a compile-and-load in one call.
+"""Helpers for tests of the interface and of programs: the slides' two models, and a compile-and-load in one call.
 
 Source of the models: ModelBox and SDK slides, "Sample Code".
 """
@@ -59,7 +59,7 @@ class ResFFNLogReg(nn.Module):
 
 
 def classifier_inputs(batch: int = 8, features: int = 16, classes: int = 4) -> tuple[SambaTensor, SambaTensor]:
-    """``image`` [batch, features] float32 and ``label`` [batch] int64."""
+    """Return ``image`` [batch, features] float32 and ``label`` [batch] int64."""
     return (
         samba.randn(batch, features, name="image", batch_dim=0),
         samba.randint(classes, (batch,), name="label", batch_dim=0),
@@ -77,7 +77,7 @@ class Loaded:
     outputs: tuple[SambaTensor, ...]
 
     def run(self, **arguments: Any) -> list[SambaTensor]:
-        """``samba.session.run`` on this model's inputs and all its outputs, unless given."""
+        """Call ``samba.session.run`` on this model's inputs and all its outputs, unless given."""
         arguments = {"input_tensors": self.inputs, "output_tensors": self.outputs, **arguments}
         return samba.session.run(**arguments)
 

@@ -14,7 +14,7 @@ _MOST_TRIALS: Final = 200
 
 
 def generate(seed: int) -> Program:
-    """The program of a seed: the same on every machine that has the same torch."""
+    """Return the program of a seed: the same on every machine that has the same torch."""
     s = Scene(seed)
     _declare(s)
     proposals, weights = [p for _, p in PROPOSALS], [w for w, _ in PROPOSALS]
@@ -36,7 +36,7 @@ def generate(seed: int) -> Program:
 
 
 def _declare(s: Scene) -> None:
-    """One to three inputs, mostly of numbers, that often fit each other; and now and then a parameter and a buffer."""
+    """Declare one to three inputs, mostly of numbers that fit each other; now and then a parameter and a buffer."""
     shape = [s.size() for _ in range(s.one_of([1, 2, 2, 3, 3, 4, 4, 5]))]
     while torch.Size(shape).numel() > 1500:
         shape[s.random.randrange(len(shape))] = s.one_of([1, 2, 3])
@@ -61,7 +61,7 @@ def _declare(s: Scene) -> None:
 
 
 def _choose_outputs(s: Scene) -> list[str]:
-    """Some of what was made, the last one always; now and then an input, a parameter or a buffer."""
+    """Return some of what was made, the last one always; now and then an input, a parameter or a buffer."""
     made = [name for name in s.values if name.startswith("v")] or list(s.values)[:1]
     chosen = {made[-1]: None}
     for _ in range(s.one_of([0, 1, 1, 2, 3, 4])):

@@ -1,4 +1,4 @@
-"""What torch makes of a program, how much of that rounding decides, and whether other numbers agree with it.
+"""Torch's results of a program, how much of them rounding decides, and whether other numbers agree with them.
 
 Rounding is measured, not guessed: the program runs several times in torch with each operator's result moved by a
 random part of the precision's last bit, backward's operators included. What differs between these runs by as much as
@@ -89,7 +89,7 @@ def _is_floating(value: Any) -> bool:
 
 
 def run_torch(program: Program, move: float | None = None, number: int = 0, rounds: bool = False) -> Results:
-    """Two training steps in torch, in the program's own dtypes.
+    """Make two training steps in torch, in the program's own dtypes.
 
     Raises:
         IllegalProgram: torch refuses the program.
@@ -133,13 +133,13 @@ def _train(program: Program, module: nn.Module, inputs: Mapping[str, torch.Tenso
 
 
 def read_state(module: nn.Module, step: int) -> Results:
-    """Parameters and buffers as they are after a step."""
+    """Return parameters and buffers as they are after a step."""
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {f"step {step + 1} value {name}": value.detach().clone() for name, value in state.items()}
 
 
 def expected_results(program: Program) -> Results:
-    """What torch makes of a program.
+    """Return what torch makes of a program.
 
     Raises:
         IllegalProgram: torch refuses it, its numbers are not finite, or it does not give the same twice.
@@ -157,7 +157,7 @@ def expected_results(program: Program) -> Results:
 
 
 def find_differences(program: Program, expected: Results, found: Results, precision: str) -> list[Difference]:
-    """Whatever of ``found`` is further from torch than rounding explains; in the order of the program."""
+    """Return whatever of ``found`` is further from torch than rounding explains; in the order of the program."""
     suspects = [
         name for name, value in expected.items() if _distance(value, found.get(name)) > _least(value, precision)
     ]
@@ -200,7 +200,7 @@ def _least(value: torch.Tensor | None, precision: str) -> float:
 
 
 def _distance(value: torch.Tensor | None, other: torch.Tensor | None) -> float:
-    """The largest difference; of integers, too. Infinite where shapes differ or one alone is there (and not zero)."""
+    """Return the largest difference, of integers too; infinite if shapes differ or one is missing (and not zero)."""
     if value is None or other is None:
         there = other if value is None else value
         return 0.0 if there is None or not there.any() else float("inf")

@@ -90,7 +90,7 @@ class Step:
         return f"{', '.join(self.made)} = {self.text}" if self.made else self.text
 
     def names(self) -> list[str]:
-        """What it reads, and what its block's condition reads."""
+        """Return what it reads, and what its block's condition reads."""
         return _NAME.findall(f"{self.text} {self.block}")
 
 
@@ -127,12 +127,12 @@ class Program:
 
 
 def rename(text: str, old: str, new: str) -> str:
-    """``text`` with ``new`` wherever it says ``old``."""
+    """Return ``text`` with ``new`` wherever it says ``old``."""
     return re.sub(rf"(?<![\w.]){re.escape(old)}\b", new, text)
 
 
 def without_unused(program: Program) -> Program:
-    """The program without results that nothing reads, and without members and inputs that nothing names."""
+    """Return the program without results that nothing reads, and without members and inputs that nothing names."""
     steps = list(program.steps)
     needed = set(program.outputs)
     for position in range(len(steps) - 1, -1, -1):
@@ -154,7 +154,7 @@ def without_unused(program: Program) -> Program:
 
 
 def class_text(program: Program, name: str = "Module") -> str:
-    """The module's class, with the functions that it uses, as a developer would write them."""
+    """Return the module's class, with the functions that it uses, as a developer would write them."""
     text = "\n".join(program.texts())
     lines = [source.strip() + "\n\n" for word, source in FUNCTIONS.items() if f"{word}." in text]
     lines += [f"class {name}(nn.Module):", "    def __init__(self):", "        super().__init__()"]
@@ -171,12 +171,12 @@ def class_text(program: Program, name: str = "Module") -> str:
 
 
 def scope() -> dict[str, Any]:
-    """What a program's text may name besides its own words."""
+    """Return what a program's text may name besides its own words."""
     return {"torch": torch, "nn": nn, "F": F}
 
 
 def build_module(program: Program, name: str = "Module") -> nn.Module:
-    """A module with the weights that the seed draws; all of them are numbers that bf16 has."""
+    """Return a module with the weights that the seed draws; all of them are numbers that bf16 has."""
     defined = scope()
     exec(compile(class_text(program, name), f"<program {program.seed}>", "exec"), defined)
     torch.manual_seed(program.seed)
@@ -189,14 +189,14 @@ def build_module(program: Program, name: str = "Module") -> nn.Module:
 
 
 def draw_inputs(program: Program) -> dict[str, torch.Tensor]:
-    """The inputs by name; numbers are those that bf16 has."""
+    """Return the inputs by name; numbers are those that bf16 has."""
     torch.manual_seed(program.seed + 1)
     made = {item.name: eval(item.text, scope()) for item in program.inputs}
     return {n: t.bfloat16().to(t.dtype) if t.is_floating_point() else t for n, t in made.items()}
 
 
 def draw_seeds(program: Program, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The gradient that each output starts backward with; None where no gradient flows."""
+    """Return the gradient that each output starts backward with; None where no gradient flows."""
     torch.manual_seed(program.seed + 2)
     drawn = [torch.randn(output.shape).bfloat16().to(output.dtype) if output.is_floating_point() else None
              for output in outputs]  # fmt: skip
@@ -204,7 +204,7 @@ def draw_seeds(program: Program, outputs: Sequence[torch.Tensor]) -> list[torch.
 
 
 def script_text(program: Program, mode: str, kernels: str, precision: str) -> str:
-    """A whole program that shows what the device and torch make of the module, to be pasted into a file."""
+    """Return a whole program that shows what the device and torch make of the module, to be pasted into a file."""
     inputs = "\n".join(f"{item.name} = {item.text}" for item in program.inputs)
     named = ", ".join(f'samba.from_torch_tensor({item.name}, name="{item.name}")' for item in program.inputs)
     given = ", ".join(item.name for item in program.inputs)

@@ -1,4 +1,4 @@
-"""What a step may be: values computed from values, of the same shape or of another; and torch's views of them.
+"""Proposals for a step: values computed from values, of the same shape or of another; and torch's views of them.
 
 A proposal adds steps to a scene, or raises ``Unfit``. One that adds some and then fails leaves those: they are legal.
 """
@@ -96,7 +96,7 @@ def reduction(s: Scene) -> None:
 
 @proposal(1)
 def to_integers(s: Scene) -> None:
-    """Integers and booleans that are computed from numbers."""
+    """Propose integers and booleans that are computed from numbers."""
     a = s.floating(range(1, 6))
     s.add(
         s.one_of(
@@ -127,7 +127,7 @@ def to_integers(s: Scene) -> None:
 
 @proposal(1)
 def integers(s: Scene) -> None:
-    """Arithmetic of integers and booleans, back to numbers or not."""
+    """Propose arithmetic of integers and booleans, back to numbers or not."""
     if s.chance(0.3):
         m = s.boolean()
         s.add(
@@ -195,7 +195,7 @@ def integers(s: Scene) -> None:
 
 @proposal(1)
 def constants(s: Scene) -> None:
-    """Tensors that forward makes from nothing, alone or with a value."""
+    """Propose tensors that forward makes from nothing, alone or with a value."""
     a = s.floating(range(1, 6))
     n = s.shape(a)[-1]
     s.add(
@@ -285,7 +285,7 @@ def permute(s: Scene) -> None:
 
 @proposal(2)
 def reshape(s: Scene) -> None:
-    """Other sizes with as many elements; a view where torch can give one."""
+    """Propose other sizes with as many elements; a view where torch can give one."""
     a = s.floating()
     left = s.values[a].numel()
     sizes: list[int] = []
@@ -308,7 +308,7 @@ def pad(s: Scene) -> None:
 
 @proposal(2)
 def join(s: Scene) -> None:
-    """Two values beside each other, or one stacked on the other."""
+    """Propose two values beside each other, or one stacked on the other."""
     a = s.floating(range(1, 5))
     same = s.shape(a)
     b = s.floating(where=lambda t: list(t.shape) == same) if s.chance(0.7) else s.parameter(same)
@@ -328,7 +328,7 @@ def join(s: Scene) -> None:
 
 @proposal(1.5)
 def several(s: Scene) -> None:
-    """Operators of several results."""
+    """Propose operators of several results."""
     a = s.floating(range(1, 6))
     d = s.dim(a)
     n = s.shape(a)[d]
@@ -356,7 +356,7 @@ def several(s: Scene) -> None:
 
 @proposal(2)
 def product(s: Scene) -> None:
-    """Matrix products in torch's spellings."""
+    """Propose matrix products in torch's spellings."""
     a = s.floating(range(1, 6))
     shape = s.shape(a)
     k, n = shape[-1], s.size()
@@ -403,7 +403,7 @@ def product(s: Scene) -> None:
 
 
 def _with_parameters(s: Scene, text: str) -> str:
-    """``{3, 4}`` in ``text`` becomes a parameter of that shape."""
+    """Replace ``{3, 4}`` in ``text`` by a parameter of that shape."""
     while "{" in text:
         start, end = text.index("{"), text.index("}")
         shape = [int(word) for word in text[start + 1 : end].split(",")]
@@ -413,14 +413,14 @@ def _with_parameters(s: Scene, text: str) -> str:
 
 @proposal(0.7)
 def cast_half(s: Scene) -> None:
-    """Values of another floating dtype, and what is computed with them."""
+    """Propose values of another floating dtype, and what is computed with them."""
     a = s.floating()
     s.add(s.one_of(("{a}.bfloat16()", "{a}.half()", "{a}.double()", "{a}.to(torch.bfloat16) + {a}")).format(a=a))
 
 
 @proposal(1)
 def lookup(s: Scene) -> None:
-    """Rows of a value by computed indices."""
+    """Propose rows of a value by computed indices."""
     i = s.integer(lambda t: t.dim() < 4)
     a = s.floating(range(1, 5))
     n = s.shape(a)[0]

@@ -1,4 +1,4 @@
-"""What a program has so far while it is composed: its pieces, and their values in torch, which decide what is legal."""
+"""Pieces of a program that is being composed, and their values in torch, which decide what is legal."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -55,14 +55,14 @@ class Scene:
         return self.random.choice(options)
 
     def dim(self, name: str) -> int:
-        """An axis of a value, from the front or from the back."""
+        """Return an axis of a value, from the front or from the back."""
         count = self.values[name].dim()
         if count == 0:
             raise Unfit
         return self.random.randrange(-count, count)
 
     def pick(self, condition: Condition | None = None) -> str:
-        """A value's name; late ones are likelier."""
+        """Return a value's name; late ones are likelier."""
         fitting = [name for name, value in self.values.items() if condition is None or condition(value)]
         if not fitting:
             raise Unfit
@@ -84,7 +84,7 @@ class Scene:
         return list(self.values[name].shape)
 
     def partner(self, name: str) -> str:
-        """A floating value that broadcasts with ``name``: an earlier one, or a new parameter."""
+        """Return a floating value that broadcasts with ``name``: an earlier one, or a new parameter."""
         shape = self.shape(name)
 
         def fits(other: torch.Tensor) -> bool:

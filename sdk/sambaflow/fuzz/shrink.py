@@ -12,7 +12,7 @@ _MOST_TRIALS: Final = 400
 
 
 def shrink(program: Program, fails: Callable[[Program], bool], most_trials: int = _MOST_TRIALS) -> Program:
-    """The smallest program found that ``fails``, by taking pieces away one after the other until none can go."""
+    """Return the smallest program found that ``fails``, by taking pieces away one after the other until none can go."""
     trials = 0
     seen = {program.to_json()}
     improved = True
@@ -33,7 +33,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], most_trials: int 
 
 
 def candidates(program: Program) -> Iterator[Program]:
-    """Programs that are a little smaller, the boldest first. Not all of them are legal."""
+    """Yield programs that are a little smaller, the boldest first. Not all of them are legal."""
     if len(program.outputs) > 1:
         for output in program.outputs:
             yield without_unused(replace(program, outputs=(output,)))
@@ -51,14 +51,14 @@ def candidates(program: Program) -> Iterator[Program]:
 
 
 def _shorter(program: Program) -> Iterator[Program]:
-    """An earlier result as the only output, and nothing after it."""
+    """Yield programs with an earlier result as the only output, and nothing after it."""
     for position, step in enumerate(program.steps[:-1]):
         for name in step.made:
             yield without_unused(replace(program, outputs=(name,), steps=program.steps[: position + 1]))
 
 
 def _without_step(program: Program, position: int) -> Iterator[Program]:
-    """Without one step; what read its result reads one of its operands instead."""
+    """Yield programs without one step; what read its result reads one of its operands instead."""
     step, rest = program.steps[position], program.steps[:position] + program.steps[position + 1 :]
     if not step.made:
         yield without_unused(replace(program, steps=rest))
@@ -82,7 +82,7 @@ def _renamed(program: Program, old: str, new: str) -> Program:
 
 
 def _fewer_names(program: Program) -> Iterator[Program]:
-    """One parameter, input or result in place of another."""
+    """Yield programs with one parameter, input or result in place of another."""
     names = [m.name for m in (*program.inputs, *program.members) if not m.name.startswith("self.m")]
     for position, step in enumerate(program.steps):
         for name in dict.fromkeys(step.names()):
@@ -100,7 +100,7 @@ def _fewer_names(program: Program) -> Iterator[Program]:
 
 
 def _smaller_sizes(program: Program) -> Iterator[Program]:
-    """All sizes of one number made another, wherever it is written."""
+    """Yield programs with all sizes of one number made another, wherever it is written."""
     pattern = re.compile(r"(?<![\w.])\d+(?![\w.])")
     sizes = sorted({int(word) for text in program.texts() for word in pattern.findall(text)}, reverse=True)
     for size in sizes:
@@ -119,7 +119,7 @@ def _resized(program: Program, old: re.Pattern[str], new: str) -> Program:
 
 
 def _weight(program: Program) -> tuple[int, int, int, int]:
-    """Steps first, then what else there is, then the sizes."""
+    """Weigh a program by its steps first, then what else there is, then the sizes."""
     text = " ".join(program.texts())
     sizes = sum(int(word) for word in re.findall(r"(?<![\w.])\d+(?![\w.])", text))
     pieces = (

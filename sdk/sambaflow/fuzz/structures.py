@@ -1,4 +1,4 @@
-"""What a step may be, continued: layers, attention, losses; writes in place, state, regions, functions of one's own."""
+"""Proposals for a step, continued: layers, attention, losses; writes in place, state, regions, custom functions."""
 
 import torch
 
@@ -8,7 +8,7 @@ from sambaflow.fuzz.scene import Scene, Unfit
 
 @proposal(2)
 def layer(s: Scene) -> None:
-    """A layer over the last axis, or over channels."""
+    """Propose a layer over the last axis, or over channels."""
     a = s.floating(range(1, 6))
     shape = s.shape(a)
     k, n = shape[-1], s.size()
@@ -115,7 +115,7 @@ def embedding(s: Scene) -> None:
 
 @proposal(1)
 def attention(s: Scene) -> None:
-    """Queries, keys and values cut out of one projection in one of the ways that models have."""
+    """Propose queries, keys and values cut out of one projection in one of the ways that models have."""
     a = s.floating((3,))
     b, length, width = s.shape(a)
     heads, size = s.one_of([1, 2, 3, 4]), s.one_of([2, 3, 4, 8])
@@ -177,7 +177,7 @@ def recurrent(s: Scene) -> None:
 
 @proposal(1)
 def loss(s: Scene) -> None:
-    """Losses against labels or numbers, with and without reduction."""
+    """Propose losses against labels or numbers, with and without reduction."""
     kind = s.one_of(["none", "mean", "mean", "sum"])
     if s.chance(0.5):
         a = s.floating((2, 3, 4))
@@ -247,7 +247,7 @@ _WRITES = (
 
 @proposal(4)
 def write(s: Scene) -> None:
-    """In-place operators on results, and on views of them while both are used."""
+    """Propose in-place operators on results, and on views of them while both are used."""
     a = s.floating(range(1, 5), lambda t: not t.is_leaf or not t.requires_grad)
     if s.chance(0.5):
         (a,) = s.add(
@@ -306,7 +306,7 @@ def write(s: Scene) -> None:
 
 @proposal(2)
 def state(s: Scene) -> None:
-    """Buffers that forward changes, in place or by assignment, and reads before or after."""
+    """Propose buffers that forward changes, in place or by assignment, and reads before or after."""
     a = s.floating(range(1, 4))
     shape = s.shape(a)
     mean = f"{a}.detach().mean(0)"
@@ -345,7 +345,7 @@ def state(s: Scene) -> None:
 
 @proposal(0.7)
 def counter(s: Scene) -> None:
-    """A buffer of integers, or a plain number, that counts calls."""
+    """Propose a buffer of integers, or a plain number, that counts calls."""
     b = s.buffer([s.one_of([1, 2])], ", dtype=torch.long")
     s.add(s.one_of(("{b}.add_(1)", "{b} += 1", "{b} = {b} + 1", "{b}[0] += 2")).format(b=b), 0)
     if s.chance(0.5):
@@ -372,7 +372,7 @@ def own_function(s: Scene) -> None:
 
 @proposal(0.3)
 def rare(s: Scene) -> None:
-    """Hooks, checkpoints and gradients inside forward."""
+    """Propose hooks, checkpoints and gradients inside forward."""
     a = s.floating()
     way = s.one_of(["hook", "checkpoint", "grad", "enable", "vmap"])
     if way == "hook":

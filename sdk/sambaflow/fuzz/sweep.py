@@ -27,7 +27,7 @@ Report = tuple[int, Verdict]
 
 
 def judge_seeds(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report]:
-    """In this process: each seed with its verdict, as they come."""
+    """Judge seeds in this process; yield the verdicts as they come."""
     size = GROUP if way.kernels == "native" else 1
     for start in range(0, len(seeds), size):
         group = seeds[start : start + size]
@@ -35,7 +35,7 @@ def judge_seeds(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report
 
 
 def sweep(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report]:
-    """The same in processes of their own, which may die."""
+    """Judge seeds in processes of their own, which may die."""
     left = list(seeds)
     while left:
         begun = left[:_MOST_PER_PROCESS]
@@ -69,7 +69,7 @@ def _in_process(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report
 
 
 def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, most_trials: int) -> Program:
-    """A smaller program with the same outcome; of an error that is none of ours, with the same cause."""
+    """Return a smaller program with the same outcome; of an error that is none of ours, with the same cause."""
 
     def fails(candidate: Program) -> bool:
         found = judge_alone(candidate, way, folder)
@@ -80,7 +80,7 @@ def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, m
 
 
 def simplest_way(program: Program, verdict: Verdict, way: Way, folder: Path) -> Way | None:
-    """The cheapest way in which a program alone fails with the same outcome; None if it does in none."""
+    """Return the cheapest way in which a program alone fails with the same outcome; None if it does in none."""
     ways = [Way(way.mode, "portable", "f32"), Way(way.mode, "portable", way.precision), way]
     for candidate in dict.fromkeys(ways):
         if judge_alone(program, candidate, folder).outcome is verdict.outcome:

@@ -28,7 +28,7 @@ from sambaflow.sessions.compiling import compile_traced
 
 
 class Outcome(StrEnum):
-    """What became of a program."""
+    """Outcome of a program."""
 
     RIGHT = "right"
     REFUSED = "refused"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How programs are compiled: ``o0``, ``o1`` or ``o3``; portable or native kernels; f32 or bf16."""
+    """A way to compile programs: ``o0``, ``o1`` or ``o3``; portable or native kernels; f32 or bf16."""
 
     mode: str = "o3"
     kernels: str = "portable"
@@ -180,7 +180,7 @@ def _gradient(parameter: Any) -> torch.Tensor | None:
 
 
 def _failure(cause: Exception, where: str) -> Verdict:
-    """Ours at the compile is a refusal, unless it passes on what Python said."""
+    """Return the verdict on an error: ours at the compile is a refusal, unless it passes on what Python said."""
     text = str(cause)
     kind = re.sub(r"(0x)?[0-9a-f]*\d[\d.]*|'[^']*'|\[[^]]*\]|\([^)]*\)", "…", text.splitlines()[0] if text else "")[
         :160
@@ -194,7 +194,7 @@ def _failure(cause: Exception, where: str) -> Verdict:
 
 @contextlib.contextmanager
 def _quiet(way: Way) -> Iterator[None]:
-    """The kernels of the way, and no words."""
+    """Set the kernels of the way, and print nothing."""
     before = os.environ.get("RDUKIT_KERNELS")
     os.environ["RDUKIT_KERNELS"] = way.kernels
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -209,7 +209,7 @@ def _quiet(way: Way) -> Iterator[None]:
 
 
 def count_outcomes(verdicts: Sequence[Verdict]) -> collections.Counter[str]:
-    """How many of each outcome, refusals and failures by cause as well."""
+    """Return how many of each outcome, refusals and failures by cause as well."""
     counted: collections.Counter[str] = collections.Counter(str(v.outcome) for v in verdicts)
     counted.update(f"{v.outcome}: {v.cause}" for v in verdicts if v.cause)
     return counted

@@ -45,7 +45,7 @@ class Queue:
             return message
 
     def receive_messages(self, max_messages: int = 1, wait_s: float = 0.0) -> list[Message]:
-        """Up to ``max_messages``; waits up to ``wait_s`` for the first. May be empty."""
+        """Return up to ``max_messages``; waits up to ``wait_s`` for the first. May be empty."""
         deadline = time.monotonic() + wait_s
         with self._changed:
             while not (found := self._take(max_messages)) and (left := deadline - time.monotonic()) > 0:

@@ -35,7 +35,7 @@ class Case:
 
 
 def operator_table() -> dict[str, Any]:
-    """``op_db`` by name; variants as ``name.variant``."""
+    """Return ``op_db`` by name; variants as ``name.variant``."""
     from torch.testing._internal import common_methods_invocations as listed
 
     # Samples of random operators come with a seed inside the call, which the device cannot follow.
@@ -50,14 +50,14 @@ def operator_table() -> dict[str, Any]:
 
 
 def host_dtype(op: Any) -> torch.dtype:
-    """f32 where the operator takes it, else the first that it takes."""
+    """Return f32 where the operator takes it, else the first that it takes."""
     order = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.uint8, torch.int32)
     legal = op.supported_dtypes("cpu")
     return next((dtype for dtype in order if dtype in legal), torch.float32)
 
 
 def chosen_samples(op: Any, limit: int) -> list[Any]:
-    """At most ``limit`` samples, of as many kinds as there are; equal on every call."""
+    """Return at most ``limit`` samples, of as many kinds as there are; equal on every call."""
     torch.manual_seed(0)
     random.seed(0)
     dtype = host_dtype(op)
@@ -78,20 +78,20 @@ def chosen_samples(op: Any, limit: int) -> list[Any]:
 
 
 def _kind(sample: Any) -> object:
-    """What tells kinds of samples apart: axes and emptiness of tensors, types of the other arguments."""
+    """Return what tells kinds of samples apart: axes and emptiness of tensors, types of the other arguments."""
     leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
     return str(spec), tuple((t.dim(), t.numel() == 0, t.dtype) if is_tensor(t) else (type(t), _sort(t)) for t in leaves)
 
 
 def _sort(value: object) -> object:
-    """Words and flags as they are, of whole numbers whether they are negative."""
+    """Return words and flags as they are, of whole numbers whether they are negative."""
     if isinstance(value, str | bool):
         return value
     return value < 0 if isinstance(value, int) else None
 
 
 def _spread(items: Sequence[int], count: int) -> list[int]:
-    """``count`` of ``items``, the first and the last among them."""
+    """Return ``count`` of ``items``, the first and the last among them."""
     if count <= 0 or not items:
         return []
     if len(items) <= count:
@@ -175,7 +175,7 @@ def _names_unbound_methods(function: Any) -> bool:
 
 
 def describe(sample: Any) -> str:
-    """The arguments of a sample for people: tensors as dtype and shape."""
+    """Return the arguments of a sample for people: tensors as dtype and shape."""
 
     def shown(value: Any) -> Any:
         return f"{str(value.dtype)[6:]}{list(value.shape)}" if isinstance(value, torch.Tensor) else value

@@ -1,4 +1,4 @@
-"""How near the device's numbers must be to eager torch's."""
+"""Limits on how far the device's numbers may be from eager torch's."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ GRADIENT_ERROR: Final = 1e-5
 
 
 class State(StrEnum):
-    """What came of a case. ``SKIPPED``: torch itself does not compute it."""
+    """Result of a case. ``SKIPPED``: torch itself does not compute it."""
 
     RIGHT = "right"
     REFUSED = "refused"
@@ -40,7 +40,7 @@ class Results:
 
 
 def compare(made: Results, truth: Results) -> Verdict:
-    """In f32: shapes, dtypes and values as ``torch.testing.assert_close`` has them, gradients at 1e-5."""
+    """Compare in f32: shapes, dtypes and values as ``torch.testing.assert_close`` has them, gradients at 1e-5."""
     if (wrong := compare_forms(made, truth)).state is not State.RIGHT:
         return wrong
     for position, (ours, theirs) in enumerate(zip(made.outputs, truth.outputs, strict=True)):
@@ -53,7 +53,7 @@ def compare(made: Results, truth: Results) -> Verdict:
 
 
 def _gradient_difference(ours: torch.Tensor | None, theirs: torch.Tensor | None) -> str:
-    """torch's None, of an argument that no gradient reaches, and zeros say the same."""
+    """Compare gradients: torch's None, of an argument that no gradient reaches, and zeros say the same."""
     if ours is None or theirs is None:
         there = theirs if ours is None else ours
         return "" if there is None or not bool(there.any()) else "is missing" if ours is None else "torch has none"
@@ -81,7 +81,7 @@ def compare_forms(made: Results, truth: Results) -> Verdict:
 
 
 def compare_rounded(made: Results, truth: Results, rounded: Results | None) -> Verdict:
-    """At default precision: within 2^-6 of the largest value of f32's truth, or as near as torch's own bf16, or equal
+    """Compare in bf16: within 2^-6 of the largest value of f32's truth, or as near as torch's own bf16, or equal
     to it. ``rounded``: torch's bf16; None where torch has none.
     """
     if (wrong := compare_forms(made, truth)).state is not State.RIGHT:

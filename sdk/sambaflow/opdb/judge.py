@@ -106,7 +106,7 @@ def _gradient(parameter: Any) -> torch.Tensor | None:
 
 
 def _eager(call: Call, seeds: list[torch.Tensor]) -> Results:
-    """What torch computes; gradients only where there are ``seeds``."""
+    """Return what torch computes; gradients only where there are ``seeds``."""
     torch.manual_seed(0)
     made = call(*(t.clone() for t in call.given))
     outputs = [t for t in tree_flatten(made)[0] if is_tensor(t)]
@@ -125,7 +125,7 @@ def _gradients(call: Call, outputs: list[torch.Tensor], seeds: list[torch.Tensor
 
 
 def _eager_rounded(op: Any, case: Case, sample: Any, seeds: list[torch.Tensor]) -> Results:
-    """What torch computes in bf16."""
+    """Return what torch computes in bf16."""
     call = Call(op, sample, parameters=case.training, rounded=True).bfloat16()
     call.given = [t.bfloat16() if t.dtype == torch.float32 else t for t in call.given]
     return _eager(call, seeds if case.training else [])
@@ -136,7 +136,7 @@ def _is_seeded(tensor: torch.Tensor) -> bool:
 
 
 def _seeds(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of the outputs, random but equal on every call, and exact in bf16."""
+    """Return gradients of the outputs, random but equal on every call, and exact in bf16."""
     generator = torch.Generator().manual_seed(1)
     made = []
     for t in outputs:
@@ -147,7 +147,7 @@ def _seeds(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _is_random(call: Call) -> bool:
-    """Whether two eager runs with different seeds differ."""
+    """Return whether two eager runs with different seeds differ."""
     found = []
     with torch.no_grad():
         for seed in range(12):
@@ -162,7 +162,7 @@ def _is_random(call: Call) -> bool:
 
 
 def _overwrites(call: Call) -> bool:
-    """Whether the operator writes into its first tensor."""
+    """Return whether the operator writes into its first tensor."""
     given = [t.clone() for t in call.given]
     with torch.no_grad():
         call(*given)
@@ -174,7 +174,7 @@ def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _judge_random(op: Any, call: Call, run: Callable[[], Results], first: Results, truth: Results) -> Verdict:
-    """By mean and deviation over many runs: within six standard errors, of outputs only."""
+    """Judge by mean and deviation over many runs: within six standard errors, of outputs only."""
     if (wrong := compare_forms(first, truth)).state is not State.RIGHT or op.name in UNINITIALISED:
         return wrong
     ours, theirs = [first.outputs], [truth.outputs]

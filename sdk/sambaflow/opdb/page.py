@@ -1,4 +1,4 @@
-"""What a sweep found, summed up by operator: the data ``docs/operators.json`` and the page ``docs/operators.md``."""
+"""Summary of a sweep by operator: the data ``docs/operators.json`` and the page ``docs/operators.md``."""
 
 import json
 import re
@@ -76,14 +76,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All operators by name."""
+    """Judgements of all operators by name."""
 
     torch: str
     operators: Mapping[str, Entry]
 
     @property
     def cases(self) -> dict[str, int]:
-        """How many cases were judged in each way."""
+        """Number of cases that were judged in each way."""
         found: dict[str, int] = defaultdict(int)
         for entry in self.operators.values():
             for name, counts in entry.counts.items():
@@ -101,7 +101,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
 
 
 def merge(former: Summary, found: Summary) -> Summary:
-    """``former`` with what was ``found``: an operator that was tried again in one way is as it was found there.
+    """Return ``former`` with what was ``found``: an operator that was tried again in one way is as it was found there.
 
     Results of another torch are dropped.
     """
@@ -141,7 +141,7 @@ def _worst_rank(counts: Mapping[str, int]) -> int:
 
 
 def _way(record: Mapping[str, Any]) -> str:
-    """``f32 O3``, with what was not as usual."""
+    """Return ``f32 O3``, with what was not as usual."""
     words = [record["dtype"], record["mode"].upper()]
     if record.get("kernels", "portable") != "portable":
         words.append(record["kernels"])
@@ -153,7 +153,7 @@ def _direction(training: bool) -> str:
 
 
 def column_name(dtype: str, training: bool) -> str:
-    """``f32 gradient``."""
+    """Return a column's name, such as ``f32 gradient``."""
     return f"{dtype} {_direction(training)}"
 
 
@@ -172,7 +172,7 @@ def _state(found: Set[str], on_host: Set[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """A refusal without what is the same in all: the module, the opt-in, the sweep's own names."""
+    """Return a refusal without what is the same in all: the module, the opt-in, the sweep's own names."""
     text = re.sub(r" ?in module 'forward'( \([^)]*\))?:?", "", text)
     text = re.sub(r"^forward of 'call' needs a tensor's value while tracing:? (\S+?);.*", r"needs values: \1", text)
     text = re.sub(r"(\. To run unsupported|; legal on the RDU:|\. It computes).*", "", text)
@@ -187,7 +187,7 @@ def shorten(text: str) -> str:
 
 
 def dump(summary: Summary) -> str:
-    """The data as JSON, an operator a line: cases by way and direction, and the reasons with what they are for."""
+    """Return the data as JSON, an operator a line: cases by way and direction, and the reasons with their cases."""
     lines = []
     for name, entry in summary.operators.items():
         value: dict[str, object] = {way: counts for way, counts in sorted(entry.counts.items()) if counts}
@@ -199,7 +199,7 @@ def dump(summary: Summary) -> str:
 
 
 def load(text: str) -> Summary:
-    """The inverse of ``dump``."""
+    """Read what ``dump`` returned."""
     read = json.loads(text)
     operators = {}
     for name, counts in read["operators"].items():
@@ -209,7 +209,7 @@ def load(text: str) -> Summary:
 
 
 def write(summary: Summary) -> str:
-    """The page."""
+    """Return the page's text."""
     cases = ", ".join(f"{number} in {way}" for way, number in summary.cases.items())
     lines = ["# torch's operators", "", HEAD, "", INTRODUCTION.format(torch=summary.torch), "", *_counts(summary), ""]
     lines += [f"Cases that were judged: {cases}.", ""]

@@ -25,7 +25,7 @@ CASE_LIMIT_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which cases. ``part`` of ``parts``: every so many-th operator. ``count`` operators drawn by ``seed``; 0 = all.
+    """A choice of cases. ``part`` of ``parts``: every so many-th operator. ``count`` of them by ``seed``; 0 = all.
 
     ``kernels``: what ``prepare_environment`` was given; it stands in the records.
     """
@@ -44,7 +44,7 @@ class Plan:
 
 
 def choose_operators(plan: Plan, names: Sequence[str]) -> list[str]:
-    """The operators of a plan, in order."""
+    """Return the operators of a plan, in order."""
     found = [name for name in sorted(names) if not plan.operators or name in plan.operators]
     if plan.count and plan.count < len(found):
         found = sorted(random.Random(plan.seed).sample(found, plan.count))
@@ -52,7 +52,7 @@ def choose_operators(plan: Plan, names: Sequence[str]) -> list[str]:
 
 
 def cases_of(plan: Plan, operator: str, samples: int) -> Iterator[Case]:
-    """The cases of one operator that has so many samples."""
+    """Return the cases of one operator that has so many samples."""
     for sample in range(samples):
         for dtype in plan.dtypes:
             for training in plan.training:
@@ -139,7 +139,7 @@ def _current(out: Path) -> Path:
 
 
 def read_records(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """All records of result files, of each case the last."""
+    """Return all records of result files, of each case the last."""
     found: dict[object, dict[str, Any]] = {}
     for file in files:
         if file.exists():
@@ -150,12 +150,12 @@ def read_records(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def key_of(record: dict[str, Any]) -> tuple[object, ...]:
-    """What tells one case from another."""
+    """Return what tells one case from another."""
     return (*(record[name] for name in Case.__slots__), record.get("kernels", "portable"))
 
 
 def prepare_environment(kernels: str) -> None:
-    """Settings of a sweep: caches of its own, no node, checks on."""
+    """Prepare the settings of a sweep: caches of its own, no node, checks on."""
     os.environ.setdefault("RDUKIT_HOME", tempfile.mkdtemp(prefix="operators-"))
     os.environ.update(
         RDUKIT_NODE="private", RDUKIT_CHECK="1", RDUKIT_ISOLATION_MODE="off", RDUKIT_SECTION_CACHE="0",

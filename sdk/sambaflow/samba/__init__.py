@@ -56,17 +56,17 @@ _SUBMODULES = frozenset(
 
 
 def is_internal() -> bool:
-    """Whether this is the vendor's internal build: never."""
+    """Return whether this is the vendor's internal build: never."""
     return False
 
 
 def patched_torch() -> AbstractContextManager[None]:
-    """For a host's gold run: operators on the host are torch's own already, so the context changes nothing."""
+    """Return a context for a host's gold run: operators on the host are torch's own already, so it changes nothing."""
     return nullcontext()
 
 
 def __getattr__(name: str) -> Any:
-    """``samba.cat``, ``samba.sigmoid`` …: torch's function of that name on SambaTensors."""
+    """Return torch's function of that name on SambaTensors: ``samba.cat``, ``samba.sigmoid`` …"""
     if name.startswith("_"):
         raise AttributeError(name)
     if name in _SUBMODULES:

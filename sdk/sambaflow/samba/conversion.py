@@ -58,7 +58,7 @@ from_torch = from_torch_tensor
 
 
 def from_named_dict(tensors: Mapping[str, Any]) -> SambaTensors:
-    """SambaTensors named by key, usable as ``input_tensors``."""
+    """Return SambaTensors named by key, usable as ``input_tensors``."""
     return SambaTensors(
         {name: SambaTensor(tensor, name=name) for name, tensor in tensors.items() if tensor is not None}
     )
@@ -74,7 +74,7 @@ class ScalarOutput(torch.Tensor):
     __torch_function__ = disabled_torch_function  # type: ignore[assignment]
 
     def plain(self) -> torch.Tensor:
-        """The same tensor, of torch's own class."""
+        """Return the same tensor, of torch's own class."""
         return self.as_subclass(torch.Tensor)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
@@ -94,7 +94,7 @@ class ScalarOutput(torch.Tensor):
 
 
 def to_torch(value: Any) -> Any:
-    """SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through.
+    """Return SambaTensors as torch tensors, also inside lists and tuples; torch tensors pass through.
 
     A scalar output, such as a loss, may be indexed by 0 as its handle may: see ``ScalarOutput``.
     """
@@ -109,18 +109,18 @@ def to_torch(value: Any) -> Any:
 
 
 def parameters_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A converted model's parameters by symbol name."""
+    """Return a converted model's parameters by symbol name."""
     return {str(getattr(p, "sn_name", "")): p for p in model.parameters()}
 
 
 def buffers_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A converted model's buffers by symbol name."""
+    """Return a converted model's buffers by symbol name."""
     symbols = symbols_of(model)
     return {symbols[path]: buffer for path, buffer in model.named_buffers()}
 
 
 def symbols_of(model: nn.Module) -> dict[str, str]:
-    """Path of each parameter and buffer of a converted model → its symbol, unless another conversion named it before.
+    """Map the paths of a converted model's parameters and buffers to symbols, unless a conversion named them before.
 
     Paths that would be called alike, such as ``a__weight`` and ``a.weight``, get different names.
     """

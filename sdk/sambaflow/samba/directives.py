@@ -18,7 +18,7 @@ from rdukit.errors import InvalidArgument
 
 
 class Recording:
-    """What is being traced: its record, the open blocks, and the ids given to fusion groups; empty between traces.
+    """The current trace: its record, the open blocks, and the ids given to fusion groups; empty between traces.
 
     Ids count from 0 in each trace, so a trace that repeats the calls gets the same ones.
     """
@@ -73,7 +73,7 @@ class Recording:
         self.auxiliary[name] = tensor
 
     def group_id(self, name: str, reuse_last: bool = False) -> str:
-        """A new fusion group's id; with ``reuse_last`` that of the last group of this name, or else of any."""
+        """Return a new fusion group's id; with ``reuse_last`` that of the last group of this name, or else of any."""
         known = self._last_ids.get(name, self._last_id) if reuse_last else None
         if known is None:
             known = self._next_id
@@ -127,14 +127,14 @@ class op_fusion:
 
 @contextmanager
 def sdpa_directives(directives: Mapping[str, Any]) -> Iterator[None]:
-    """Options of attention inside the block (keys seen: ``sdp_mixed_p``, ``sdp_block_size``); recorded."""
+    """Record options of attention for the block (keys seen: ``sdp_mixed_p``, ``sdp_block_size``)."""
     with hints({f"sdpa.{key}": str(value) for key, value in directives.items()}):
         yield
 
 
 @contextmanager
 def hints(labels: Mapping[str, str]) -> Iterator[None]:
-    """Any labels for the operators of a block."""
+    """Label the operators of a block."""
     recording.enter(labels)
     try:
         yield
@@ -143,7 +143,7 @@ def hints(labels: Mapping[str, str]) -> Iterator[None]:
 
 
 def module_labels(module: nn.Module) -> dict[str, str]:
-    """Labels of one call of ``module`` that ``op_fusion(module, …)`` marked; empty for others."""
+    """Return labels of one call of ``module`` that ``op_fusion(module, …)`` marked; empty for others."""
     labels = dict(getattr(module, "sn_labels", {}))
     if "op_fusion" in labels:
         labels["op_fusion_id"] = recording.group_id(labels["op_fusion"])

@@ -19,12 +19,12 @@ class CountMeter:
         self.count += n
 
     def reset(self) -> None:
-        """Back to nothing."""
+        """Set the meter to zero."""
         self.count = 0
 
     @property
     def value(self) -> float:
-        """What the meter shows."""
+        """The number that the meter shows."""
         return float(self.count)
 
 

@@ -23,12 +23,12 @@ class RandomSource:
         self._generator = torch.Generator().manual_seed(seed)
 
     def normal(self, mean: float, std: float, shape: Iterable[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Normally distributed values of ``shape``."""
+        """Return normally distributed values of ``shape``."""
         made = torch.normal(float(mean), float(std), tuple(shape), generator=self._generator)
         return made.to(dtype) if dtype is not None else made
 
     def uniform(self, low: float, high: float, shape: Iterable[int], dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Uniformly distributed values of ``shape``."""
+        """Return uniformly distributed values of ``shape``."""
         made = torch.rand(tuple(shape), generator=self._generator) * (high - low) + low
         return made.to(dtype) if dtype is not None else made
 
@@ -54,7 +54,7 @@ class RNGProviderFactory:
     """Makes providers, each with a seed from torch's generator: ``set_seed`` makes them reproducible."""
 
     def build_provider(self) -> RNGProvider:
-        """A provider of its own numbers."""
+        """Return a provider of its own numbers."""
         return SeededProvider(int(torch.randint(2**62, ()).item()))
 
 
@@ -70,7 +70,7 @@ class ModuleInit:
 
 @contextmanager
 def lazy_param(quantized: bool = False) -> Iterator[None]:
-    """Modules built inside get empty parameters with a materializer, if their class has ``reset_parameters``.
+    """Build modules with empty parameters and a materializer, if their class has ``reset_parameters``.
 
     Other modules compute their values while they are built, so those are kept. ``quantized`` is accepted: quantized
     modules hold buffers.
@@ -86,27 +86,27 @@ def lazy_param(quantized: bool = False) -> Iterator[None]:
 
 
 def set_enabled(value: bool) -> None:
-    """Whether ``lazy_param`` has an effect."""
+    """Set whether ``lazy_param`` has an effect."""
     global _enabled
     _enabled = value
 
 
 def is_lazy(parameter: Any) -> bool:
-    """Whether a parameter is empty and knows how to get values."""
+    """Return whether a parameter is empty and knows how to get values."""
     return (
         isinstance(parameter, SambaParameter) and parameter.device.type == "meta" and parameter.materializer is not None
     )
 
 
 def value_of(parameter: Any) -> torch.Tensor:
-    """A lazy parameter's value, from its materializer: a function of the parameter, or of it and a random source."""
+    """Return a lazy parameter's value: its materializer takes the parameter, or it and a random source."""
     make: Callable[..., torch.Tensor] = parameter.materializer
     made = make(parameter, RNGProviderFactory().build_provider()()) if _takes_two(make) else make(parameter)
     return made.detach().to(parameter.dtype)
 
 
 def _takes_two(make: Callable[..., torch.Tensor]) -> bool:
-    """Whether a materializer wants a random source beside the parameter."""
+    """Return whether a materializer wants a random source beside the parameter."""
     try:
         inspect.signature(make).bind(None)
     except TypeError:
@@ -117,7 +117,7 @@ def _takes_two(make: Callable[..., torch.Tensor]) -> bool:
 
 
 def default_values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """What ``reset_parameters`` would set, without touching the module."""
+    """Return what ``reset_parameters`` would set, without touching the module."""
     shadow = copy.copy(module)
     names = dict(module._parameters)
     shadow.__dict__["_parameters"] = {

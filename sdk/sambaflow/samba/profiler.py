@@ -75,19 +75,19 @@ class Profiler:
         self._seconds.setdefault(name, []).append(time.perf_counter() - began)
 
     def event(self, name: str) -> Event:
-        """A decorator and context manager around one event."""
+        """Return a decorator and context manager around one event."""
         return Event(self, name)
 
     def get_latencies(self, names: Iterable[str], skip: int = 0) -> dict[str, float]:
-        """Mean seconds of each event after leaving out the first ``skip``; 0 where nothing is left."""
+        """Return the mean seconds of each event after leaving out the first ``skip``; 0 where nothing is left."""
         return {name: _mean(self._seconds.get(name, [])[skip:]) for name in names}
 
     def get_throughputs(self, names: Iterable[str], batch: int = 1, skip: int = 0) -> dict[str, float]:
-        """Samples a second: ``batch`` over the mean seconds."""
+        """Return samples a second: ``batch`` over the mean seconds."""
         return {n: batch / s if s else 0.0 for n, s in self.get_latencies(names, skip).items()}
 
     def _get_iter_times(self, name: str, i: int = 0) -> list[float]:
-        """Seconds of each occurrence from number ``i`` on."""
+        """Return the seconds of each occurrence from number ``i`` on."""
         return self._seconds.get(name, [])[i:]
 
     def print_statistics(

@@ -110,7 +110,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     # -- values ------------------------------------------------------------------------------------------------------
 
     def torch_tensor(self) -> torch.Tensor:
-        """The torch tensor, pulled from the device if this is a run's or a trace's output.
+        """Return the torch tensor, pulled from the device if this is a run's or a trace's output.
 
         Raises:
             InvalidArgument: the tensor is empty and has no materializer.
@@ -145,7 +145,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_data(self) -> bool:
-        """False for an empty tensor, also one on the meta device."""
+        """Whether the tensor holds values; False on the meta device too."""
         return self._pull is not None or (self._tensor is not None and self._tensor.device.type != "meta")
 
     def clear_data(self) -> None:
@@ -186,7 +186,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         self.torch_tensor().requires_grad = value
 
     def requires_grad_(self, value: bool = True) -> "SambaTensor":
-        """As in torch; returns itself."""
+        """Set whether autograd follows it, as in torch; returns itself."""
         self.torch_tensor().requires_grad_(value)
         return self
 
@@ -227,7 +227,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return value
 
     def cpu(self) -> "SambaTensor":
-        """Device to host; the host copy is replaced."""
+        """Copy the device's value to the host; the host copy is replaced."""
         if is_loaded(self.sn_name):
             value = loaded_pef().read(self.sn_name)
             with torch.no_grad():
@@ -241,7 +241,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
     cpu_ = cpu
 
     def rdu(self) -> "SambaTensor":
-        """Host to device."""
+        """Copy the host's value to the device."""
         loaded_pef().program.write(self.sn_name, self.torch_tensor())
         return self
 
@@ -280,14 +280,14 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return method
 
     def _inferred(self, name: str) -> Any:
-        """A method or property of an empty tensor: gives empty tensors."""
+        """Return a method or property of an empty tensor: gives empty tensors."""
         of_class = getattr(torch.Tensor, name)
         if not callable(of_class):
             return infer(lambda tensor: getattr(tensor, name), (self,), {})
         return lambda *args, **kwargs: infer(of_class, (self, *args), kwargs)
 
     def _is_empty(self) -> bool:
-        """Whether there are no values and no way to get them: only shape and dtype are known."""
+        """Return whether there are no values and no way to get them: only shape and dtype are known."""
         return (
             self._tensor is None
             and self._pull is None
@@ -296,13 +296,13 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         )
 
     def _described(self) -> torch.Tensor:
-        """A tensor that answers questions about shape and dtype: the wrapped one, or one without values."""
+        """Return a tensor that answers questions about shape and dtype: the wrapped one, or one without values."""
         if self._tensor is None and self._empty is not None:
             return torch.empty((), dtype=self._empty[1]).expand(self._empty[0])
         return self.torch_tensor()
 
     def _renamed(self, result: "SambaTensor") -> "SambaTensor":
-        """``result`` with this tensor's name and dims: what a change of dtype keeps."""
+        """Return ``result`` with this tensor's name and dims: what a change of dtype keeps."""
         result._name, result._region = self._name, self._region
         result.batch_dim, result.named_dims, result.sized_dims = self.batch_dim, self.named_dims, self.sized_dims
         result.host_memory = self.host_memory
@@ -344,7 +344,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         return values.astype(dtype, copy=bool(copy)) if dtype is not None else values.copy() if copy else values
 
     def __dlpack__(self, **arguments: Any) -> Any:
-        """What ``torch.as_tensor`` and ``numpy.from_dlpack`` take."""
+        """Return what ``torch.as_tensor`` and ``numpy.from_dlpack`` take."""
         tensor = self.torch_tensor().detach()
         if type(tensor).__name__ == "FakeTensor":  # its memory holds no values
             raise RuntimeError("data-dependent: a tensor that is traced has no values yet")
@@ -368,7 +368,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what belongs to this process: a value that is still on the device is read now."""
+        """Return everything but what belongs to this process: a value that is still on the device is read now."""
         tensor = self.torch_tensor() if self.has_data or self.materializer is not None else None
         return {**self.__dict__, "_tensor": tensor, "_pull": None, "materializer": None}
 
@@ -405,7 +405,7 @@ def data_refusal(shape: Sequence[int]) -> TraceError:
 
 
 def has_empty(value: Any) -> bool:
-    """Whether a SambaTensor inside ``value`` is empty."""
+    """Return whether a SambaTensor inside ``value`` is empty."""
     if isinstance(value, SambaTensor):
         return value._is_empty()
     if isinstance(value, Mapping):
@@ -414,7 +414,7 @@ def has_empty(value: Any) -> bool:
 
 
 def infer(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
+    """Return what ``function`` makes of tensors without values: empty SambaTensors of the right shape and dtype."""
 
     def described(tensor: Any) -> Any:
         if isinstance(tensor, SambaTensor):

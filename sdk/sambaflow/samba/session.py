@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class SambaSession:
-    """What a process has traced, compiled and loaded.
+    """A process's traces, compiles and loaded PEF.
 
     State: nothing traced → ``compile`` leaves a PEF and forgets nothing; ``trace_graph`` opens the application, which
     stays open until ``close``, ``reset`` or the end of the process.
@@ -168,7 +168,7 @@ class SambaSession:
         return self._remember(model, traced)
 
     def trace_multigraph(self, model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
-        """See ``samba.utils.trace_multigraph``."""
+        """Trace a model for graphs to be cut from: see ``samba.utils.trace_multigraph``."""
         with self._while_tracing():
             traced = self.multigraph.trace(model, inputs, trace_prefix)
         return self._remember(model, traced).outputs
@@ -375,11 +375,11 @@ class SambaSession:
             yield
 
     def use_static_functional(self) -> bool:
-        """Whether a forward is being traced for the device; False means torch semantics on the host."""
+        """Return whether a forward is being traced for the device; False means torch semantics on the host."""
         return self.tracing
 
     def is_valid_aux_tensor_name(self, name: str) -> bool:
-        """Whether ``name`` was given to an auxiliary tensor."""
+        """Return whether ``name`` was given to an auxiliary tensor."""
         return name in self.aux_tensors
 
     def add_aux_tensor(self, tensor: Any, name: str) -> None:
@@ -416,13 +416,13 @@ class SambaSession:
 
     @staticmethod
     def disable_lazy_param() -> None:
-        """From now on ``lazy_param()`` has no effect: modules get their values when built."""
+        """Switch ``lazy_param()`` off from now on: modules get their values when built."""
         from sambaflow.samba import lazy_param
 
         lazy_param.set_enabled(False)
 
     def enable_pinned_memory(self) -> None:
-        """Accepted and remembered; the emulated device shares the host's memory, so nothing is copied faster."""
+        """Accept and remember it; the emulated device shares the host's memory, so nothing is copied faster."""
         self.pinned_memory = True
 
     def disable_pinned_memory(self) -> None:
@@ -449,7 +449,7 @@ class SambaSession:
         return text
 
     def report(self) -> dict[str, Any]:
-        """What has run: emulated figures (projections of the cost model) and host figures. Ours, not the vendor's."""
+        """Return what has run: emulated figures (projected) and host figures. Ours, not the vendor's."""
         return self._loaded().application.figures()
 
     def start_runtime_profile(self) -> None:

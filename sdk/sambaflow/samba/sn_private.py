@@ -18,7 +18,7 @@ from sambaflow.samba.sambatensor import unwrap, wrap
 def sn_gather(
     input: Any, start_indices: Any, gather_dims: Sequence[int], gather_lengths: Sequence[int], batched_dims: int = 0
 ) -> Any:
-    """For each index tuple, a block of ``gather_lengths`` along ``gather_dims`` and all of the other dims.
+    """Return for each index tuple a block of ``gather_lengths`` along ``gather_dims`` and all of the other dims.
 
     input [B, D], start_indices [B, I, len(gather_dims)] → [B, I, L]. A block that would leave the input reads the
     nearest element instead (Source: ours).
@@ -73,7 +73,7 @@ def sn_scatter(
 def _addresses(
     tensor: torch.Tensor, starts: torch.Tensor, dims: Sequence[int], lengths: Sequence[int], batched: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flat positions [B, I, prod(L)] behind the batched dims, clamped into range, and whether each was in range."""
+    """Return flat positions [B, I, prod(L)] after the batched dims, clamped into range, and which were in range."""
     sizes = list(tensor.shape[batched:])
     if not all(0 <= d < len(sizes) for d in dims) or starts.shape[-1] != len(dims):
         raise InvalidArgument(
@@ -131,7 +131,7 @@ def groupby(
     t: Any, num_bins: int = 32, capacity: int = 1, samples_to_reset: int = 1, with_hist_buffer: bool = False,
     no_overflow_bin: bool = False,
 ) -> Any:  # fmt: skip
-    """Positions of the samples of each bin: t [N] bin numbers → (positions [bins, capacity], counts [bins]), int32.
+    """Return where each bin's samples are: t [N] bin numbers → (positions [bins, capacity], counts [bins]), int32.
 
     Free places hold N. What a bin cannot take is dropped with ``no_overflow_bin``, else it goes, in order, to one more
     bin at the end. ``samples_to_reset`` and ``with_hist_buffer`` are accepted. Source: ours; only the signature is

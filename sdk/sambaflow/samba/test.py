@@ -55,7 +55,7 @@ class TestWithGold:
 
 
 def consistency_test(repeats: int = 2, seed: int = 0) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: calls the function ``repeats`` times from the same seed; what it returns must be identical.
+    """Decorate a function: it is called ``repeats`` times from the same seed, and must return the same.
 
     Raises:
         AssertionError: a call returned something else.

@@ -1,4 +1,4 @@
-"""From a program's options to a compile: names, folders, logs, metadata.
+"""Compilation from a program's options: names, folders, logs, metadata.
 
 Source: SDK reference 6.1, 21; compiler reference 1.5, 1.7.
 """
@@ -90,7 +90,7 @@ def _precision(config: Mapping[str, Any]) -> str:
 
 
 def _embedded(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``get_pef_info`` finds later: the program's metadata, over all its options."""
+    """Return what ``get_pef_info`` finds later: the program's metadata, over all its options."""
     found = {key: jsonable(value) for key, value in config.items()}
     found.update({str(key): jsonable(value) for key, value in metadata.items()})
     return found

@@ -30,7 +30,7 @@ _READS_GRADIENTS: Final = frozenset({SectionType.GRADNORM, SectionType.OPT})
 
 
 def is_switched_on(option: Any) -> bool:
-    """Whether ``--data-parallel`` is on; programs that redefine the option also make it a text or a number."""
+    """Return whether ``--data-parallel`` is on; programs that redefine the option also make it a text or a number."""
     return option.strip().lower() in {"1", "true", "yes", "on"} if isinstance(option, str) else bool(option)
 
 
@@ -38,7 +38,7 @@ def choose_reduced(
     types: Mapping[int, SectionType], schedule: Iterable[int], chosen: tuple[int, ...], *, is_whole_step: bool,
     data_parallel: bool, is_pending: bool,
 ) -> tuple[int, ...]:  # fmt: skip
-    """``chosen`` sections with ``reduce`` where it belongs.
+    """Return ``chosen`` sections with ``reduce`` where it belongs.
 
     A whole step averages when ``data_parallel``. Sections that the program names are as named, except that ``opt`` and
     ``gradnorm`` of a data-parallel run never read gradients that are not averaged yet: programs that run the sections
@@ -58,7 +58,7 @@ def choose_reduced(
 
 
 class Replicas:
-    """This process's part in a data-parallel run of one loaded PEF.
+    """A process's part in a data-parallel run of one loaded PEF.
 
     States: before the first data-parallel run the ranks know nothing of each other; that run compares their PEFs and
     gives all of them rank 0's parameters, buffers and optimizer states.
@@ -80,7 +80,7 @@ class Replicas:
     def prepare(
         self, graph: Graph, chosen: tuple[int, ...], is_whole_step: bool, data_parallel: bool
     ) -> tuple[int, ...]:  # fmt: skip
-        """The sections to run instead of ``chosen``; at the first data-parallel run the ranks meet.
+        """Return the sections to run instead of ``chosen``; at the first data-parallel run the ranks meet.
 
         Raises:
             PefMismatch: the PEF was not compiled for data parallel, or ranks loaded different ones. PeerLost: a rank
@@ -141,7 +141,7 @@ def _world_size() -> int:
 
 
 def _digest(pef: Pef) -> str:
-    """Of what a PEF computes: precision, symbols, sections' kernels and their order; not names, cost or metadata."""
+    """Digest what a PEF computes: precision, symbols, kernels and their order; not names, cost or metadata."""
     sections = [[s.type.value, s.kernel, s.inputs, s.outputs] for s in pef.sections]
     graphs = [asdict(graph) for graph in pef.graphs.values()]
     symbols = [asdict(symbol) for symbol in pef.symbols.values()]

@@ -29,7 +29,7 @@ Watched = tuple[tuple[nn.Module, bool], ...]
 
 @contextlib.contextmanager
 def watching_modes(model: nn.Module) -> Iterator[Callable[[], Watched]]:
-    """While inside, note the modules whose ``training`` anything reads; gives a function that returns them.
+    """Note the modules whose ``training`` anything reads inside; gives a function that returns them.
 
     Modules that have a ``train`` or ``eval`` of their own are among them: these may change anything.
     """
@@ -108,7 +108,7 @@ def _trace_evaluation(model: nn.Module, inputs: Any, traced: TracedModel, watche
 
 
 def _trace_again(model: nn.Module, inputs: Any, traced: TracedModel) -> TracedModel:
-    """``model`` traced in the mode that it is in, under the evaluation graph's name; what is equal is called alike."""
+    """Trace ``model`` in its mode, under the evaluation graph's name; what is equal is called alike."""
     made = trace_model(model, inputs, evaluation_name(traced.graph.name))
     own = {name: tensor for name, tensor in traced.state.items() if name not in made.state}
     constants: dict[str, str] = {}
@@ -174,7 +174,7 @@ class Modes:
         self._is_interrupted = False
 
     def graph_now(self, graph: Graph) -> Graph:
-        """The graph to run instead of ``graph``: itself, or its evaluation graph.
+        """Return the graph to run instead of ``graph``: itself, or its evaluation graph.
 
         Raises:
             PefMismatch: the PEF has no graph for the mode that the model is in.
@@ -189,7 +189,7 @@ class Modes:
         return found
 
     def evaluation_now(self) -> Graph | None:
-        """The evaluation graph if the model's mode asks for it; None if the model computes what was traced.
+        """Return the evaluation graph if the model's mode asks for it; None if the model computes what was traced.
 
         Raises:
             PefMismatch: it computes something else, for which there is no graph.

@@ -39,7 +39,7 @@ class Consumer:
 
 
 class MultiGraph:
-    """What a program has traced for multigraph, and the graphs that it has registered.
+    """Traces of a program for multigraph, and the graphs that it has registered.
 
     Everything is decided by the order of calls, so that a run that repeats them gets the compile's names.
     """
@@ -138,7 +138,7 @@ class MultiGraph:
                 )
 
     def consumers(self, name: str) -> list[Consumer]:
-        """The operators that read a traced tensor, in the order of the trace; empty for what was not traced."""
+        """Return the operators that read a traced tensor, in the order of the trace; empty for what was not traced."""
         return [
             self._consumers.setdefault(operator.name, consumer_of(operator, self._handle_of))
             for operator in self._order
@@ -174,7 +174,7 @@ class MultiGraph:
         self.graphs[graph.name] = graph
 
     def cut_all(self) -> list[ModelGraph]:
-        """Every registered graph as the compiler's, regions checked.
+        """Return every registered graph as the compiler's, regions checked.
 
         Raises:
             InvalidArgument: no graph was added. CompileError: a graph cannot be cut, or regions clash.
@@ -187,7 +187,7 @@ class MultiGraph:
         return fit_to_regions(cut, regions)
 
     def cut(self, graph: FwdGraph) -> ModelGraph:
-        """The operators that ``graph.stop`` needs, cut at ``graph.start``.
+        """Return the operators that ``graph.stop`` needs, cut at ``graph.start``.
 
         Raises:
             CompileError: start or stop was not traced, or stop depends on an input that is not among start.
@@ -227,7 +227,7 @@ class MultiGraph:
         return Value(name, ValueKind.INPUT, value.dtype, value.shape)
 
     def _needed(self, stop: Iterable[str], start: set[str]) -> tuple[list[Operator], list[tuple[str, str]]]:
-        """Operators that make ``stop`` from ``start``, and (input, stop) pairs where an input is missing."""
+        """Return operators that make ``stop`` from ``start``, and (input, stop) pairs where an input is missing."""
         found: dict[str, Operator] = {}
         missing: list[tuple[str, str]] = []
         seen = set(start)
@@ -247,7 +247,7 @@ class MultiGraph:
         return list(found.values()), missing
 
     def _updates_within(self, needed: list[Operator], start: set[str]) -> dict[str, str]:
-        """Buffers that a graph leaves changed: those of traces it runs a part of, as far as start reaches.
+        """Return buffers that a graph leaves changed: those of traces it runs a part of, as far as start reaches.
 
         Extends ``needed`` by the operators which make their new values.
         """
@@ -264,7 +264,7 @@ class MultiGraph:
     # -- regions -----------------------------------------------------------------------------------------------------
 
     def regions(self) -> dict[str, str]:
-        """Tensor name → device memory region, where the program set one.
+        """Return the device memory region by tensor name, where the program set one.
 
         Raises:
             CompileError: the program gave one tensor two regions.
@@ -319,7 +319,7 @@ class MultiGraph:
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:
-    """``name``, or ``name_1``, ``name_2`` …: the first that is not taken."""
+    """Return ``name``, or ``name_1``, ``name_2`` …: the first that is not taken."""
     known, free, count = set(taken), name, 0
     while free in known:
         count += 1
@@ -337,7 +337,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def fit_to_regions(graphs: Iterable[ModelGraph], regions: Mapping[str, str]) -> list[ModelGraph]:
-    """The graphs, with integer outputs converted to the integer dtype of the region that they are written to.
+    """Return the graphs, with integer outputs converted to the integer dtype of the region that they are written to.
 
     torch's type promotion makes int64 of an int32 and a default constant; a region has one dtype, that of the first
     input in it.
@@ -387,14 +387,14 @@ def _with_integers_of(graph: ModelGraph, regions: Mapping[str, str], held: Mappi
 
 
 def consumer_of(operator: Operator, tensor_of: Callable[[str], SambaTensor]) -> Consumer:
-    """The program's view of an operator; ``tensor_of`` gives the handle of a value."""
+    """Return the program's view of an operator; ``tensor_of`` gives the handle of a value."""
     return Consumer(operator.name, operator.op_type, [tensor_of(n) for n in operator.inputs], operator.inputs)
 
 
 def rewired(
     operators: Iterable[Operator], consumers: Iterable[Consumer], values: Mapping[str, Value]
 ) -> list[Operator]:
-    """``operators`` with the inputs that the program has given their consumers since.
+    """Return ``operators`` with the inputs that the program has given their consumers since.
 
     Raises:
         CompileError: an input was added or removed, was not traced, or has another shape or dtype.

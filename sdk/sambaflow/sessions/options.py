@@ -52,7 +52,7 @@ def read_dynamic_dims(path: Path) -> dict[str, int]:
 
 
 def optimization_mode(config: Mapping[str, Any]) -> str:
-    """``o0``, ``o1`` or ``o3`` from any spelling of the options; o3 if none is given."""
+    """Return ``o0``, ``o1`` or ``o3`` from any spelling of the options; o3 if none is given."""
     for mode in ("o0", "o1", "o3"):
         if config.get(mode):
             return mode
@@ -68,7 +68,7 @@ def optimization_mode(config: Mapping[str, Any]) -> str:
 
 
 def accumulation_steps(config: Mapping[str, Any]) -> int:
-    """Backwards before one optimizer step, under either spelling of the option.
+    """Return the number of backwards before one optimizer step, under either spelling of the option.
 
     Raises:
         InvalidArgument: it is no positive number.
@@ -82,7 +82,7 @@ def accumulation_steps(config: Mapping[str, Any]) -> int:
 
 
 def check_batches(config: Mapping[str, Any]) -> None:
-    """Microbatches divide the batch: on the chip they follow each other through the pipeline of a section.
+    """Check that microbatches divide the batch: on the chip they follow each other through the pipeline of a section.
 
     Their size has no effect on results. Source: compiler reference 4.1.
 
@@ -97,7 +97,7 @@ def check_batches(config: Mapping[str, Any]) -> None:
 
 
 def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``--compiler-configs-file`` holds, to be recorded; the knobs have no effect here.
+    """Return what ``--compiler-configs-file`` holds, to be recorded; the knobs have no effect here.
 
     Raises:
         InvalidArgument: the file does not exist, or is not a JSON object.
@@ -115,20 +115,20 @@ def read_expert_knobs(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_pef_name(name: str) -> str:
-    """Application name, time and process id."""
+    """Return a name from the application, the time and the process id."""
     application = Path(sys.argv[0]).stem or name
     return f"{application}_{time.strftime('%m_%d_%H_%M_%S')}_{os.getpid()}"
 
 
 def words(option: Any) -> tuple[str, ...]:
-    """An option that is a list, or a text of words, as words."""
+    """Return an option that is a list, or a text of words, as words."""
     if isinstance(option, str):
         return tuple(option.replace(",", " ").split())
     return tuple(str(word) for word in option) if isinstance(option, list | tuple | set) else ()
 
 
 def paths(config: Mapping[str, Any], option: str) -> tuple[Path, ...]:
-    """An option that is one file, or a list of files.
+    """Return an option that is one file, or a list of files.
 
     Raises:
         InvalidArgument: it is something else.

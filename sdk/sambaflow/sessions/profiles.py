@@ -79,7 +79,7 @@ def _reading_row(program: Any, name: str) -> BreakdownRow:
 
 
 def runtime_profile(pef: Pef, measured: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Totals per section of ``measured``: (section id, host seconds) of each time that a section ran."""
+    """Return totals per section of ``measured``: (section id, host seconds) of each time that a section ran."""
     host: dict[int, float] = {}
     runs: dict[int, int] = {}
     for section, seconds in measured:

@@ -27,16 +27,16 @@ class SpatialBatches:
     seeds: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def part(self, name: str, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """Batch ``number`` of an input; inputs that hold one batch only are the same for all."""
+        """Return batch ``number`` of an input; inputs that hold one batch only are the same for all."""
         return _part(tensor, self.axes[name], number, self.count) if name in self.axes else tensor
 
     def seed_part(self, name: str, number: int) -> torch.Tensor:
-        """Batch ``number`` of an output's incoming gradient."""
+        """Return batch ``number`` of an output's incoming gradient."""
         value = self.seeds[name]
         return value[number] if value.dim() == 1 and len(value) == self.count else _part(value, 0, number, self.count)
 
     def joined_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape of an output of all batches."""
+        """Return the shape of an output of all batches."""
         return (shape[0] * self.count, *shape[1:]) if shape else (self.count,)
 
 
@@ -70,7 +70,7 @@ def find_batches(inputs: Any, path: str) -> SpatialBatches | None:
 
 
 def first_batch(inputs: Any, batches: SpatialBatches) -> Any:
-    """``inputs`` of any nesting with every tensor cut to its first batch, for a trace."""
+    """Return ``inputs`` of any nesting with every tensor cut to its first batch, for a trace."""
     if isinstance(inputs, SambaTensor):
         if inputs.sn_name not in batches.axes:
             return inputs
@@ -88,7 +88,7 @@ def first_batch(inputs: Any, batches: SpatialBatches) -> Any:
 
 
 def join_parts(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An output of all batches from those of each."""
+    """Return an output of all batches from those of each."""
     return torch.cat(list(parts)) if parts[0].dim() else torch.stack(list(parts))
 
 

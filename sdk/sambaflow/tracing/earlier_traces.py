@@ -39,7 +39,7 @@ _origins: MutableMapping[Any, _Origin] = WeakIdKeyDictionary()
 
 
 def tracker_of_trace() -> Mapping[Any, Any]:
-    """The tensors of the trace that is going on, weakly, and their proxies."""
+    """Return the tensors of the trace that is going on, weakly, and their proxies."""
     mode = get_proxy_mode()
     if mode is None:
         raise TraceError("no trace is going on")
@@ -58,7 +58,7 @@ def remember_traced(graph: str, tracker: Mapping[Any, Any], sources: Mapping[fx.
 
 
 def origin_of(tensor: torch.Tensor) -> fx.Node | None:
-    """The node of an earlier trace that made ``tensor``, if the program kept it from there."""
+    """Return the node of an earlier trace that made ``tensor``, if the program kept it from there."""
     origin = _origins.get(tensor)
     return None if origin is None else origin.node
 
@@ -112,7 +112,7 @@ def graft_earlier(recorded: fx.GraphModule, sources: dict[fx.Node, Source]) -> N
 
 
 def _ancestors(node: fx.Node) -> list[fx.Node]:
-    """``node`` and all that it is made of, each after its own ancestors."""
+    """Return ``node`` and all that it is made of, each after its own ancestors."""
     found: dict[fx.Node, None] = {}
     pending = [node]
     while pending:

@@ -59,7 +59,7 @@ _LIBRARIES: Final = tuple(str(Path(str(m.__file__)).parent) for m in (torch, sam
 
 
 def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> RdukitError:
-    """The error to raise for what forward of ``model`` raised.
+    """Return the error to raise for what forward of ``model`` raised.
 
     Args:
         running: paths of the modules that ran, outermost first.
@@ -112,7 +112,7 @@ def explain_failure(cause: Exception, model: str, running: Sequence[str]) -> Rdu
 
 
 def _control_flow_of(trace: TracebackType | None) -> str | None:
-    """``cond``, ``while_loop``, ``scan`` or ``map``, if that is what failed."""
+    """Return ``cond``, ``while_loop``, ``scan`` or ``map``, if that is what failed."""
     while trace is not None:
         file = Path(trace.tb_frame.f_code.co_filename)
         if file.parent.name == "_higher_order_ops" and file.stem in {"cond", "while_loop", "scan", "map"}:
@@ -122,7 +122,7 @@ def _control_flow_of(trace: TracebackType | None) -> str | None:
 
 
 def _line_of(trace: TracebackType | None) -> str:
-    """`` (model.py:12: …)`` of the innermost frame that is the program's."""
+    """Return `` (model.py:12: …)`` of the innermost frame that is the program's."""
     found = ""
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -136,7 +136,7 @@ def _line_of(trace: TracebackType | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How to record.
+    """A way to record.
 
     ``imports_all``: with all of torch's compilers imported. ``follows_gradients``: autograd follows forward, which
     asks it for a gradient.
@@ -166,7 +166,7 @@ def record_some_way(record: Callable[[Way], fx.GraphModule]) -> fx.GraphModule:
 
 
 def find_other_way(way: Way, cause: Exception) -> Way:
-    """The way to try after ``cause``; the same one if there is none."""
+    """Return the way to try after ``cause``; the same one if there is none."""
     text = str(cause)
     if isinstance(cause, AttributeError) and text.startswith("module 'torch."):
         return replace(way, imports_all=True)  # a rare operator takes for granted that somebody has imported it

@@ -79,7 +79,7 @@ class _ModuleHooks(ModuleHooks):
 
 
 def _plain(hook: Any) -> Any:
-    """``hook``, with torch tensors for the SambaTensors that it may return."""
+    """Return ``hook``, with torch tensors for the SambaTensors that it may return."""
 
     @functools.wraps(hook)
     def call(*args: Any) -> Any:
@@ -128,7 +128,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def enter_hooks(hooks: Any) -> None:
-    """In the place of ``saved_tensors_hooks.__enter__`` while a model is traced: hooks that change nothing do nothing.
+    """Stand in for ``saved_tensors_hooks.__enter__`` during a trace: hooks that change nothing do nothing.
 
     Raises:
         UnsupportedOperator: they may change what backward reads.
@@ -145,11 +145,11 @@ def enter_hooks(hooks: Any) -> None:
 
 
 def leave_hooks(hooks: Any, *raised: Any) -> None:
-    """In the place of ``saved_tensors_hooks.__exit__``."""
+    """Stand in for ``saved_tensors_hooks.__exit__`` during a trace."""
 
 
 def _is_identity(hook: Callable[[Any], Any]) -> bool:
-    """Whether a function takes one way only, and that gives its argument back."""
+    """Return whether a function takes one way only, and that gives its argument back."""
     if not isinstance(hook, FunctionType) or any(i.opcode in {*dis.hasjrel, *dis.hasjabs} for i in dis.Bytecode(hook)):
         return False
     with unset_fake_temporarily(), disable_proxy_modes_tracing():

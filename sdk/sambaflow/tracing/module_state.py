@@ -58,7 +58,7 @@ class Replaced:
 
 @contextlib.contextmanager
 def assignable_buffers() -> Iterator[None]:
-    """While it lasts, a module takes a SambaTensor for a buffer: the torch tensor in it."""
+    """Let a module take a SambaTensor for a buffer: the torch tensor in it."""
     former = nn.Module.__setattr__
 
     def assign(self: nn.Module, name: str, value: Any) -> None:
@@ -71,7 +71,7 @@ def assignable_buffers() -> Iterator[None]:
 
 
 def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Buffers that forward assigned, as (the program's buffer, its new value in the trace).
+    """Return buffers that forward assigned, as (the program's buffer, its new value in the trace).
 
     Raises:
         TraceError: forward assigned a parameter, or gave a buffer another shape or dtype, or only one of two names.
@@ -107,12 +107,12 @@ def assigned_buffers(places: Sequence[Replaced]) -> list[tuple[torch.Tensor, tor
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """What tells a tensor's memory from others'."""
+    """Return what tells a tensor's memory from others'."""
     return int(tensor.untyped_storage()._cdata)
 
 
 class ModuleState:
-    """What the modules and their code hold at one moment: attributes, globals, and what is in their containers."""
+    """State of modules and their code at one moment: attributes, globals, and the contents of their containers."""
 
     def __init__(self, model: nn.Module) -> None:
         #: Path, container, and a shallow copy of what was in it.
@@ -124,7 +124,7 @@ class ModuleState:
             self._keep(path, place, seen, _DEPTH)
 
     def changed(self) -> list[str]:
-        """Paths of what is another value now, in the order of the modules."""
+        """Return the paths of what is another value now, in the order of the modules."""
         found: list[str] = []
         for path, container, former in self._kept:
             found.extend(f"{path}{key}" for key in _differences(_contents(container), former))
@@ -177,7 +177,7 @@ def check_repeats(first: "Traced", second: "Traced", changed: Sequence[str]) -> 
 
 
 def state_refusal(changed: Sequence[str], why: str) -> str:
-    """The message for state that a graph cannot carry."""
+    """Return the message for state that a graph cannot carry."""
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     return (
         f"forward changes {', '.join(changed[:3])}{more}, and {why}: a graph is traced once and run many times; keep "
@@ -198,7 +198,7 @@ def _contents(container: Any) -> Any:
 
 
 def _is_collection(value: Any) -> bool:
-    """Whether it is a list, set, deque or dict that is read as such: some of libraries make what is asked for."""
+    """Return whether it is a list, set, deque or dict that is read as such: some of libraries make what is asked."""
     if isinstance(value, dict):
         kind = type(value)
         return kind.__getitem__ is dict.__getitem__ and kind.__iter__ in {dict.__iter__, OrderedDict.__iter__}
@@ -238,7 +238,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _describe(graph: ModelGraph, state: Mapping[str, torch.Tensor]) -> object:
-    """What a graph computes, whatever its values are called and in which order they are made."""
+    """Return what a graph computes, whatever its values are called and in which order they are made."""
     digests: dict[str, str] = {}
     for value in graph.values.values():
         if value.kind is not ValueKind.OPERATOR:
@@ -262,7 +262,7 @@ def _digest_of_input(name: str, graph: ModelGraph, state: Mapping[str, torch.Ten
 
 
 def fixed_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: int) -> dict[int, torch.Tensor]:
-    """Those of ``buffers`` that no checkpoint changes, by their position among a trace's values.
+    """Return those of ``buffers`` that no checkpoint changes, by their position among a trace's values.
 
     Args:
         first: the position of the first buffer.
@@ -272,7 +272,7 @@ def fixed_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: 
 
 
 def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first: int) -> dict[int, torch.Tensor]:
-    """Those that a checkpoint may change, in the same way: what forward does by their values holds for these values."""
+    """Return those that a checkpoint may change: what forward does by their values holds for these values."""
     temporary = _temporary(model)
     return {
         place: b for place, (path, b) in enumerate(buffers.items(), first) if path not in temporary and _is_whole(b)
@@ -280,7 +280,7 @@ def checked_buffers(model: nn.Module, buffers: Mapping[str, torch.Tensor], first
 
 
 def _temporary(model: nn.Module) -> set[str]:
-    """Paths of buffers that are no part of a checkpoint."""
+    """Return the paths of buffers that are no part of a checkpoint."""
     return {
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()
@@ -289,7 +289,7 @@ def _temporary(model: nn.Module) -> set[str]:
 
 
 def _is_whole(buffer: torch.Tensor) -> bool:
-    """Whether it has whole numbers, or is a mask, and has its values."""
+    """Return whether it has whole numbers, or is a mask, and has its values."""
     return not (buffer.is_floating_point() or buffer.is_complex() or buffer.is_meta)
 
 

@@ -1,4 +1,4 @@
-"""What the code of a model's modules can reach outside of them: globals, attributes of classes and functions, closures.
+"""State outside of a model's modules that their code can reach: globals, attributes of classes and functions, closures.
 
 Only the program's own code is followed, not torch's, the SDK's or the standard library's. Source: ours.
 """
@@ -21,7 +21,7 @@ class Place(Protocol):
     """Named values that code outside of a model's instances reads and writes."""
 
     def read(self) -> dict[str, Any]:
-        """Name → value, without those that are not there."""
+        """Return name → value, without those that are not there."""
 
     def write(self, values: dict[str, Any]) -> None:
         """Give each name its value; those without one go."""
@@ -65,7 +65,7 @@ class Cell:
 
 
 def reachable_places(model: nn.Module) -> list[tuple[str, Place]]:
-    """Places outside of ``model`` in which the code of its modules may keep something, and what to call them."""
+    """Return places outside of ``model`` where the code of its modules may keep something, each with its name."""
     walk = _Walk()
     for module in model.modules():
         walk.follow(type(module))
@@ -158,7 +158,7 @@ class _Walk:
         return found
 
     def _of_module(self, module: ModuleType, used: Collection[str]) -> list[Any]:
-        """What the names that code uses are in a Python module; in those that it imports, it may use them too."""
+        """Return the values of the names that code uses in a Python module, and in those that it imports."""
         if module.__name__ not in self._globals:
             names = self._globals[module.__name__] = set()
             self.places.append((module.__name__, Names(module, names)))
@@ -178,7 +178,7 @@ class _Walk:
 
 
 def is_library(module: str) -> bool:
-    """Whether a Python module of this name is no part of a program."""
+    """Return whether a Python module of this name is no part of a program."""
     package = module.partition(".")[0]
     return package in _LIBRARIES or package.startswith(_OURS)
 
@@ -200,7 +200,7 @@ def _has_function(cell: CellType) -> bool:
 
 
 def _names_in(code: CodeType) -> tuple[str, ...]:
-    """Names that the code, and code inside of it, looks up: globals and attributes, also by ``getattr``."""
+    """Return names that the code, and code inside of it, looks up: globals and attributes, also by ``getattr``."""
     found = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

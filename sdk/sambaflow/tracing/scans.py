@@ -25,7 +25,7 @@ Combine = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], list[torch.
 
 @contextlib.contextmanager
 def traced_scans() -> Iterator[None]:
-    """While it lasts, programs find ours under torch's name."""
+    """Let programs find this module's scan under torch's name."""
     module: Any = importlib.import_module(ASSOCIATIVE_SCAN)
     package: Any = importlib.import_module(ASSOCIATIVE_SCAN.rpartition(".")[0])
     scan = module.associative_scan
@@ -42,7 +42,7 @@ def traced_scans() -> Iterator[None]:
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"
 ) -> Any:
-    """As torch's, which promises only that ``combine_fn`` is associative: the order of calls may differ.
+    """Scan as torch does, which promises only that ``combine_fn`` is associative: the order of calls may differ.
 
     Args:
         combine_mode: a promise about ``combine_fn`` for GPUs; without meaning here.
@@ -72,7 +72,7 @@ def _flat(combine_fn: Callable[[Any, Any], Any], spec: TreeSpec) -> Combine:
 
 
 def _treats_positions_alike(combine: Combine, leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether the function of several positions at once is the function of each: tried on real numbers.
+    """Return whether the function of several positions at once is the function of each: tried on real numbers.
 
     A function that uses the program's tensors cannot be tried.
     """
@@ -96,7 +96,7 @@ def _treats_positions_alike(combine: Combine, leaves: Sequence[torch.Tensor]) ->
 
 
 def _in_halves(combine: Combine, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Pairs of neighbours first, then the scan of these, then what lies between."""
+    """Combine pairs of neighbours first, then scan these, then combine what lies between."""
     length = leaves[0].shape[0]
     if length < 2:
         return list(leaves)
@@ -110,7 +110,7 @@ def _in_halves(combine: Combine, leaves: Sequence[torch.Tensor]) -> list[torch.T
 
 
 def _interleaved(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """a0 b0 a1 b1 …; ``even`` may have one more."""
+    """Return a0 b0 a1 b1 …; ``even`` may have one more."""
     pairs = torch.stack([even[: odd.shape[0]], odd], 1).flatten(0, 1)
     return pairs if even.shape[0] == odd.shape[0] else torch.cat([pairs, even[-1:]])
 

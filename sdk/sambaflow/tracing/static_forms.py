@@ -74,12 +74,12 @@ def static_forms(model: nn.Module) -> Iterator[None]:
 
 
 def _is_imported(name: str) -> bool:
-    """Whether the module itself is, and not only something in its place."""
+    """Return whether the module itself is, and not only something in its place."""
     return getattr(sys.modules.get(name), "__file__", None) is not None
 
 
 def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """A copy that autograd does not follow back, as torch's; of a traced tensor, by an operator."""
+    """Return a copy that autograd does not follow back, as torch's; of a traced tensor, by an operator."""
     if not isinstance(tensor, FakeTensor):
         copied: torch.Tensor = _deepcopy(tensor, memo)  # type: ignore[no-untyped-call]
         return copied
@@ -90,7 +90,7 @@ def _deepcopied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _of_torch_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.as_tensor`` and its like, which would take a SambaTensor by its memory; that holds no values here."""
+    """Return a form of ``torch.as_tensor`` and its like, which would take a SambaTensor by its empty memory."""
 
     def form(data: Any, *args: Any, **kwargs: Any) -> Any:
         return function(unwrap(data), *args, **kwargs)
@@ -99,7 +99,7 @@ def _of_torch_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
-    """With ``momentum=None`` the statistics are means over all batches: the count is a tensor on the device."""
+    """Normalize; with ``momentum=None`` statistics are means over all batches: the count is a tensor on the device."""
     if module.momentum is not None or not (module.training and module.track_running_stats):
         return _batch_norm(module, x)
     module._check_input_dim(x)
@@ -119,7 +119,7 @@ def _forward_of_batch_norm(module: Any, x: torch.Tensor) -> Any:
 def _normalized(
     input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: torch.Tensor | None = None
 ) -> Any:  # fmt: skip
-    """``F.normalize``; with ``out``, as spectral norm calls it, it overwrites that tensor."""
+    """Normalize as ``F.normalize``; with ``out``, as spectral norm calls it, overwrite that tensor."""
     if out is None:
         return _normalize(input, p, dim, eps)
     with torch.no_grad():
@@ -128,7 +128,7 @@ def _normalized(
 
 
 def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
-    """With torch's decompositions as products."""
+    """Run it with torch's decompositions as products."""
     with replaced(
         (torch, "matrix_exp", matrix_exp),
         (torch.linalg, "solve", solve_near_identity),
@@ -138,7 +138,7 @@ def _forward_of_orthogonal(module: Any, x: torch.Tensor) -> Any:
 
 
 def matrix_exp(a: torch.Tensor) -> torch.Tensor:
-    """``torch.matrix_exp`` of [..., N, N]: a series of the matrix divided by 2**s, squared s times."""
+    """Compute ``torch.matrix_exp`` of [..., N, N]: a series of the matrix divided by 2**s, squared s times."""
     x = _wide(a)
     identity = torch.eye(x.shape[-1], dtype=x.dtype)
     norm = x.detach().abs().sum(-2).amax(-1)[..., None, None]
@@ -154,7 +154,7 @@ def matrix_exp(a: torch.Tensor) -> torch.Tensor:
 
 
 def solve_near_identity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``torch.linalg.solve(a, b)`` by Newton's iteration for the inverse of a well conditioned [..., N, N].
+    """Compute ``torch.linalg.solve(a, b)`` by Newton's iteration for the inverse of a well conditioned [..., N, N].
 
     The last step alone is differentiated: its gradient is the inverse's own.
     """
@@ -172,7 +172,7 @@ def solve_near_identity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def householder_product(a: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
-    """``torch.linalg.householder_product`` of [..., N, K] and [..., K], one reflection after the other."""
+    """Compute ``torch.linalg.householder_product`` of [..., N, K] and [..., K], one reflection after the other."""
     x, scales = _wide(a), _wide(tau)
     rows, columns = x.shape[-2:]
     made = torch.eye(rows, columns, dtype=x.dtype).expand_as(x)
@@ -189,7 +189,7 @@ def _square(x: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """In float32 whatever the device computes in, unless it is wider: rounding would add up over the steps."""
+    """Convert to float32 whatever the device computes in, unless it is wider: rounding would add up over the steps."""
     return x if x.dtype == torch.float64 else x.to(torch.float32)
 
 
@@ -221,7 +221,7 @@ def _host_states() -> dict[str, Any]:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """States of a generator; numpy's hold an array."""
+    """Compare states of a generator; numpy's hold an array."""
     return len(one) == len(other) and all(bool((a == b) if not hasattr(a, "all") else (a == b).all())
                                           for a, b in zip(one, other, strict=True))  # fmt: skip
 

@@ -28,7 +28,7 @@ FAKE_TENSORS: Final = "torch._subclasses."
 
 @contextlib.contextmanager
 def replaced(*replacements: tuple[Any, str, Any]) -> Iterator[None]:
-    """While it lasts, each (owner, attribute, value) has that value; afterwards what it had before."""
+    """Give each (owner, attribute, value) that value for a while; afterwards it has what it had before."""
     former = [(owner, name, getattr(owner, name)) for owner, name, _ in replacements]
     try:
         for owner, name, value in replacements:

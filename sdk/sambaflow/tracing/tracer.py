@@ -176,7 +176,7 @@ def _trace(model: nn.Module, inputs: Any, name: str, exposed: Collection[str]) -
 
 
 def flatten_tensors(value: Any) -> list[Any]:
-    """Tensors inside nested tuples, lists and dicts, depth first; ``None`` and other values are left out."""
+    """Return tensors inside nested tuples, lists and dicts, depth first; ``None`` and other values are left out."""
     if isinstance(value, SambaTensor | torch.Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -212,7 +212,7 @@ def _named_inputs(inputs: Any) -> dict[str, SambaTensor]:
 
 
 def _examples(named: Mapping[str, SambaTensor]) -> dict[int, torch.Tensor]:
-    """Values of inputs by position, of those that have any."""
+    """Return the values of inputs by position, of those that have any."""
     return {place: t.torch_tensor().detach() for place, t in enumerate(named.values()) if t.has_data}
 
 
@@ -251,7 +251,7 @@ def _stand_ins(model: nn.Module, replaced: Mapping[int, torch.Tensor]) -> Iterat
 
 @contextlib.contextmanager
 def _unwrapped(model: nn.Module) -> Iterator[None]:
-    """While tracing, what wraps a computation without changing it does nothing.
+    """Make what wraps a computation without changing it do nothing, while tracing.
 
     ``nn.DataParallel`` calls its module, as without GPUs: the device has one copy of it. ``record_function`` marks
     nothing: torch's profiler would import half of torch. ``save_on_cpu`` moves nothing.
@@ -288,14 +288,14 @@ _resize = torch.UntypedStorage.resize_
 
 
 def _refuse_resizing(storage: Any, size: Any) -> Any:
-    """As ``_refuse_memory``; torch itself may, which does so where it stands in for an empty tensor."""
+    """Refuse as ``_refuse_memory`` does; torch itself may, which resizes where it stands in for an empty tensor."""
     if str(sys._getframe(1).f_globals.get("__name__")).startswith(FAKE_TENSORS):
         return _resize(storage, size)
     return _refuse_memory()
 
 
 def _refuse_memory(*_: Any) -> NoReturn:
-    """For what would reach into memory that a tensor of a trace does not have, and end the process."""
+    """Refuse to reach into memory that a tensor of a trace does not have, which would end the process."""
     raise UnsupportedOperator(
         "forward hands on a tensor's memory (to_dlpack) or resizes it (untyped_storage().resize_), which it does not "
         "have while it is traced; use the tensor itself, or do so outside of forward"
@@ -303,7 +303,7 @@ def _refuse_memory(*_: Any) -> NoReturn:
 
 
 def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """``inputs`` as forward's arguments: a dict gives keyword arguments, a tuple or list positional ones."""
+    """Return ``inputs`` as forward's arguments: a dict gives keyword arguments, a tuple or list positional ones."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, SambaTensor):
@@ -326,7 +326,7 @@ def _call_arguments(inputs: Any, replace: Any) -> tuple[tuple[Any, ...], dict[st
 
 @contextlib.contextmanager
 def _module_paths(model: nn.Module, running: list[str]) -> Iterator[None]:
-    """While tracing, tag each recorded operator with the path of the innermost module that was running.
+    """Tag each recorded operator with the path of the innermost module that was running.
 
     ``running`` holds the paths of the modules that run at the moment, outermost first; those of a failure stay.
     """

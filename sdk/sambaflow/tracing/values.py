@@ -24,7 +24,7 @@ _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 @contextlib.contextmanager
 def traced_values() -> Iterator[None]:
-    """While it lasts, tensors of the trace have a SambaTensor's members."""
+    """Give tensors of the trace a SambaTensor's members."""
     try:
         for name, member in _MEMBERS.items():
             setattr(FakeTensor, name, member)
@@ -35,7 +35,7 @@ def traced_values() -> Iterator[None]:
 
 
 def as_input(value: torch.Tensor, original: SambaTensor) -> torch.Tensor:
-    """``value``, which stands for the input ``original``, with its name and dims."""
+    """Return ``value``, which stands for the input ``original``, with its name and dims."""
     value._samba = SambaTensor(  # type: ignore[attr-defined]
         shape=original.shape, dtype=original.dtype, name=original.sn_name, batch_dim=original.batch_dim,
         named_dims=original.named_dims, sized_dims=original.sized_dims, region_name=original._region,
@@ -52,7 +52,7 @@ def as_parameter(value: torch.Tensor, original: torch.Tensor) -> None:
 
 
 def _description(value: Any) -> SambaTensor:
-    """The empty SambaTensor that has name and dims of ``value``."""
+    """Return the empty SambaTensor that has name and dims of ``value``."""
     found = value.__dict__.get("_samba")
     if found is None:
         with DisableTorchFunction():  # the program looks up no dtype here
@@ -90,7 +90,7 @@ _MEMBERS: Final[dict[str, Any]] = {
 
 
 def auxiliary_outputs(exposed: Collection[str] = ()) -> list[torch.Tensor]:
-    """What the trace that just ran exposed, detached: no gradient flows in, and each is a value of its own.
+    """Return what the trace that just ran exposed, detached: no gradient flows in, and each is a value of its own.
 
     Names in ``exposed`` are left out, here and by ``name_auxiliary``: an earlier trace exposes that tensor.
     """
@@ -100,7 +100,7 @@ def auxiliary_outputs(exposed: Collection[str] = ()) -> list[torch.Tensor]:
 
 
 def name_auxiliary(graph: ModelGraph) -> ModelGraph:
-    """The last outputs of ``graph``, which ``auxiliary_outputs`` made, under the names that the program gave them.
+    """Give the last outputs of ``graph``, which ``auxiliary_outputs`` made, the names that the program gave them.
 
     Raises:
         TraceError: a name is taken, or forward returns nothing else.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CommonArgs(BaseModel):
-    """What compile and run must agree on; the model zoo compares these with the PEF's metadata."""
+    """Options on which compile and run must agree; the model zoo compares these with the PEF's metadata."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 

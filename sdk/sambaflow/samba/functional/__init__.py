@@ -17,7 +17,7 @@ from sambaflow.tracing.torch_private import DisableTorchFunctionSubclass
 
 
 def torch_function(name: str) -> Callable[..., Any]:
-    """``torch.<name>`` or ``torch.nn.functional.<name>``, taking and giving SambaTensors.
+    """Return ``torch.<name>`` or ``torch.nn.functional.<name>``, taking and giving SambaTensors.
 
     Raises:
         AttributeError: torch has no such function.
@@ -42,7 +42,7 @@ def addmm(
     input: Any, mat1: Any, mat2: Any, *, beta: float = 1, alpha: float = 1, out: None = None,
     is_transposed: bool = False,
 ) -> Any:  # fmt: skip
-    """beta * input [.., N] + alpha * mat1 [.., M, K] @ mat2 [K, N]; unlike torch's, ``mat1`` may have batch dims.
+    """Compute beta * input [.., N] + alpha * mat1 [.., M, K] @ mat2 [K, N]; ``mat1`` may have batch dims.
 
     With ``is_transposed`` ``mat2`` is given as [N, K]: a linear layer's weight.
     """

@@ -27,12 +27,12 @@ _REDUCTIONS: Final[dict[str, Callable[[torch.Tensor, list[int]], torch.Tensor]]]
 
 
 def sn_imm(input: float | int, dtype: Any = None) -> torch.Tensor:
-    """A constant [], of a torch dtype or an ``SNType``."""
+    """Return a constant [], of a torch dtype or an ``SNType``."""
     return torch.full((), input, dtype=torch_dtype(dtype))
 
 
 def sn_iteridx(attrs: dict[str, Any] | None = None, dim: int = 0, dtype: Any = None) -> torch.Tensor:
-    """Each element's index along ``dim``: a range that broadcasts against the inputs.
+    """Return each element's index along ``dim``: a range that broadcasts against the inputs.
 
     Raises:
         InvalidArgument: ``attrs`` is not what the function got, or has no such dimension.
@@ -48,13 +48,13 @@ def sn_iteridx(attrs: dict[str, Any] | None = None, dim: int = 0, dtype: Any = N
 
 
 def sn_select(cond: Any, true_val: Any, false_val: Any) -> Any:
-    """``true_val`` where ``cond``, else ``false_val``."""
+    """Return ``true_val`` where ``cond``, else ``false_val``."""
     made = torch.where(unwrap(cond), unwrap(true_val), unwrap(false_val))
     return wrap(made) if _has_samba((cond, true_val, false_val)) else made
 
 
 def sn_fma(a: Any, b: Any, c: Any) -> Any:
-    """``a * b + c``, inside ``sn_zipmapreduce`` only.
+    """Compute ``a * b + c``, inside ``sn_zipmapreduce`` only.
 
     Raises:
         InvalidArgument: called outside.

@@ -78,15 +78,15 @@ class SambaParameter(nn.Parameter):
 
     @property
     def has_data(self) -> bool:
-        """False while the parameter is empty."""
+        """Whether the parameter holds values."""
         return self.device.type != "meta"
 
     def torch_tensor(self) -> torch.Tensor:
-        """The values as a plain torch tensor that shares memory."""
+        """Return the values as a plain torch tensor that shares memory."""
         return self.data
 
     def cpu(self, *args: Any, **kwargs: Any) -> "SambaParameter":
-        """Device to host."""
+        """Copy the device's value to the host."""
         if is_loaded(self.sn_name):
             if not self.has_data:
                 fill_parameter_(self, self.sn_data)
@@ -98,7 +98,7 @@ class SambaParameter(nn.Parameter):
     cpu_ = cpu
 
     def rdu(self) -> "SambaParameter":
-        """Host to device."""
+        """Copy the host's value to the device."""
         loaded_pef().program.write(self.sn_name, self.data)
         return self
 

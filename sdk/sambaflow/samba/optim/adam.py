@@ -9,7 +9,7 @@ from sambaflow.samba.optim.base import DeviceOptimizer, check_accepted, plain_pa
 
 
 class _AdamFamily(DeviceOptimizer):
-    """What the Adams share: their scalars."""
+    """Scalars that the Adams share."""
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
         beta1, beta2 = group["betas"]

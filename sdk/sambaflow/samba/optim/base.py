@@ -1,4 +1,4 @@
-"""What SambaFlow optimizers share: parameters by name, groups for the compiler, state on the device."""
+"""Base of SambaFlow's optimizers: parameters by name, groups for the compiler, state on the device."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
     max_grad_norm: float | None = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, but without its guard against torch.compile, which imports the whole of that: over a second."""
+        """Add a group as torch does, without its guard against torch.compile, whose import takes over a second."""
         _add_param_group(self, param_group)
 
     def scalars_of(self, group: Mapping[str, Any]) -> dict[str, float]:
@@ -31,7 +31,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def device_groups(self, first_index: int) -> tuple[OptimizerGroup, ...]:
-        """This optimizer's groups as the compiler takes them, numbered from ``first_index``."""
+        """Return this optimizer's groups as the compiler takes them, numbered from ``first_index``."""
         made: list[OptimizerGroup] = []
         for offset, group in enumerate(self.param_groups):
             names = []
@@ -52,7 +52,7 @@ class DeviceOptimizer(torch.optim.Optimizer):
         return tuple(made)
 
     def named_states(self, first_index: int) -> Iterable[tuple[nn.Parameter, str, str]]:
-        """(parameter, key in torch's state, symbol on the device) of every state tensor."""
+        """Yield (parameter, key in torch's state, symbol on the device) of every state tensor."""
         for group, compiled in zip(self.param_groups, self.device_groups(first_index), strict=True):
             for parameter in group["params"]:
                 if parameter.requires_grad:
@@ -61,14 +61,14 @@ class DeviceOptimizer(torch.optim.Optimizer):
                         yield parameter, self.host_key(state), symbol
 
     def cpu(self) -> "DeviceOptimizer":
-        """Device to host: the states; what ``samba.session.to_cpu(optimizer)`` does."""
+        """Copy the states to the host, as ``samba.session.to_cpu(optimizer)`` does."""
         from sambaflow import samba
 
         samba.session.to_cpu(self)
         return self
 
     def host_key(self, state: str) -> str:
-        """Key of a state in torch's ``optimizer.state[parameter]``."""
+        """Return the key of a state in torch's ``optimizer.state[parameter]``."""
         return state
 
 
@@ -84,7 +84,7 @@ def check_accepted(optimizer: object, accepted: Mapping[str, Any]) -> None:
 
 
 def plain_parameters(params: Any) -> Any:
-    """Parameters in the containers that torch's optimizers take: lists, and groups as dicts."""
+    """Return parameters in the containers that torch's optimizers take: lists, and groups as dicts."""
     items = list(params)
     if items and isinstance(items[0], Mapping):
         return [{**group, "params": list(group["params"])} for group in items]
@@ -92,7 +92,7 @@ def plain_parameters(params: Any) -> Any:
 
 
 def optimizer_list(optimizers: Any) -> tuple[DeviceOptimizer, ...]:
-    """One optimizer, a list, a nested list or None, as a tuple.
+    """Return one optimizer, a list, a nested list or None, as a tuple.
 
     Raises:
         CompileError: something else is among them.
@@ -110,7 +110,7 @@ def optimizer_list(optimizers: Any) -> tuple[DeviceOptimizer, ...]:
 
 
 def compiler_groups(optimizers: Any) -> tuple[OptimizerGroup, ...]:
-    """All groups of a program's optimizers, numbered in order."""
+    """Return all groups of a program's optimizers, numbered in order."""
     groups: list[OptimizerGroup] = []
     for optimizer in optimizer_list(optimizers):
         groups.extend(optimizer.device_groups(len(groups)))

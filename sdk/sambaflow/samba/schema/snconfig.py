@@ -8,7 +8,7 @@ class SNConfig:
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """Parameters by name, those of subclasses win."""
+        """Return parameters by name, those of subclasses win."""
         found: dict[str, Any] = {}
         for base in reversed(cls.__mro__[:-1]):
             found.update({k: v for k, v in vars(base).items() if not k.startswith("_") and not _is_code(v)})

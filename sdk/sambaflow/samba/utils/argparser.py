@@ -66,7 +66,7 @@ def parse_app_args(
 
 
 def _prefer_users_defaults(parser: argparse.ArgumentParser, built_in: int) -> None:
-    """What is left of a built-in option, such as ``-n`` when only ``--num-iterations`` was redefined, agrees with it.
+    """Give what is left of a redefined option, such as ``-n`` of ``--num-iterations``, the user's default.
 
     argparse takes the default of a destination's first action, which is the built-in one.
     """
@@ -177,7 +177,7 @@ def _add_accepted(parser: argparse.ArgumentParser) -> None:
 
 
 def built_in_defaults() -> dict[str, Any]:
-    """Every built-in attribute with its default, for commands that do not offer the option."""
+    """Return every built-in attribute with its default, for commands that do not offer the option."""
     parser = argparse.ArgumentParser(conflict_handler="resolve")
     for command in COMMANDS:
         add_built_in_options(parser, command)
@@ -207,7 +207,7 @@ class SambaConfig:
         self.schema = schema or SNConfig
 
     def get_all_params(self) -> dict[str, Any]:
-        """All parameters; those that ``args`` lacked are set there, and the session remembers them."""
+        """Return all parameters; those that ``args`` lacked are set there, and the session remembers them."""
         from sambaflow import samba
 
         for name, value in self.schema.defaults().items():

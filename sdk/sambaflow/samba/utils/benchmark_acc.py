@@ -28,7 +28,7 @@ class AccuracyReport:
         self.more = more
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``save`` writes."""
+        """Return what ``save`` writes."""
         return {
             "val_metrics": self.val_metrics, "train_metrics": self.train_metrics, "batch_size": self.batch_size,
             "num_iterations": self.num_iterations, **self.more,
@@ -41,7 +41,7 @@ class AccuracyReport:
 
 
 def _plain(value: Any) -> Any:
-    """Tensors and numbers of other libraries as Python's own."""
+    """Return tensors and numbers of other libraries as Python's own."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

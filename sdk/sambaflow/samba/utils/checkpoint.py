@@ -69,7 +69,7 @@ def load_sharded_checkpoint(
 
 
 def _plain(tensor: Any) -> torch.Tensor:
-    """A torch tensor and nothing more: what a parameter holds, what a SambaTensor wraps, what an array becomes."""
+    """Return a plain torch tensor of what a parameter holds, a SambaTensor wraps, or an array has."""
     held = unwrap(tensor)
     return held.data if isinstance(held, torch.Tensor) else torch.as_tensor(held)
 

@@ -28,7 +28,7 @@ class SNType(Enum):
 
     @staticmethod
     def to_torch_reference_type(t: "SNType") -> torch.dtype:
-        """The torch dtype that holds every value; torch hardly computes with wide unsigned ones, so the next larger."""
+        """Return the torch dtype that holds every value; for wide unsigned ones the next larger one."""
         return _TORCH[t]
 
 
@@ -40,5 +40,5 @@ _TORCH = {
 
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:
-    """A torch dtype from a torch dtype, an ``SNType`` or None."""
+    """Return a torch dtype from a torch dtype, an ``SNType`` or None."""
     return _TORCH[dtype] if isinstance(dtype, SNType) else dtype

@@ -19,12 +19,12 @@ class PefInfoStruct:
 
 
 def get_pefmeta(args: Any, model: Any) -> dict[str, str]:
-    """All parsed arguments as strings, the model's text and the SambaFlow version."""
+    """Return all parsed arguments as strings, the model's text and the SambaFlow version."""
     return get_pefmeta_dict(vars(args), model)
 
 
 def get_pefmeta_dict(mapping: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """The same from a dict; lists survive a round trip."""
+    """Return the same from a dict; lists survive a round trip."""
     from sambaflow import __version__
 
     found: dict[str, Any] = {
@@ -34,7 +34,7 @@ def get_pefmeta_dict(mapping: Mapping[str, Any], model: Any) -> dict[str, Any]:
 
 
 def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any]:
-    """Values of metadata ``fields``.
+    """Return the values of metadata ``fields``.
 
     Raises:
         ValueError: a field was not embedded. PefNotFound: there is no such file.
@@ -47,7 +47,7 @@ def get_pef_info(pef: str, fields: Mapping[str, PefInfoStruct]) -> dict[str, Any
 
 
 def _parsed(value: Any) -> Any:
-    """Strings that are Python literals as their values: metadata are strings on the way in."""
+    """Return strings that are Python literals as their values: metadata are strings on the way in."""
     if not isinstance(value, str):
         return value
     import ast

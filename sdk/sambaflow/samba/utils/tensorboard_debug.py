@@ -1,4 +1,4 @@
-"""Where do device and host differ? Source: SDK reference 7.5 (only its name and arguments are public)."""
+"""Differences between device and host. Source: SDK reference 7.5 (only its name and arguments are public)."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def dump_accuracy_debug_info(args: Any, model: nn.Module, inputs: Any, traced_ou
 
 
 def host_outputs(model: nn.Module, inputs: Any) -> list[torch.Tensor]:
-    """The model's outputs on the host, flat."""
+    """Return the model's outputs on the host, flat."""
     positional, named = _call_arguments(inputs, lambda tensor: tensor)
     with torch.no_grad():
         return [unwrap(tensor).detach() for tensor in flatten_tensors(model(*positional, **named))]

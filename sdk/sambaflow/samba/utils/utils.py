@@ -80,17 +80,17 @@ def init_output_grads(
 
 
 def get_rank() -> int:
-    """This process's rank; 0 when not distributed."""
+    """Return this process's rank; 0 when not distributed."""
     return torch.distributed.get_rank() if _is_distributed() else 0
 
 
 def get_world_size() -> int:
-    """Processes of the job; 1 when not distributed."""
+    """Return the number of processes of the job; 1 when not distributed."""
     return torch.distributed.get_world_size() if _is_distributed() else 1
 
 
 def is_main_process() -> bool:
-    """Whether this is rank 0."""
+    """Return whether this is rank 0."""
     return get_rank() == 0
 
 
@@ -106,7 +106,7 @@ def set_seed(seed: int) -> None:
 
 
 def get_file_dir(file: str) -> str:
-    """Absolute folder of ``file``; programs pass ``__file__``."""
+    """Return the absolute folder of ``file``; programs pass ``__file__``."""
     return str(Path(file).resolve().parent)
 
 
@@ -174,7 +174,7 @@ MANY: Final = 16
 
 
 def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
-    """The error between two tensors of one shape, in any order, to be compared with a threshold.
+    """Return the error between two tensors of one shape, in any order, to be compared with a threshold.
 
     Infinity if a number is not finite in one of them only; numbers that are infinite or NaN in both are equal.
     """
@@ -195,12 +195,12 @@ def closeness_error(first: torch.Tensor, second: torch.Tensor) -> float:
 
 
 def _counted(noise: float, allowed: float) -> float:
-    """Noise as the threshold that it needs."""
+    """Return noise as the threshold that it needs."""
     return max(noise / allowed, noise**2)
 
 
 def _scale_error(a: torch.Tensor, b: torch.Tensor, noise: float) -> float:
-    """How far the factor between the tensors is from 1, less two standard deviations of what noise makes of it."""
+    """Return how far the factor between the tensors is from 1, less two standard deviations of the noise's share."""
     energy = max(float((a * a).sum()), float((b * b).sum()))
     off = abs(float((a * a).sum() - (b * b).sum())) / 2 / energy
     return off if a.numel() == 1 else max(0.0, off - 2 * noise / a.numel() ** 0.5)
@@ -211,7 +211,7 @@ def _root_mean_square(tensor: torch.Tensor, dims: tuple[int, ...] = ()) -> torch
 
 
 def _slices(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-    """The root mean square of each slice along ``dim``."""
+    """Return the root mean square of each slice along ``dim``."""
     others = tuple(d for d in range(tensor.dim()) if d != dim)
     return _root_mean_square(tensor, others) if others else tensor.abs()
 
@@ -257,7 +257,7 @@ def measure_sections(
 
 
 def create_mac_resource_report(pef: str, path: str | None = None, **accepted: Any) -> dict[str, dict[str, Any]]:
-    """Resources that the compiler gave each section of a PEF, written to ``path`` as JSON if given.
+    """Return the resources that the compiler gave each section of a PEF; written to ``path`` as JSON if given.
 
     Raises:
         PefError: there is no such PEF, or it cannot be read.

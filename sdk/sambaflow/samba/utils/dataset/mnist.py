@@ -10,7 +10,7 @@ MEAN, STD = 0.1307, 0.3081
 
 
 def dataset_transform(args: Any) -> Callable[[Any], torch.Tensor]:
-    """From an image (PIL or array, 0..255) to a normalised, flat tensor of ``num_features`` values."""
+    """Return a transform from an image (PIL or array, 0..255) to a normalized, flat tensor of ``num_features``."""
     features = args["num_features"] if isinstance(args, Mapping) else args.num_features
 
     def transform(image: Any) -> torch.Tensor:
