@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _LOADED = {"resolve_scalars": BreakdownRow.ARGINS, "run": BreakdownRow.SAMBA}
 _APPLICATION = {"run": BreakdownRow.PYTHON_TO_C}
 _PROGRAM = {
-    "choose_sections": BreakdownRow.RUN_SETUP, "_plan": BreakdownRow.RUN_SETUP, "_hold": BreakdownRow.ARGINS, "run": BreakdownRow.RUN_HW, "seed": BreakdownRow.XFER,
+    "choose_sections": BreakdownRow.RUN_SETUP, "_plan": BreakdownRow.RUN_SETUP, "_hold": BreakdownRow.ARGINS,
+    "run": BreakdownRow.RUN_HW, "seed": BreakdownRow.XFER,
 }  # fmt: skip
 
 
