@@ -10,7 +10,7 @@ from sambaflow.fuzz.proposals import PROPOSALS
 from sambaflow.fuzz.scene import Scene, Unfit
 
 _STEPS: Final = (3, 18)
-_MOST_TRIALS: Final = 200
+_MAX_TRIALS: Final = 200
 
 
 def generate(seed: int) -> Program:
@@ -19,7 +19,7 @@ def generate(seed: int) -> Program:
     _declare(s)
     proposals, weights = [p for _, p in PROPOSALS], [w for w, _ in PROPOSALS]
     wanted, trials = s.random.randint(*_STEPS), 0
-    while len(s.steps) < wanted and trials < _MOST_TRIALS:
+    while len(s.steps) < wanted and trials < _MAX_TRIALS:
         trials += 1
         (propose,) = s.random.choices(proposals, weights)
         opens = s.chance(0.07)

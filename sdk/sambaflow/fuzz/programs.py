@@ -171,7 +171,7 @@ def class_text(program: Program, name: str = "Module") -> str:
 
 
 def scope() -> dict[str, Any]:
-    """Return what a program's text may name besides its own words."""
+    """Return what a program's text may name in addition to its own words."""
     return {"torch": torch, "nn": nn, "F": F}
 
 

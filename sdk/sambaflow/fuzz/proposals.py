@@ -308,7 +308,7 @@ def pad(s: Scene) -> None:
 
 @proposal(2)
 def join(s: Scene) -> None:
-    """Propose two values beside each other, or one stacked on the other."""
+    """Propose two values side by side, or one stacked on the other."""
     a = s.floating(range(1, 5))
     same = s.shape(a)
     b = s.floating(where=lambda t: list(t.shape) == same) if s.chance(0.7) else s.parameter(same)

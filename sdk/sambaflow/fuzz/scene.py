@@ -10,8 +10,8 @@ from torch import nn
 from sambaflow.fuzz.programs import FUNCTIONS, REFUSALS, Declared, Program, Step, scope
 
 #: Elements of a result, and its magnitude, beyond which a step is not taken.
-_MOST_ELEMENTS: Final = 6000
-_MOST_MAGNITUDE: Final = 200.0
+_MAX_ELEMENTS: Final = 6000
+_MAX_MAGNITUDE: Final = 200.0
 _SIZES: Final = (1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)
 
 Condition = Callable[[torch.Tensor], bool]
@@ -168,13 +168,13 @@ class Scene:
 
 
 def _is_tame(value: torch.Tensor) -> bool:
-    if value.numel() > _MOST_ELEMENTS or value.numel() == 0 or value.layout is not torch.strided:
+    if value.numel() > _MAX_ELEMENTS or value.numel() == 0 or value.layout is not torch.strided:
         return False
     if value.is_complex():
         return False
     if not value.is_floating_point():
         return True
     try:
-        return bool(torch.isfinite(value).all()) and bool(value.abs().max() < _MOST_MAGNITUDE)
+        return bool(torch.isfinite(value).all()) and bool(value.abs().max() < _MAX_MAGNITUDE)
     except RuntimeError:  # a view that another mode of gradients forbids to be read
         return False

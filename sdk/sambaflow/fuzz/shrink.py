@@ -8,10 +8,10 @@ from typing import Final
 from sambaflow.fuzz.programs import Program, Step, rename, without_unused
 
 #: Programs that are tried at most.
-_MOST_TRIALS: Final = 400
+_MAX_TRIALS: Final = 400
 
 
-def shrink(program: Program, fails: Callable[[Program], bool], most_trials: int = _MOST_TRIALS) -> Program:
+def shrink(program: Program, fails: Callable[[Program], bool], max_trials: int = _MAX_TRIALS) -> Program:
     """Return the smallest program found that ``fails``, by taking pieces away one after the other until none can go."""
     trials = 0
     seen = {program.to_json()}
@@ -24,7 +24,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], most_trials: int 
                 continue
             seen.add(text)
             trials += 1
-            if trials > most_trials:
+            if trials > max_trials:
                 return program
             if fails(candidate):
                 program, improved = candidate, True

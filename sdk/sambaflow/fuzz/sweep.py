@@ -21,7 +21,7 @@ from sambaflow.fuzz.trial import Outcome, Verdict, Way, judge_alone, judge_toget
 #: Programs whose native kernels are built together.
 GROUP: Final = 16
 #: Programs that a process judges before another takes its place.
-_MOST_PER_PROCESS: Final = 400
+_MAX_PER_PROCESS: Final = 400
 
 Report = tuple[int, Verdict]
 
@@ -38,7 +38,7 @@ def sweep(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report]:
     """Judge seeds in processes of their own, which may die."""
     left = list(seeds)
     while left:
-        begun = left[:_MOST_PER_PROCESS]
+        begun = left[:_MAX_PER_PROCESS]
         reports = 0
         for report in _in_process(begun, way, folder):
             reports += 1
@@ -68,7 +68,7 @@ def _in_process(seeds: Sequence[int], way: Way, folder: Path) -> Iterator[Report
             yield seed, Verdict(Outcome(outcome), cause, detail)
 
 
-def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, most_trials: int) -> Program:
+def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, max_trials: int) -> Program:
     """Return a smaller program with the same outcome; of an error that is none of ours, with the same cause."""
 
     def fails(candidate: Program) -> bool:
@@ -76,7 +76,7 @@ def shrink_failure(program: Program, verdict: Verdict, way: Way, folder: Path, m
         same_cause = found.cause == verdict.cause or verdict.outcome is Outcome.WRONG
         return found.outcome == verdict.outcome and same_cause
 
-    return shrink(program, fails, most_trials)
+    return shrink(program, fails, max_trials)
 
 
 def simplest_way(program: Program, verdict: Verdict, way: Way, folder: Path) -> Way | None:

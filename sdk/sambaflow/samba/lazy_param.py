@@ -106,7 +106,7 @@ def value_of(parameter: Any) -> torch.Tensor:
 
 
 def _takes_two(make: Callable[..., torch.Tensor]) -> bool:
-    """Return whether a materializer wants a random source beside the parameter."""
+    """Return whether a materializer wants a random source as well as the parameter."""
     try:
         inspect.signature(make).bind(None)
     except TypeError:

@@ -95,7 +95,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_name(self) -> bool:
-        """Whether the program, or a trace, named it."""
+        """True if the program, or a trace, named it."""
         return self._name is not None
 
     @property
@@ -145,7 +145,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def has_data(self) -> bool:
-        """Whether the tensor holds values; False on the meta device too."""
+        """True if the tensor holds values; False on the meta device too."""
         return self._pull is not None or (self._tensor is not None and self._tensor.device.type != "meta")
 
     def clear_data(self) -> None:
@@ -178,7 +178,7 @@ class SambaTensor(metaclass=_SambaTensorMeta):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the host's autograd follows it."""
+        """True if the host's autograd follows it."""
         return self._tensor is not None and self._tensor.requires_grad
 
     @requires_grad.setter

@@ -39,8 +39,8 @@ _OPAQUE: Final = (nn.Module, torch.Tensor, SambaTensor, type, ModuleType, loggin
 #: How far lists, dicts and objects are followed.
 _DEPTH: Final = 4
 #: Containers of more items are not followed: tables, not state.
-_MOST_ITEMS: Final = 4096
-_LARGEST_CONSTANT_BYTES: Final = 1 << 24
+_MAX_ITEMS: Final = 4096
+_MAX_CONSTANT_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class ModuleState:
         seen.add(id(container))
         former = _contents(container)
         self._kept.append((path, container, former))
-        if len(former) > _MOST_ITEMS:
+        if len(former) > _MAX_ITEMS:
             return
         items = former.items() if isinstance(former, dict) else enumerate(former)
         for key, value in list(items):
@@ -255,7 +255,7 @@ def _digest_of_input(name: str, graph: ModelGraph, state: Mapping[str, torch.Ten
     if name in graph.rates:
         return f"rate {graph.rates[name]}"
     tensor = state.get(name)
-    if "__constant__" not in name or tensor is None or tensor.nbytes > _LARGEST_CONSTANT_BYTES:
+    if "__constant__" not in name or tensor is None or tensor.nbytes > _MAX_CONSTANT_BYTES:
         return name
     content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
     return hashlib.blake2b(content, digest_size=16).hexdigest() + f" {tensor.dtype} {list(tensor.shape)}"

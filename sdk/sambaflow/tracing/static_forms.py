@@ -35,7 +35,7 @@ _SEEDS: Final = ("manual_seed", "seed", "set_rng_state")
 _POWERS: Final = {torch.float32: 14, torch.float64: 22}
 _SERIES_NORM: Final = 2.0
 #: Squarings, and Newton steps: enough for 1-norms up to 2**15, and condition numbers up to 2**12.
-_MOST_SQUARINGS: Final = 14
+_MAX_SQUARINGS: Final = 14
 _NEWTON_STEPS: Final = 30
 #: The inverse is refused (NaN) if its product with the matrix is farther from the identity.
 _INVERSE_ERROR: Final = 1e-2
@@ -147,10 +147,10 @@ def matrix_exp(a: torch.Tensor) -> torch.Tensor:
     made = identity.expand_as(x)
     for power in range(_POWERS[x.dtype], 0, -1):
         made = identity + (x @ made) / power
-    for number in range(_MOST_SQUARINGS):
+    for number in range(_MAX_SQUARINGS):
         is_needed = squarings > number
         made = torch.where(is_needed, _square(torch.where(is_needed, made, identity)), made)
-    return torch.where(squarings > _MOST_SQUARINGS, torch.nan, made).to(a.dtype)
+    return torch.where(squarings > _MAX_SQUARINGS, torch.nan, made).to(a.dtype)
 
 
 def solve_near_identity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

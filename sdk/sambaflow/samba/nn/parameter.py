@@ -78,7 +78,7 @@ class SambaParameter(nn.Parameter):
 
     @property
     def has_data(self) -> bool:
-        """Whether the parameter holds values."""
+        """True if the parameter holds values."""
         return self.device.type != "meta"
 
     def torch_tensor(self) -> torch.Tensor:

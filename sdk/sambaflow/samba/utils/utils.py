@@ -275,7 +275,7 @@ def create_mac_resource_report(pef: str, path: str | None = None, **accepted: An
 
 
 def trace_multigraph(model: nn.Module, inputs: Any, trace_prefix: str = "") -> tuple[SambaTensor, ...]:
-    """Trace a converted model, beside what was traced before, for graphs to be cut from.
+    """Trace a converted model, in addition to what was traced before, for graphs to be cut from.
 
     Args:
         inputs: named SambaTensors: one, a tuple or list of positional arguments, or a dict of keyword arguments; nested
