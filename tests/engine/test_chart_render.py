@@ -19,8 +19,7 @@ from chart_values import CASES, CHART, EVERYTHING
 from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder
 from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.backends.kubernetes import RIGHTS
-from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod
-from rdukit_platform.backends.pod_template import read_template
+from rdukit_platform.backends.pods import PodRules, make_pod, make_trying_pod, read_template
 
 TREE = Path(__file__).parents[2]
 #: Oldest that the chart admits, and newest that schemas can be had of.

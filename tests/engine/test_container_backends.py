@@ -9,9 +9,9 @@ import pytest
 
 from rdukit.errors import Unavailable
 from rdukit.testing import wait_until
-from rdukit_platform.backends.contract import BoxBackend, BoxSpec, EventKind, Limits, Owner, RunningBox
+from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxLimits, BoxOwner, BoxSpec, RunningBox
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
-from rdukit_platform.backends.testing import START_S, BackendContract, contract_box
+from rdukit_platform.testing.backends import START_S, BackendContract, contract_box
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -93,21 +93,21 @@ class TestOneContainer:
     def test_a_box_that_outgrows_its_memory_is_told_as_such(
         self, backend: BoxBackend, folder: Path, engine_environment: dict[str, str]
     ) -> None:
-        box = backend.start(BoxSpec("logreg", folder / "small", limits=Limits(memory_bytes=600 << 20)), START_S)
+        box = backend.start(BoxSpec("logreg", folder / "small", limits=BoxLimits(memory_bytes=600 << 20)), START_S)
         # Make the engine's out-of-memory killer choose the server itself: it is what has grown.
         program = "import ctypes, os, sys; open('/proc/self/oom_score_adj', 'w').write('1000'); b = bytearray(1 << 30)"
         command = ["docker", "exec", box.id, "python", "-c", program]
         killed = subprocess.run(command, env=engine_environment, capture_output=True, check=False)
         assert killed.returncode == 137
         box.stop()
-        assert box.events()[-1].kind is EventKind.ENDED
-        assert EventKind.OUT_OF_MEMORY in {event.kind for event in box.events()}
+        assert box.events()[-1].kind is BoxEventKind.ENDED
+        assert BoxEventKind.OUT_OF_MEMORY in {event.kind for event in box.events()}
 
     def test_a_core_that_is_not_there_is_refused_and_nothing_is_left(self, backend: BoxBackend, folder: Path) -> None:
-        spec = BoxSpec("logreg", folder / "far", limits=Limits(cores=(4000,)), owner=Owner("far", 1))
+        spec = BoxSpec("logreg", folder / "far", limits=BoxLimits(cores=(4000,)), owner=BoxOwner("far", 1))
         with pytest.raises(Unavailable, match=r"(?i)cpus"):
             backend.start(spec, START_S)
-        assert not backend.orphans(Owner("far", 2))
+        assert not backend.orphans(BoxOwner("far", 2))
 
     def test_a_box_that_was_removed_behind_our_back_is_gone(
         self, backend: BoxBackend, folder: Path, engine_environment: dict[str, str]

@@ -9,8 +9,8 @@ import pytest
 
 from rdukit.testing import wait_until
 from rdukit_platform.backends.container_options import LOG_BYTES
-from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
-from rdukit_platform.worker.testing import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
+from rdukit_platform.testing.hostile import ENVIRONMENT, PATIENCE_S, Hostile, HostileBoxes
+from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
 
 pytestmark = pytest.mark.timeout(900)
 

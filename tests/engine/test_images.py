@@ -27,8 +27,8 @@ from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json
 from rdukit_modelbox.image.push import push_image
 from rdukit_modelbox.image.verify import verify_layout
 from rdukit_modelbox.testing import run_verb
-from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits
-from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod
+from rdukit_platform.backends.contract import BoxLimits, BoxSpec, ClaimedFolder
+from rdukit_platform.backends.pods import PodRules, make_pod
 from rdukit_zoo.mlp import MultiLayerPerceptron
 
 TREE = Path(__file__).parents[2]
@@ -237,7 +237,7 @@ def test_podman_plays_the_pod_that_kubernetes_would_get(
     run("podman", "tag", image, "localhost/rdukit/box-logreg:play", environment=podman_environment)
     state = Path("/var/lib/rdukit/state")
     spec = BoxSpec(
-        "logreg", state, limits=Limits(cores=(0,), memory_bytes=2 << 30), image="localhost/rdukit/box-logreg:play"
+        "logreg", state, limits=BoxLimits(cores=(0,), memory_bytes=2 << 30), image="localhost/rdukit/box-logreg:play"
     )
     rules = PodRules("default", "unused", [ClaimedFolder(Path("/var/lib/rdukit"), "rdukit-state")])
     pod = make_pod(spec, "rdukit-play", rules)

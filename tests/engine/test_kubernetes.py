@@ -23,10 +23,10 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
 from rdukit_modelbox.box import find_box_file
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_platform.backends.contract import BoxBackend, BoxSpec, ClaimedFolder, Limits, Owner, RunningBox
+from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, RunningBox
 from rdukit_platform.backends.kubernetes import KubernetesBackend
-from rdukit_platform.backends.pod_template import PodTemplate
-from rdukit_platform.backends.testing import START_S, BackendContract, contract_box
+from rdukit_platform.backends.pods import PodTemplate
+from rdukit_platform.testing.backends import START_S, BackendContract, contract_box
 
 ADDRESS = os.environ.get("RDUKIT_TEST_KUBERNETES", "")
 IMAGE = os.environ.get("RDUKIT_TEST_KUBERNETES_IMAGE", "rdukit/modelbox:latest")
@@ -146,8 +146,8 @@ def make_job(folder: Path, name: str, **more: Any) -> BoxSpec:
         (own / each).mkdir()
         (own / each).chmod(0o755)
     spec = BoxSpec(
-        "logreg", own / "attempt-1", [own / "in"], {"RDUKIT_LEASE": "7:secret"}, owner=Owner(name, 1),
-        limits=Limits(pids=5000), outputs=[own / "out"], has_sockets=True,
+        "logreg", own / "attempt-1", [own / "in"], {"RDUKIT_LEASE": "7:secret"}, owner=BoxOwner(name, 1),
+        limits=BoxLimits(pids=5000), outputs=[own / "out"], has_sockets=True,
     )  # fmt: skip
     return replace(spec, **more)
 

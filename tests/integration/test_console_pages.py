@@ -11,16 +11,16 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.console.access import COOKIE
 from rdukit_platform.console.routes import STATIC
-from rdukit_platform.console.session import COOKIE
-from rdukit_platform.console.testing import Example, job_state, serving
-from rdukit_platform.context import Platform, open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import TokenRow
 from rdukit_platform.settings import Home, checked_home
 from rdukit_platform.tenants.scopes import READ
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+from rdukit_platform.testing.gateway import Example, job_state, serving
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "rect", "line", "circle", "path"}
 

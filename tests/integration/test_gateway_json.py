@@ -10,17 +10,17 @@ import pytest
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
-from rdukit_platform.console.testing import Example, serving
-from rdukit_platform.context import Platform, open_platform
+from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.api.dependencies import StrictJsonRoute
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.gateway.app import create_app
-from rdukit_platform.gateway.strict_route import StrictRoute
 from rdukit_platform.jobs.changes import add_event
 from rdukit_platform.settings import checked_home
 from rdukit_platform.tenants.service import create_tenant, find_tenant
 from rdukit_platform.tenants.tokens import create_token, ensure_first_token
-from rdukit_platform.testing import short_folder
+from rdukit_platform.testing.gateway import Example, serving
+from rdukit_platform.testing.processes import short_folder
 
 WRONG = {"stage": "train", "step": 3, "total": 4, "loss": math.nan, "throughput": math.inf, "eta_s": -math.inf}
 WORDS = {"stage": "train", "step": 3, "total": 4, "loss": "NaN", "throughput": "Infinity", "eta_s": "-Infinity"}
@@ -130,7 +130,7 @@ def test_every_route_with_a_json_body_reads_it_strictly(platform: Platform) -> N
         for operation in methods.values()
         if "application/json" in operation.get("requestBody", {}).get("content", {})
     }
-    strict = {route.path for route in _all_routes(app.routes) if isinstance(route, StrictRoute)}
+    strict = {route.path for route in _all_routes(app.routes) if isinstance(route, StrictJsonRoute)}
     assert found
     assert found <= strict
 

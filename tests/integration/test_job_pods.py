@@ -21,7 +21,7 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Unavailable
 from rdukit.files.home import make_folder
 from rdukit.testing import wait_until
-from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 
 PODS = "/api/v1/namespaces/boxes/pods"
@@ -109,7 +109,7 @@ def spec(tmp_path: Path) -> BoxSpec:
     (tmp_path / "job/in").mkdir()
     return BoxSpec(
         "logreg", tmp_path / "job/attempt-1", [tmp_path / "job/in"], {"RDUKIT_LEASE": "7:secret"},
-        owner=Owner("job", 1), outputs=[tmp_path / "job/out"], has_sockets=True,
+        owner=BoxOwner("job", 1), outputs=[tmp_path / "job/out"], has_sockets=True,
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_jobs_box_answers_at_its_socket_and_has_its_variables(
 ) -> None:
     cluster.api_port = shut_port(api)
     assert backend.try_network() == ""
-    box = backend.start(replace(spec, limits=Limits(pids=30_000)), 120)
+    box = backend.start(replace(spec, limits=BoxLimits(pids=30_000)), 120)
     assert box.rest_url.startswith("http+unix://") and box.grpc_address.startswith("unix:")
     with BoxClient(box.rest_url) as client:
         assert client.describe()["name"] == "logreg"

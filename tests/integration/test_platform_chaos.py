@@ -25,9 +25,9 @@ from rdukit.errors import RdukitError
 from rdukit.testing.helpers import wait_until
 from rdukit_platform.backends.process_tree import tree_of
 from rdukit_platform.cli.client import FINAL_STATES
-from rdukit_platform.cli.demo import STEPS as VERBS
-from rdukit_platform.cli.demo import demo_steps
-from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
+from rdukit_platform.cli.local import STEPS as VERBS
+from rdukit_platform.cli.local import demo_steps
+from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
 
 KILLS = int(os.environ.get("RDUKIT_CHAOS_KILLS", "12"))
 JOBS = int(os.environ.get("RDUKIT_CHAOS_JOBS", "24"))

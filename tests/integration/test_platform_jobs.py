@@ -18,9 +18,9 @@ from rdukit.errors import (
     UnknownParameter,
 )
 from rdukit_platform.cli.client import ApiClient
+from rdukit_platform.jobs.broker import TASK, make_app
 from rdukit_platform.settings import Home
-from rdukit_platform.testing import PlatformUnderTest, platform_under_test, short_folder
-from rdukit_platform.worker.app import TASK, make_app
+from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 

@@ -15,10 +15,10 @@ from rdukit.errors import Conflict, IllegalValue, InvalidArgument, NotFound, Per
 from rdukit.testing import wait_until
 from rdukit_modelbox.cli import box as box_commands
 from rdukit_modelbox.contract.new_box import new_box_files
-from rdukit_platform.artifacts.store import Store
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.cli.job import job as job_commands
-from rdukit_platform.testing import PlatformUnderTest, has_ended, platform_under_test, short_folder
+from rdukit_platform.testing.processes import PlatformUnderTest, has_ended, platform_under_test, short_folder
 
 BOX = Path(__file__).parent / "platform_box.py"
 ENVIRONMENT = {
@@ -207,7 +207,7 @@ def test_a_damaged_folder_ends_its_job_and_installing_it_again_mends_it(
 ) -> None:
     folder = write(tmp_path / "frail", says="whole")
     installed = platform.client.install_box(folder)
-    store = Store(platform.home / "artifacts")
+    store = BlobStore(platform.home / "artifacts")
     (entry,) = store.entries(installed["digest"])
     blob = store.path(entry.digest)
     blob.chmod(0o644)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from rdukit.testing import wait_until
-from rdukit_platform.backends.contract import BoxBackend, Limits, Owner, RunningBox
+from rdukit_platform.backends.contract import BoxBackend, BoxLimits, BoxOwner, RunningBox
 from rdukit_platform.backends.process import ProcessBackend, apply_limits
 from rdukit_platform.backends.process_tree import read_facts, start_ticks, stats_of, tree_of
-from rdukit_platform.backends.testing import BackendContract, contract_box
+from rdukit_platform.testing.backends import BackendContract, contract_box
 
 
 @pytest.fixture(scope="class")
@@ -45,7 +45,7 @@ def test_limits_hold_for_the_process_and_its_children() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        told = apply_limits(process.pid, Limits((core,), 512 << 20, 10))
+        told = apply_limits(process.pid, BoxLimits((core,), 512 << 20, 10))
         output, _ = process.communicate("\n", timeout=60)
     assert output.split() == ["1", "1"], "one core; a child that wants 1 GiB gets a MemoryError"
     assert told["pids"].startswith("not applied")
@@ -53,7 +53,7 @@ def test_limits_hold_for_the_process_and_its_children() -> None:
 
 def test_a_core_that_is_not_there_is_told() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert apply_limits(process.pid, Limits(cores=(4000,)))["cores"].startswith("not applied: ")
+        assert apply_limits(process.pid, BoxLimits(cores=(4000,)))["cores"].startswith("not applied: ")
         process.communicate(b"\n")
 
 
@@ -63,7 +63,7 @@ def test_the_record_of_a_process_that_has_gone_is_no_orphan(tmp_path: Path) -> N
     assert stranger is not None
     record = f'{{"pid": {os.getpid()}, "start_ticks": {stranger - 1}, "box": "x", "owner": "me", "epoch": 1}}'
     (tmp_path / "old.json").write_text(record)
-    assert backend.orphans(Owner("me", 2)) == ()
+    assert backend.orphans(BoxOwner("me", 2)) == ()
     assert not list(tmp_path.iterdir()), "the pid is another process's by now"
 
 
@@ -94,4 +94,4 @@ def test_a_box_ends_with_the_platform_that_was_killed(tmp_path: Path) -> None:
         pid = int(platform.stdout.readline())
         platform.kill()
     wait_until(lambda: start_ticks(pid) is None)
-    assert ProcessBackend(records=tmp_path / "records").orphans(Owner("p", 2)) == ()
+    assert ProcessBackend(records=tmp_path / "records").orphans(BoxOwner("p", 2)) == ()

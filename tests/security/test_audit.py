@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from rdukit.testing.helpers import RawCaller
-from rdukit_platform.audit.flood import ROWS_OF_ONE
-from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
-from rdukit_platform.testing import short_folder
+from rdukit_platform.audit.writer import ROWS_OF_ONE
+from rdukit_platform.testing.gateway import GatewayUnderTest, gateway_under_test
+from rdukit_platform.testing.processes import short_folder
 
 
 @pytest.fixture

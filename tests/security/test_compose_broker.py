@@ -14,7 +14,7 @@ import yaml
 
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.testing import wait_until
-from rdukit_platform.broker import Waker
+from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.settings import Home, with_password
 
 COMPOSE = yaml.safe_load((Path(__file__).parents[2] / "docker-compose.yml").read_text())
@@ -102,11 +102,11 @@ def test_the_broker_answers_whoever_has_its_password_and_nobody_else(
     assert stat.S_IMODE(password.stat().st_mode) == 0o600 and len(password.read_text()) >= 32
     monkeypatch.setenv("RDUKIT_BROKER_URL", f"redis://127.0.0.1:{port}/0")
     monkeypatch.setenv("RDUKIT_BROKER_PASSWORD_FILE", str(password))
-    waker = Waker(Home(password.parent).broker_url())
+    notifier = Notifier(Home(password.parent).broker_url())
     try:
-        assert waker.is_up()
+        assert notifier.is_up()
     finally:
-        waker.close()
+        notifier.close()
     arguments: list[Any] = [
         path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)
     ]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_platform.gateway.testing import opened_platform
 from rdukit_platform.tenants.service import create_tenant
 from rdukit_platform.tenants.tokens import create_token
-from rdukit_platform.testing import short_folder
+from rdukit_platform.testing.gateway import opened_platform
+from rdukit_platform.testing.processes import short_folder
 
 
 def test_a_token_without_an_end_is_found_in_the_database(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ from rdukit_node.snml.client import SnmlClient
 from rdukit_node.testing.daemons import start_daemon, stop_daemon
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
-from rdukit_platform.broker import Waker
 from rdukit_platform.cli.client import ApiClient
 from rdukit_platform.db.engine import Database
-from rdukit_platform.testing import platform_under_test, short_folder
+from rdukit_platform.jobs.broker import Notifier
+from rdukit_platform.testing.processes import platform_under_test, short_folder
 
 BOX = Path(__file__).parents[1] / "integration" / "platform_box.py"
 
@@ -322,10 +322,10 @@ def test_files_that_do_not_fit_are_refused_before_anything_is_served(
 
 
 def test_urls_of_broker_and_database_keep_their_tls_parameters(ours: Authority) -> None:
-    waker = Waker(f"rediss://broker.example:6390/0?ssl_cert_reqs=required&ssl_ca_certs={ours.file}")
-    made = waker._client.connection_pool.make_connection()
+    notifier = Notifier(f"rediss://broker.example:6390/0?ssl_cert_reqs=required&ssl_ca_certs={ours.file}")
+    made = notifier._client.connection_pool.make_connection()
     assert (made.ca_certs, made.cert_reqs) == (ours.file, ssl.CERT_REQUIRED)
-    waker.close()
+    notifier.close()
     database = Database(f"postgresql+psycopg://u@db.example/x?sslmode=verify-full&sslrootcert={ours.file}")
     _, arguments = database.engine.dialect.create_connect_args(database.engine.url)
     assert (arguments["sslmode"], arguments["sslrootcert"]) == ("verify-full", ours.file)

@@ -13,13 +13,12 @@ import httpx
 import pytest
 
 from rdukit.testing import FakeClock, wait_until
-from rdukit_platform.console.session import COOKIE
-from rdukit_platform.console.testing import Example
+from rdukit_platform.console.access import COOKIE
 from rdukit_platform.db.models import TokenRow
-from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
 from rdukit_platform.tenants.service import authenticate
-from rdukit_platform.tenants.tokens import MOST_TOKENS
-from rdukit_platform.testing import short_folder
+from rdukit_platform.tenants.tokens import MAX_TOKENS
+from rdukit_platform.testing.gateway import Example, GatewayUnderTest, gateway_under_test
+from rdukit_platform.testing.processes import short_folder
 
 RDUKIT = Path(sys.executable).with_name("rdukit")
 DAY_S = 86400.0
@@ -236,7 +235,7 @@ def test_a_tenant_has_no_endless_number_of_tokens(gateway: GatewayUnderTest) -> 
     keeper = gateway.token("lab", "tokens", "read")
     tenant = gateway.ask("GET", "/v1/me", keeper).json()["tenant"]["id"]
     with gateway.platform.database.write() as session:
-        for k in range(MOST_TOKENS - 1):
+        for k in range(MAX_TOKENS - 1):
             session.add(TokenRow(
                 id=f"tok-{k}", tenant_id=tenant, sha256=f"{k}", name="x", scopes=["read"], created_at=1.0
             ))  # fmt: skip

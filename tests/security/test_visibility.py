@@ -11,13 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from rdukit_platform.artifacts.store import Store
-from rdukit_platform.console.session import COOKIE
-from rdukit_platform.console.testing import Example
-from rdukit_platform.gateway.testing import GatewayUnderTest, gateway_under_test
-from rdukit_platform.nodes.visibility import OTHERS, nodes_for, services_for
-from rdukit_platform.scheduler.decide import NodeView, Snapshot, Waiting, decide
-from rdukit_platform.testing import short_folder
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.console.access import COOKIE
+from rdukit_platform.nodes import OTHERS, nodes_for, services_for
+from rdukit_platform.scheduler.decide import NodeCapacity, QueuedJob, QueueSnapshot, decide
+from rdukit_platform.testing.gateway import Example, GatewayUnderTest, gateway_under_test
+from rdukit_platform.testing.processes import short_folder
 
 SECRETS = ("secret", "victim", "lease-2", "4711", "/home/", "erin")
 
@@ -179,7 +178,7 @@ def test_an_upload_of_what_another_tenant_has_tells_nothing(gateway: GatewayUnde
 
 def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_path: Path) -> None:
     """To read what is there and compare would take as long again as writing it, and so tell that it is there."""
-    store = Store(tmp_path)
+    store = BlobStore(tmp_path)
     path = store.path(store.add_stream(io.BytesIO(b"content")).digest)
     path.chmod(0o600)
     path.write_bytes(b"damaged")
@@ -190,7 +189,7 @@ def test_an_upload_does_the_same_work_whether_its_content_is_there_or_not(tmp_pa
 
 
 def test_a_damaged_content_is_mended_by_who_brings_it_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = BlobStore(tmp_path)
     digest = store.add_stream(io.BytesIO(b"content")).digest
     store.path(digest).chmod(0o600)
     store.path(digest).write_bytes(b"damaged")
@@ -209,10 +208,10 @@ def test_the_same_idempotency_key_of_two_tenants_is_two_jobs(gateway: GatewayUnd
 
 def test_why_a_job_waits_names_no_job_of_another_tenant() -> None:
     queued = (
-        Waiting("job-secret", "ten-victim", 8, 0.0, None, None), Waiting("job-own", "ten-own", 1, 90.0, None, None),
+        QueuedJob("job-secret", "ten-victim", 8, 0.0, None, None), QueuedJob("job-own", "ten-own", 1, 90.0, None, None),
     )  # fmt: skip
-    view = NodeView(tiles=8, free_tiles=4, free_applications=8, broken_tiles=0, rdu_tiles=4, rows=(4, 4))
-    told = decide(Snapshot(100.0, queued, (), view, 8, starve_s=60.0)).waits["job-own"]
+    view = NodeCapacity(tiles=8, free_tiles=4, free_applications=8, broken_tiles=0, rdu_tiles=4, rows=(4, 4))
+    told = decide(QueueSnapshot(100.0, queued, (), view, 8, starve_s=60.0)).waits["job-own"]
     assert told == "a job of another tenant has waited longer for tiles"
 
 

@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from pydantic import BaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_platform.artifacts.store import Content, Entry, Store
+from rdukit_platform.artifacts.store import BlobStore, Content, FolderEntry
 from rdukit_platform.db.models import ArtifactRow, LineageRow
-from rdukit_platform.ids import new_id
-from rdukit_platform.paging import read_page
+from rdukit_platform.db.rows import new_id, read_page
 
 MAX_FILE_NAME: Final = 128
 
@@ -71,7 +71,7 @@ def plain_name(text: str | None) -> str | None:
     return name or None
 
 
-def find_file(store: Store, row: ArtifactRow, path: str | None) -> Entry:
+def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEntry:
     """The file that a request for content means.
 
     Raises:
@@ -81,7 +81,7 @@ def find_file(store: Store, row: ArtifactRow, path: str | None) -> Entry:
     if not row.is_folder:
         if path is not None:
             raise InvalidArgument(f"artifact {row.id} is a file, it has no path {path!r} inside")
-        return Entry(row.name, row.digest, row.bytes)
+        return FolderEntry(row.name, row.digest, row.bytes)
     entries = store.entries(row.digest)
     names = [entry.path for entry in entries]
     if path is None:
@@ -117,3 +117,51 @@ def walk_lineage(session: Session, tenant_id: str, artifact_id: str) -> tuple[li
                         found[other] = row
                         pending.append(row)
     return sorted(found.values(), key=lambda row: (row.created_at, row.id)), list(links.values())
+
+
+class Artifact(BaseModel):
+    """A named content. ``digest`` is the SHA-256 of the file, or of the folder's manifest."""
+
+    id: str
+    name: str
+    kind: str
+    digest: str
+    bytes: int
+    is_folder: bool
+    #: Of a file: what it was called when it came.
+    file_name: str | None
+    job_id: str | None
+    slot: str | None
+    created_at: float
+    files: list["File"] | None = None
+
+
+class File(BaseModel):
+    """A file of a folder."""
+
+    path: str
+    digest: str
+    bytes: int
+
+
+class ArtifactPage(BaseModel):
+    """Artifacts, newest first."""
+
+    artifacts: list[Artifact]
+    next_cursor: str | None
+
+
+class Link(BaseModel):
+    """``child`` was made from ``parent``, which job ``job_id`` had in ``slot``."""
+
+    child: str
+    parent: str
+    slot: str
+    job_id: str
+
+
+class Lineage(BaseModel):
+    """What an artifact comes from and what came from it."""
+
+    artifacts: list[Artifact]
+    links: list[Link]

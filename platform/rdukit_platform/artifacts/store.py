@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK: Final = 1 << 20
 #: Blobs that are remembered as right.
-MOST_SOUND: Final = 10_000
+MAX_SOUND: Final = 10_000
 
 
 class ContentDamaged(RdukitError):
@@ -42,7 +42,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """A file of a folder. ``path`` is relative, with forward slashes."""
 
     path: str
@@ -50,7 +50,7 @@ class Entry:
     bytes: int
 
 
-class Store:
+class BlobStore:
     """A content-addressed store in one folder. Safe for several processes."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,10 +83,10 @@ class Store:
         for file, relative in _walk(path):
             with _open_regular(file) as stream:
                 digest, size = self._add(stream)
-            entries.append(Entry(relative, digest, size))
+            entries.append(FolderEntry(relative, digest, size))
         return self.add_manifest(entries)
 
-    def add_manifest(self, entries: Sequence[Entry]) -> Content:
+    def add_manifest(self, entries: Sequence[FolderEntry]) -> Content:
         """Store a folder whose files are in the store already."""
         ordered = sorted(entries, key=lambda entry: entry.path)
         check_paths([entry.path for entry in ordered])
@@ -96,7 +96,7 @@ class Store:
         self._publish(digest, data)
         return Content(digest, sum(entry.bytes for entry in ordered), is_folder=True)
 
-    def entries(self, digest: str) -> list[Entry]:
+    def entries(self, digest: str) -> list[FolderEntry]:
         """The files of a folder, checked against its digest.
 
         Raises:
@@ -105,7 +105,9 @@ class Store:
         """
         data = b"".join(self.read(digest))
         try:
-            return [Entry(check_relative(f["path"]), f["digest"], int(f["bytes"])) for f in json.loads(data)["files"]]
+            return [
+                FolderEntry(check_relative(f["path"]), f["digest"], int(f["bytes"])) for f in json.loads(data)["files"]
+            ]
         except (ValueError, KeyError, TypeError) as cause:
             raise ContentDamaged(f"blob {digest} is not a folder's manifest") from cause
 
@@ -148,7 +150,7 @@ class Store:
         if self._sound.get(digest) != state:
             for _ in self.read(digest):
                 pass
-            if len(self._sound) >= MOST_SOUND:
+            if len(self._sound) >= MAX_SOUND:
                 self._sound.clear()
             self._sound[digest] = state
 

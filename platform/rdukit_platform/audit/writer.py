@@ -3,16 +3,16 @@
 A thread of the gateway, a transaction a batch.
 """
 
+import ipaddress
 import logging
 import threading
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from rdukit.interfaces import Clock
-from rdukit_platform.audit.acts import Entry
-from rdukit_platform.audit.flood import Flood
-from rdukit_platform.audit.service import note_uses, record
+from rdukit_platform.audit.service import AuditRecord, note_uses, record
 from rdukit_platform.db.engine import Database
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ TICK_S: Final = 5.0
 #: How exactly it is known when a token was last used.
 USE_S: Final = 60.0
 #: Rows that wait for a database that does not answer; the later ones are lost, and that is logged.
-MOST_WAITING: Final = 5000
+MAX_WAITING: Final = 5000
 
 
 class AuditWriter:
@@ -36,7 +36,7 @@ class AuditWriter:
         #: Guards all below, and ``_flood``.
         self._lock = threading.Lock()
         #: Rows to be, in order.
-        self._waiting: list[Entry] = []
+        self._waiting: list[AuditRecord] = []
         self._lost = 0
         #: Token to when its use was last noted; and those of them that are not written yet.
         self._used: dict[str, float] = {}
@@ -48,7 +48,7 @@ class AuditWriter:
         #: One writes at a time, so that a flush that returns has it all in the database.
         self._writing = threading.Lock()
 
-    def refuse(self, entry: Entry) -> None:
+    def refuse(self, entry: AuditRecord) -> None:
         """Record a refusal, soon. Touches no database."""
         with self._lock:
             row = self._flood.note(entry)
@@ -64,7 +64,7 @@ class AuditWriter:
         if now - self._used.get(token_id, float("-inf")) < USE_S:
             return
         with self._lock:
-            if len(self._used) > MOST_WAITING:
+            if len(self._used) > MAX_WAITING:
                 self._used = {token: at for token, at in self._used.items() if now - at < USE_S}
             self._used[token_id] = now
             self._unwritten.add(token_id)
@@ -123,7 +123,75 @@ class AuditWriter:
             self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
             self._thread.start()
 
-    def _keep(self, rows: list[Entry]) -> None:
-        room = MOST_WAITING - len(self._waiting)
+    def _keep(self, rows: list[AuditRecord]) -> None:
+        room = MAX_WAITING - len(self._waiting)
         self._waiting += rows[:room]
         self._lost += max(len(rows) - room, 0)
+
+
+WINDOW_S: Final = 60.0
+#: Rows a minute for one address, actor and reason; what comes beyond is one more row with a count.
+ROWS_OF_ONE: Final = 10
+#: Rows a minute in all; beyond, each is counted only.
+ROWS_OF_ALL: Final = 500
+#: Addresses that are told apart at once; beyond, the rest are one.
+SOURCES: Final = 500
+#: The address of those that are not told apart.
+MANY: Final = "many"
+
+
+@dataclass(slots=True)
+class _Window:
+    """What came of one source since ``began``."""
+
+    began: float
+    written: int = 0
+    #: The last of those that were counted only, with their number; ``None``: there is none.
+    counted: AuditRecord | None = None
+
+
+class Flood:
+    """Decides which refusals are rows at once, and which are counted."""
+
+    def __init__(self) -> None:
+        #: Those of the last ``WINDOW_S``, at most ``SOURCES`` and one for each reason.
+        self._windows: dict[tuple[str, str, str], _Window] = {}
+        self._all = _Window(float("-inf"))
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether ``due`` will have rows later."""
+        return any(window.counted for window in self._windows.values())
+
+    def note(self, entry: AuditRecord) -> AuditRecord | None:
+        """``entry`` if it is to be a row now; ``None``: it was counted."""
+        if entry.at - self._all.began >= WINDOW_S:
+            self._all = _Window(entry.at)
+        key = (network(entry.address), entry.actor, entry.reason)
+        if key not in self._windows and len(self._windows) >= SOURCES:
+            entry = replace(entry, address=MANY, target="", actor="")
+            key = (MANY, "", entry.reason)
+        window = self._windows.setdefault(key, _Window(entry.at))
+        if window.written < ROWS_OF_ONE and self._all.written < ROWS_OF_ALL:
+            window.written += 1
+            self._all.written += 1
+            return entry
+        before = window.counted.count if window.counted else 0
+        window.counted = replace(entry, count=before + entry.count)
+        return None
+
+    def due(self, now: float, *, is_end: bool = False) -> list[AuditRecord]:
+        """The rows of windows that have ended, with how many each stands for; at the end those of all windows."""
+        ended = [key for key, window in self._windows.items() if is_end or now - window.began >= WINDOW_S]
+        return [row for key in ended if (row := self._windows.pop(key).counted) is not None]
+
+
+def network(address: str) -> str:
+    """What counts as one address: of IPv6 the network of 64 bits, which one caller has as a whole."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False).network_address)
+    return address

@@ -26,11 +26,11 @@ from rdukit_platform.backends.container_options import (
 )
 from rdukit_platform.backends.contract import (
     BoxEvent,
+    BoxEventKind,
+    BoxOwner,
     BoxSpec,
-    EventKind,
+    BoxStats,
     OwnedBox,
-    Owner,
-    Stats,
     end_of_container,
     is_orphan,
     last_lines,
@@ -58,7 +58,7 @@ class ContainerBox:
         self._wires: FencedWires | None = None
         self._limits = limits
         self._clock = clock
-        self._events = [BoxEvent(EventKind.STARTED, started)]
+        self._events = [BoxEvent(BoxEventKind.STARTED, started)]
         self._last_words: str | None = None
         self._ports: Mapping[str, str] = {}
 
@@ -124,7 +124,7 @@ class ContainerBox:
         if rest:
             yield rest.decode(errors="replace")
 
-    def stats(self) -> Stats:
+    def stats(self) -> BoxStats:
         """What the container uses; memory without the file cache.
 
         Raises:
@@ -137,7 +137,7 @@ class ContainerBox:
         memory = value.get("memory_stats") or {}
         details = memory.get("stats") or {}
         cache = int(details.get("total_inactive_file", details.get("inactive_file", 0)))
-        return Stats(
+        return BoxStats(
             cpu_s=int(value["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9,
             memory_bytes=max(int(memory.get("usage", 0)) - cache, 0),
             pids=int((value.get("pids_stats") or {}).get("current", 0)),
@@ -146,16 +146,16 @@ class ContainerBox:
     def events(self) -> Sequence[BoxEvent]:
         """Start, readiness, and how it ended, as the engine tells it."""
         state = self._state()
-        if state and not state.get("Running") and self._events[-1].kind is not EventKind.ENDED:
+        if state and not state.get("Running") and self._events[-1].kind is not BoxEventKind.ENDED:
             time = _seconds(state.get("FinishedAt")) or self._clock.now()
             if state.get("OOMKilled"):
-                self._events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
+                self._events.append(BoxEvent(BoxEventKind.OUT_OF_MEMORY, time, "the engine's memory limit was reached"))
             status = state.get("ExitCode")
             end = end_of_container(status, bool(state.get("OOMKilled")))
             detail = f"ended with status {status}"
             if self._excess:
                 end, detail = BoxEnd.DISK_FULL, f"was ended, it has {self._excess}"
-            self._events.append(BoxEvent(EventKind.ENDED, time, detail, end))
+            self._events.append(BoxEvent(BoxEventKind.ENDED, time, detail, end))
         return tuple(self._events)
 
     def terminate(self) -> None:
@@ -225,7 +225,7 @@ class ContainerBox:
                 end = BoxEnd.LATE if is_late else ended.end or BoxEnd.EXITED
                 raise Unavailable(f"container {self.id[:12]} {what}: {self.logs().strip()[-500:]}", end=str(end))
             self._clock.sleep(POLL_S)
-        self._events.append(BoxEvent(EventKind.READY, self._clock.now()))
+        self._events.append(BoxEvent(BoxEventKind.READY, self._clock.now()))
 
     def _state(self) -> dict[str, Any]:
         if self._last_words is not None:
@@ -319,7 +319,7 @@ class EngineBackend:
         """From the containers' labels; also those that have ended and were not removed."""
         return self._labelled(OWNER_LABEL)
 
-    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+    def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
         """From the containers' labels; also those that have ended and were not removed."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
@@ -365,7 +365,7 @@ class EngineBackend:
             containers = self._client.api.containers(all=True, filters={"label": label})
         found = [(str(container["Id"]), container["Labels"]) for container in containers]
         return tuple(
-            OwnedBox(id, labels.get(BOX_LABEL, ""), Owner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0"))))
+            OwnedBox(id, labels.get(BOX_LABEL, ""), BoxOwner(labels[OWNER_LABEL], int(labels.get(EPOCH_LABEL, "0"))))
             for id, labels in sorted(found)
         )
 

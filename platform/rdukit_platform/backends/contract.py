@@ -16,7 +16,7 @@ from rdukit.fence.spec import FenceLimits, Way
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BoxLimits:
     """What a box may use; None: no limit."""
 
     #: Processor cores, by number: those of the box's lease.
@@ -29,7 +29,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class BoxOwner:
     """What a box was started for. Of one id only the newest epoch may have boxes.
 
     The platform's ids are jobs and their epochs attempts; a program that keeps its id over restarts counts its starts.
@@ -75,8 +75,8 @@ class BoxSpec:
     mounts: Sequence[Path] = ()
     #: Added to the environment, such as ``RDUKIT_LEASE``.
     environment: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = Limits()
-    owner: Owner | None = None
+    limits: BoxLimits = BoxLimits()
+    owner: BoxOwner | None = None
     #: Image that has the box; without one ``box`` runs from the backend's image. Processes have none.
     image: str | None = None
     #: The box ends with the process that started it, where the backend can do that (processes).
@@ -98,7 +98,7 @@ class BoxSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class BoxStats:
     """What a box and all it started use now."""
 
     cpu_s: float
@@ -106,7 +106,7 @@ class Stats:
     pids: int
 
 
-class EventKind(StrEnum):
+class BoxEventKind(StrEnum):
     """What can happen to a box."""
 
     STARTED = "started"
@@ -124,7 +124,7 @@ def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
 class BoxEvent:
     """Something that happened to a box, at seconds since 1970. ``end``: of an ``ENDED``."""
 
-    kind: EventKind
+    kind: BoxEventKind
     time: float
     detail: str = ""
     end: BoxEnd | None = None
@@ -136,7 +136,7 @@ class OwnedBox:
 
     id: str
     box: str
-    owner: Owner
+    owner: BoxOwner
 
 
 class RunningBox(Protocol):
@@ -179,7 +179,7 @@ class RunningBox(Protocol):
         """Its log line by line, from the start till its end."""
         ...
 
-    def stats(self) -> Stats:
+    def stats(self) -> BoxStats:
         """What it uses.
 
         Raises:
@@ -220,7 +220,7 @@ class BoxBackend(Protocol):
         """All boxes that have an owner, whoever started them, also those that have ended and were not removed."""
         ...
 
-    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+    def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
         """Boxes of the same owner's earlier epochs that are left. Boxes of others and of this epoch are none."""
         ...
 
@@ -267,7 +267,7 @@ class TriedBackend(Protocol):
         ...
 
 
-def is_orphan(found: Owner, owner: Owner) -> bool:
+def is_orphan(found: BoxOwner, owner: BoxOwner) -> bool:
     """Whether a box that ``found`` started is one that ``owner`` left behind."""
     return found.id == owner.id and found.epoch < owner.epoch
 

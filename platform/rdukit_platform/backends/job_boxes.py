@@ -9,7 +9,7 @@ from typing import Final
 
 from rdukit.errors import InvalidArgument
 from rdukit.settings import resolve, variables_of
-from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxSpec, ClaimedFolder, Limits, Owner
+from rdukit_platform.backends.contract import BoxBackend, BoxFence, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.engines import DockerBackend, PodmanBackend
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 from rdukit_platform.backends.process import ProcessBackend
@@ -55,7 +55,7 @@ class OwnBox:
 class BoxRules:
     """What holds for the boxes of all jobs of a worker."""
 
-    limits: Limits
+    limits: BoxLimits
     #: Variables beside those of the job. A process without a fence has all of its worker's anyway.
     environment: Mapping[str, str] = field(default_factory=dict)
     #: With ``NAME_MARK`` each box runs from its own image, otherwise all from the backend's.
@@ -67,7 +67,7 @@ class BoxRules:
 def spec_of(
     rules: BoxRules,
     box: str,
-    owner: Owner,
+    owner: BoxOwner,
     state: Path,
     inputs: Path,
     output: Path,
@@ -117,7 +117,7 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
     """
     name, image = resolve(BOX_BACKEND), resolve(BOX_IMAGE)
     environment = variables_of(word.strip() for word in resolve(BOX_ENVIRONMENT).split(","))
-    limits = Limits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None)
+    limits = BoxLimits(memory_bytes=resolve(BOX_MEMORY) or None, pids=resolve(BOX_PIDS) or None)
     if name in ENGINES:  # of a process it is its fence's, of a Pod its claim's
         limits = replace(limits, disk_bytes=resolve(BOX_DISK) or None)
     rules = BoxRules(limits, environment)

@@ -27,27 +27,29 @@ from rdukit_platform.backends.container_options import OWNER_LABEL, uid_of_box
 from rdukit_platform.backends.containers import prepare_folders
 from rdukit_platform.backends.contract import (
     BoxEvent,
+    BoxEventKind,
+    BoxOwner,
     BoxSpec,
+    BoxStats,
     ClaimedFolder,
-    EventKind,
     OwnedBox,
-    Owner,
-    Stats,
     end_of_container,
     is_orphan,
     last_lines,
 )
 from rdukit_platform.backends.fenced import FencedWires
 from rdukit_platform.backends.in_cluster import in_cluster_client, own_namespace
-from rdukit_platform.backends.kubernetes_manifests import (
+from rdukit_platform.backends.pods import (
     VARIABLES,
     PodRules,
+    PodTemplate,
     make_pod,
     make_trying_pod,
     owner_of,
+    parse_quantity,
+    read_template,
     told_limits,
 )
-from rdukit_platform.backends.pod_template import PodTemplate, parse_quantity, read_template
 from rdukit_platform.backends.process import answers_ready
 
 POLL_S: Final = 0.25
@@ -74,7 +76,7 @@ class PodBox:
         self._sockets = sockets
         self._wires: FencedWires | None = None
         self._limits = limits
-        self._events = [BoxEvent(EventKind.STARTED, started)]
+        self._events = [BoxEvent(BoxEventKind.STARTED, started)]
         #: Its log, kept since it goes with the Pod.
         self._last_words = ""
         self._is_removed = False
@@ -121,7 +123,7 @@ class PodBox:
         """Its log line by line till its end."""
         yield from self._backend.follow(self._name) if self._status() else self._last_words.splitlines()
 
-    def stats(self) -> Stats:
+    def stats(self) -> BoxStats:
         """What the metrics server says, where the cluster has one: processors in use now, not seconds so far.
 
         Raises:
@@ -133,11 +135,11 @@ class PodBox:
             raise Unavailable(f"pod {self._name} has no metrics: it has ended, or the cluster has no metrics server")
         usage = [container["usage"] for container in found]
         memory = int(sum(parse_quantity(used["memory"]) for used in usage))
-        return Stats(sum(parse_quantity(used["cpu"]) for used in usage), memory, 0)
+        return BoxStats(sum(parse_quantity(used["cpu"]) for used in usage), memory, 0)
 
     def events(self) -> Sequence[BoxEvent]:
         """Start, readiness, and how its container ended."""
-        if self._events[-1].kind is not EventKind.ENDED:
+        if self._events[-1].kind is not BoxEventKind.ENDED:
             self._events += [event for event in end_events(self._status()) if event not in self._events]
         return tuple(self._events)
 
@@ -155,8 +157,8 @@ class PodBox:
         self._is_removed = True
         if self._wires is not None:
             self._wires.close()
-        if self._events[-1].kind is not EventKind.ENDED:
-            self._events.append(BoxEvent(EventKind.ENDED, self._backend.clock.now(), "deleted", BoxEnd.KILLED))
+        if self._events[-1].kind is not BoxEventKind.ENDED:
+            self._events.append(BoxEvent(BoxEventKind.ENDED, self._backend.clock.now(), "deleted", BoxEnd.KILLED))
 
     def _keep_words(self) -> None:
         self.events()
@@ -200,7 +202,7 @@ class PodBox:
                 end = BoxEnd.LATE if is_late else self.events()[-1].end or BoxEnd.EXITED
                 raise Unavailable(f"pod {self._name} {what}: {self.logs().strip()[-500:]}", end=str(end))
             clock.sleep(POLL_S)
-        self._events.append(BoxEvent(EventKind.READY, self._backend.clock.now()))
+        self._events.append(BoxEvent(BoxEventKind.READY, self._backend.clock.now()))
         address = str(self._status().get("podIP", ""))
         self._host = f"[{address}]" if ":" in address else address
 
@@ -346,7 +348,7 @@ class KubernetesBackend:
         """From the Pods' labels."""
         return self._labelled(OWNER_LABEL)
 
-    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+    def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
         """From the Pods' labels."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
@@ -445,15 +447,15 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
         if ended:
             time = datetime.fromisoformat(str(ended["finishedAt"]).replace("Z", "+00:00")).timestamp()
             if ended.get("reason") == "OOMKilled":
-                events.append(BoxEvent(EventKind.OUT_OF_MEMORY, time, "the pod's memory limit was reached"))
+                events.append(BoxEvent(BoxEventKind.OUT_OF_MEMORY, time, "the pod's memory limit was reached"))
             code = ended.get("exitCode")
             end = end_of_container(code, ran_out_of_memory=bool(events))
-            events.append(BoxEvent(EventKind.ENDED, time, f"ended with status {code}", end))
+            events.append(BoxEvent(BoxEventKind.ENDED, time, f"ended with status {code}", end))
     if not events and status.get("phase") in {"Failed", "Succeeded"}:
         detail = f"{status.get('reason', status['phase'])}: {status.get('message', '')}"
         # Evicted or lost with its machine: a container that ended by itself has a status.
         end = BoxEnd.KILLED if status["phase"] == "Failed" else BoxEnd.EXITED
-        events.append(BoxEvent(EventKind.ENDED, 0.0, detail, end))
+        events.append(BoxEvent(BoxEventKind.ENDED, 0.0, detail, end))
     return events
 
 

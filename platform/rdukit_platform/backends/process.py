@@ -23,12 +23,12 @@ from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import home_folder
 from rdukit_platform.backends.contract import (
     BoxEvent,
+    BoxEventKind,
+    BoxLimits,
+    BoxOwner,
     BoxSpec,
-    EventKind,
-    Limits,
+    BoxStats,
     OwnedBox,
-    Owner,
-    Stats,
     is_orphan,
     last_lines,
 )
@@ -73,7 +73,7 @@ class ProcessBox:
         self._limits = limits
         self._record = record
         self._clock = clock
-        self._events = [BoxEvent(EventKind.STARTED, started), BoxEvent(EventKind.READY, clock.now())]
+        self._events = [BoxEvent(BoxEventKind.STARTED, started), BoxEvent(BoxEventKind.READY, clock.now())]
 
     @property
     def id(self) -> str:
@@ -129,7 +129,7 @@ class ProcessBox:
             if rest:
                 yield rest
 
-    def stats(self) -> Stats:
+    def stats(self) -> BoxStats:
         """What it and its children use.
 
         Raises:
@@ -143,8 +143,10 @@ class ProcessBox:
     def events(self) -> Sequence[BoxEvent]:
         """Start, readiness, and the end once it is seen; the kernel does not tell of memory it refused."""
         status = self._process.poll()
-        if status is not None and self._events[-1].kind is not EventKind.ENDED:
-            self._events.append(BoxEvent(EventKind.ENDED, self._clock.now(), describe_status(status), _end_of(status)))
+        if status is not None and self._events[-1].kind is not BoxEventKind.ENDED:
+            self._events.append(
+                BoxEvent(BoxEventKind.ENDED, self._clock.now(), describe_status(status), _end_of(status))
+            )
         return tuple(self._events)
 
     def terminate(self) -> None:
@@ -267,10 +269,10 @@ class ProcessBackend:
             if start_ticks(record["pid"]) != record["start_ticks"]:
                 path.unlink(missing_ok=True)
                 continue
-            found.append(OwnedBox(path.name, record["box"], Owner(record["owner"], record["epoch"])))
+            found.append(OwnedBox(path.name, record["box"], BoxOwner(record["owner"], record["epoch"])))
         return tuple(found)
 
-    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+    def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
         """Those of ``owned`` that an earlier epoch left behind."""
         return tuple(box for box in self.owned() if is_orphan(box.owner, owner))
 
@@ -347,7 +349,7 @@ def _arguments(spec: BoxSpec, folder: Path) -> list[str]:
     return arguments
 
 
-def apply_limits(pid: int, limits: Limits) -> dict[str, str]:
+def apply_limits(pid: int, limits: BoxLimits) -> dict[str, str]:
     """Limit a process that has just been started and what it will start. Returns what came of each limit asked for."""
     told: dict[str, str] = {}
     if limits.cores is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rdukit_platform.backends.contract import Stats
+from rdukit_platform.backends.contract import BoxStats
 
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -54,7 +54,7 @@ def tree_of(pid: int) -> list[ProcessFacts]:
     return found
 
 
-def stats_of(pid: int) -> Stats | None:
+def stats_of(pid: int) -> BoxStats | None:
     """Processor time, resident memory and threads of a process and its descendants that live; None when it has ended.
 
     Pages that processes share count once for each.
@@ -62,7 +62,7 @@ def stats_of(pid: int) -> Stats | None:
     tree = tree_of(pid)
     if not tree:
         return None
-    return Stats(
+    return BoxStats(
         cpu_s=sum(facts.cpu_ticks for facts in tree) / _TICKS_S,
         memory_bytes=sum(facts.resident_pages for facts in tree) * _PAGE_BYTES,
         pids=sum(facts.threads for facts in tree),

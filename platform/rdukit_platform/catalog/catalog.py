@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT_S: Final = 60.0
 #: Folders that are read at once: each takes processes, and threads that other requests need.
-MOST_READ: Final = 4
+MAX_READ: Final = 4
 BOX_FILE: Final = "modelbox.yaml"
 _LOCK: Final = ".lock"
 
@@ -31,7 +31,7 @@ class Catalog:
     def __init__(self, command: list[str] | None = None) -> None:
         self._command = command
         self._lock = threading.Lock()
-        self._reading = threading.BoundedSemaphore(MOST_READ)
+        self._reading = threading.BoundedSemaphore(MAX_READ)
         #: None until the command has answered once.
         self._boxes: Boxes | None = None
 
@@ -52,11 +52,11 @@ class Catalog:
 
         Raises:
             InvalidArgument: it is wrong; the message has every fault with its line.
-            Overloaded: ``MOST_READ`` are being read already.
+            Overloaded: ``MAX_READ`` are being read already.
             Unavailable: the ModelBox command fails.
         """
         if not self._reading.acquire(blocking=False):
-            raise Overloaded(f"{MOST_READ} boxes are being read already; install this one again in a few seconds")
+            raise Overloaded(f"{MAX_READ} boxes are being read already; install this one again in a few seconds")
         try:
             return describe_folder(folder, self._command or box_command())
         finally:

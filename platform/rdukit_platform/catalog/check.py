@@ -14,13 +14,13 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
-from rdukit_platform.catalog.model import Box, Parameter, Verb
+from rdukit_platform.catalog.model import BoxDescription, BoxVerb, VerbParameter
 
 #: Keys that say something of the parameter, not of its values.
 _NOT_OF_VALUES: Final = frozenset({"default", "description", "when"})
 
 
-def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> None:
+def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str, object]) -> None:
     """Refuse a parameter that the verb does not have, or a value that is not legal.
 
     Raises:
@@ -46,7 +46,7 @@ def check_parameters(box: Box, verb: Verb, parameters: Mapping[str, object]) -> 
             )
 
 
-def is_legal(parameter: Parameter, value: object, values: Mapping[str, object]) -> bool:
+def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, object]) -> bool:
     """Whether ``value`` is legal while the verb's parameters have ``values``.
 
     Raises:
@@ -83,7 +83,7 @@ def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dic
     return plain
 
 
-def check_inputs(box: Box, verb: Verb, inputs: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+def check_inputs(box: BoxDescription, verb: BoxVerb, inputs: Mapping[str, str], kinds: Mapping[str, str]) -> None:
     """Refuse an unknown slot, a missing required one, or an artifact of another kind.
 
     Args:

@@ -49,7 +49,7 @@ def read_selector(text: str) -> Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class VerbParameter:
     """A named parameter; ``legal`` says in words what it may be, ``schema`` in JSON schema."""
 
     name: str
@@ -61,7 +61,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class VerbSlot:
     """A place for an artifact."""
 
     name: str
@@ -70,27 +70,27 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class BoxVerb:
     """Something a box can do."""
 
     name: str
-    parameters: tuple[Parameter, ...]
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    parameters: tuple[VerbParameter, ...]
+    inputs: tuple[VerbSlot, ...]
+    outputs: tuple[VerbSlot, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class BoxDescription:
     """One ModelBox. ``raw`` is its whole description."""
 
     name: str
     title: str
-    verbs: tuple[Verb, ...]
+    verbs: tuple[BoxVerb, ...]
     raw: Mapping[str, object]
     #: Of a box that a tenant installed; None: it comes with rdukit.
     version: int | None = None
 
-    def verb(self, name: str) -> Verb:
+    def verb(self, name: str) -> BoxVerb:
         """The verb called ``name``.
 
         Raises:
@@ -107,9 +107,9 @@ class Box:
 class Boxes:
     """Boxes by name, or by whatever text asked for them."""
 
-    boxes: Mapping[str, Box]
+    boxes: Mapping[str, BoxDescription]
 
-    def box(self, name: str) -> Box:
+    def box(self, name: str) -> BoxDescription:
         """The box called ``name``.
 
         Raises:
@@ -148,7 +148,7 @@ def check_files(sizes: Mapping[str, int]) -> None:
         )
 
 
-def read_box(raw: Mapping[str, object], version: int | None = None) -> Box:
+def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
     """A box from its description.
 
     With a version it is a tenant's: its patterns are left to the box itself, because a regular expression can take
@@ -158,7 +158,7 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> Box:
         InvalidArgument: a key is missing or of the wrong type.
     """
     try:
-        return Box(
+        return BoxDescription(
             name=str(raw["name"]),
             title=str(raw.get("title") or raw["name"]),
             verbs=tuple(_read_verb(verb, version is None) for verb in _maps(raw["verbs"])),
@@ -169,11 +169,11 @@ def read_box(raw: Mapping[str, object], version: int | None = None) -> Box:
         raise InvalidArgument(f"a ModelBox's description is wrong: {cause!r}") from cause
 
 
-def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> Verb:
-    return Verb(
+def _read_verb(raw: Mapping[str, object], has_patterns: bool) -> BoxVerb:
+    return BoxVerb(
         name=str(raw["name"]),
         parameters=tuple(
-            Parameter(
+            VerbParameter(
                 name=str(p["name"]),
                 type=str(p.get("type", "")),
                 default=p.get("default"),
@@ -199,8 +199,10 @@ def _read_schema(raw: object, has_patterns: bool) -> Mapping[str, Any]:
     return schema
 
 
-def _read_slots(raw: object, is_required: bool) -> tuple[Slot, ...]:
-    return tuple(Slot(str(s["name"]), str(s.get("kind", "")), bool(s.get("required", is_required))) for s in _maps(raw))
+def _read_slots(raw: object, is_required: bool) -> tuple[VerbSlot, ...]:
+    return tuple(
+        VerbSlot(str(s["name"]), str(s.get("kind", "")), bool(s.get("required", is_required))) for s in _maps(raw)
+    )
 
 
 def _maps(raw: object) -> list[Mapping[str, object]]:

@@ -14,18 +14,17 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.service import record_artifact
 from rdukit_platform.artifacts.store import Content
-from rdukit_platform.catalog.model import Box, Boxes, Selector, read_box, read_selector, unknown_box
+from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box, read_selector, unknown_box
 from rdukit_platform.db.models import BoxRow, JobRow, TenantRow
-from rdukit_platform.ids import new_id
+from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.paging import read_page
 from rdukit_platform.services import workers_have_walls
 from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESS
 
 #: Kind of the artifact that a box's folder is.
 KIND = "box"
 #: Jobs that a refusal names.
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str
         InvalidArgument: a text is not legal.
         PermissionDenied: the tenant's jobs may not run boxes of its own.
     """
-    own: dict[str, Box] = {}
+    own: dict[str, BoxDescription] = {}
     for text in dict.fromkeys(asked):
         if text in boxes.boxes:
             continue
@@ -202,11 +201,11 @@ def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now
         .order_by(JobRow.created_at)
     ).all()
     if users:
-        named = ", ".join(users[:MOST_NAMED]) + (", …" if len(users) > MOST_NAMED else "")
+        named = ", ".join(users[:MAX_NAMED]) + (", …" if len(users) > MAX_NAMED else "")
         raise Conflict(
             f"{len(users)} job{'s' * (len(users) > 1)} of box {asked} {'have' if len(users) > 1 else 'has'} not ended: "
             f"{named}; wait for them, or end them with: rdukit job cancel",
-            jobs=list(users[:MOST_NAMED]),
+            jobs=list(users[:MAX_NAMED]),
         )
     for row in rows:
         row.uninstalled_at = now
@@ -239,7 +238,7 @@ def versions_of(session: Session, tenant_id: str, name: str) -> list[int]:
     return list(session.scalars(query.order_by(BoxRow.version)))
 
 
-def box_of(row: BoxRow) -> Box:
+def box_of(row: BoxRow) -> BoxDescription:
     """A row as a box that jobs are checked by."""
     return read_box(row.description, row.version)
 

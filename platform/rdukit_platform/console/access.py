@@ -1,18 +1,22 @@
 """Who looks at the console: the cookie's session to a caller, and the key that signs cookies."""
 
+import base64
+import binascii
+import hashlib
+import hmac
+import json
 import math
 import secrets
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
 from rdukit.errors import PermissionDenied, Unauthenticated
 from rdukit.files.atomic import write_atomic
-from rdukit_platform.audit.acts import Act
-from rdukit_platform.audit.requests import entry_of
-from rdukit_platform.audit.service import record
-from rdukit_platform.console.session import COOKIE, KEY_BYTES, SESSION_S, ConsoleSession, find_session, seal
-from rdukit_platform.gateway.dependencies import check_scope, platform_of
+from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.audit.service import Act, record
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.scopes import JOBS_WRITE, READ, TOKENS
 from rdukit_platform.tenants.service import Caller, authenticate, authenticate_digest, hash_token
@@ -98,3 +102,41 @@ def _keeper(request: Request, caller: Annotated[Caller, Depends(_visitor)]) -> C
 Visitor = Annotated[Caller, Depends(_visitor)]
 Editor = Annotated[Caller, Depends(_editor)]
 Keeper = Annotated[Caller, Depends(_keeper)]
+
+
+COOKIE: Final = "rdukit_console"
+SESSION_S: Final = 12 * 3600
+KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSession:
+    """A login: digest of the API token, and the end in seconds since the epoch."""
+
+    token_sha256: str
+    expires_at: float
+
+
+def seal(session: ConsoleSession, key: bytes) -> str:
+    """The cookie's value."""
+    body = json.dumps([session.token_sha256, session.expires_at]).encode()
+    return f"{base64.urlsafe_b64encode(body).decode()}.{_sign(body, key)}"
+
+
+def find_session(cookie: str | None, key: bytes, now: float) -> ConsoleSession | None:
+    """The session in a cookie; ``None`` when there is no cookie, or it is not ours, altered or too old."""
+    if not cookie or "." not in cookie:
+        return None
+    text, signature = cookie.rsplit(".", 1)
+    try:
+        body = base64.urlsafe_b64decode(text.encode())
+        if not hmac.compare_digest(_sign(body, key).encode(), signature.encode()):
+            return None
+        digest, expires_at = json.loads(body)
+    except (ValueError, TypeError, binascii.Error):
+        return None
+    return ConsoleSession(str(digest), float(expires_at)) if float(expires_at) > now else None
+
+
+def _sign(body: bytes, key: bytes) -> str:
+    return hmac.new(key, body, hashlib.sha256).hexdigest()

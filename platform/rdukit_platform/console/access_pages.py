@@ -6,11 +6,11 @@ from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
 from rdukit.errors import InvalidArgument, RdukitError
-from rdukit_platform.audit.routes import AuditPage, read_entries
+from rdukit_platform.api.audit import AuditPage, read_entries
+from rdukit_platform.api.dependencies import check_scope, platform_of
+from rdukit_platform.api.tenants import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
 from rdukit_platform.console.access import Keeper, Visitor
 from rdukit_platform.console.page import PageRoute, page
-from rdukit_platform.gateway.dependencies import check_scope, platform_of
-from rdukit_platform.tenants.routes import Token, TokenRequest, end_token, make_token, read_tokens, replace_token
 from rdukit_platform.tenants.scopes import ADMIN, MEANINGS, TOKENS, may_give
 from rdukit_platform.tenants.service import Caller
 

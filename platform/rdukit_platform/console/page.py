@@ -15,9 +15,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rdukit import __version__
 from rdukit.errors import RdukitError, Unauthenticated
 from rdukit.units import format_bytes
-from rdukit_platform.audit.requests import note_refusal
+from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.dependencies import platform_of
 from rdukit_platform.console.views import age_words, clock_words, date_words
-from rdukit_platform.gateway.dependencies import platform_of
 
 #: Nothing but the console's own files; no inline script or style.
 SECURITY_HEADERS: Final = {

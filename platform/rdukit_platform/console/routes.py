@@ -8,13 +8,16 @@ from markupsafe import Markup
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unauthenticated
-from rdukit_platform.artifacts.routes import show_artifact
+from rdukit_platform.api.artifacts import show_artifact
+from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.dependencies import platform_of
+from rdukit_platform.api.nodes import nodes_seen
 from rdukit_platform.artifacts.service import list_artifacts
-from rdukit_platform.audit.requests import note_refusal
 from rdukit_platform.catalog.own import box_of, get_own, newest_own, versions_of
 from rdukit_platform.console import curve as picture
-from rdukit_platform.console.access import Editor, Visitor, check_same_site, find_visitor, log_in
-from rdukit_platform.console.gather import (
+from rdukit_platform.console.access import COOKIE, SESSION_S, Editor, Visitor, check_same_site, find_visitor, log_in
+from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
+from rdukit_platform.console.queries import (
     count_jobs,
     gather_artifact,
     gather_job,
@@ -23,15 +26,11 @@ from rdukit_platform.console.gather import (
     own_jobs,
     submit_commands,
 )
-from rdukit_platform.console.node_page import view_nodes
-from rdukit_platform.console.page import PageRoute, fragment, live, page, safe_next
-from rdukit_platform.console.session import COOKIE, SESSION_S
+from rdukit_platform.console.tiles import view_nodes
 from rdukit_platform.console.views import log_lines, view_job
-from rdukit_platform.gateway.dependencies import platform_of
 from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs.schemas import show_job
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.jobs.view import show_job
-from rdukit_platform.nodes.routes import nodes_seen
 from rdukit_platform.tenants.scopes import JOBS_WRITE, allows
 from rdukit_platform.tenants.service import Caller
 
@@ -144,7 +143,7 @@ def cancel(request: Request, job_id: str, caller: Editor) -> Response:
     with platform.database.write() as session:
         row = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
         service.cancel_job(session, row, platform.clock.now())
-    platform.waker.wake()
+    platform.notifier.wake()
     return RedirectResponse(f"/console/jobs/{job_id}", 303)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rdukit.units import format_bytes
-from rdukit_platform.nodes.condition import is_usable
+from rdukit.units import format_bytes, format_seconds
+from rdukit_platform.nodes import is_usable
 
 #: Colours that the style sheet has; holders beyond them share.
 COLOURS: Final = 8
@@ -31,7 +31,7 @@ class TileView:
 
 
 @dataclass(frozen=True, slots=True)
-class RduView:
+class RduDrawing:
     """A chip and its tiles. ``state`` is empty while all is well, or if the daemon does not tell."""
 
     name: str
@@ -42,7 +42,7 @@ class RduView:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HealthMark:
     """How many tiles have a health other than ``Online``: a line of the legend."""
 
     style: str
@@ -52,7 +52,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class TileHolder:
     """Who holds tiles: a line of the legend."""
 
     style: str
@@ -64,12 +64,12 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeDrawing:
     """The picture of one node. XRDUs are in order, each with its RDUs."""
 
-    xrdus: tuple[tuple[str, tuple[RduView, ...]], ...]
-    holders: tuple[Holder, ...]
-    marks: tuple[Mark, ...]
+    xrdus: tuple[tuple[str, tuple[RduDrawing, ...]], ...]
+    holders: tuple[TileHolder, ...]
+    marks: tuple[HealthMark, ...]
     tiles_total: int
     tiles_used: int
     #: Tiles that cannot be leased.
@@ -84,7 +84,7 @@ def draw_node(
     leases: Sequence[Mapping[str, Any]],
     memory: Mapping[str, Any],
     rdus: Sequence[Mapping[str, Any]] = (),
-) -> NodeView:
+) -> NodeDrawing:
     """Lay out the tiles by their paths, give each holder a colour and each tile that is not well a mark.
 
     Args:
@@ -103,7 +103,7 @@ def draw_node(
         _, xrdu, rdu, number = _path_parts(str(tile["path"]))
         grouped.setdefault(xrdu, {}).setdefault(rdu, []).append(_draw_tile(tile, by_id, styles, number))
     used, total = int(memory.get("used") or 0), int(memory.get("total") or 0)
-    return NodeView(
+    return NodeDrawing(
         xrdus=tuple(
             (
                 _spoken(xrdu),
@@ -139,11 +139,11 @@ def _draw_tile(
     return TileView(number, mark, f"{path}: {health}, {meaning}{still}")
 
 
-def _draw_rdu(name: str, squares: Sequence[TileView], row: Mapping[str, Any]) -> RduView:
+def _draw_rdu(name: str, squares: Sequence[TileView], row: Mapping[str, Any]) -> RduDrawing:
     state = str(row.get("state") or "")
     if state in {"", "FUNCTIONAL"}:
-        return RduView(_spoken(name), tuple(squares))
-    return RduView(
+        return RduDrawing(_spoken(name), tuple(squares))
+    return RduDrawing(
         _spoken(name), tuple(squares), state, STATE_TONES.get(state, "bad"), str(row.get("reason") or "no reason given")
     )
 
@@ -156,17 +156,19 @@ def _mark(health: str) -> tuple[str, str]:
     return MARKS.get(health.lower(), ("bad", "not in service"))
 
 
-def _count_marks(tiles: Sequence[Mapping[str, Any]]) -> tuple[Mark, ...]:
+def _count_marks(tiles: Sequence[Mapping[str, Any]]) -> tuple[HealthMark, ...]:
     counts: dict[str, int] = {}
     for tile in tiles:
         if (health := _health(tile)) != "Online":
             counts[health] = counts.get(health, 0) + 1
-    return tuple(Mark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items())
+    return tuple(HealthMark(_mark(health)[0], health, _mark(health)[1], count) for health, count in counts.items())
 
 
-def _draw_holder(lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int) -> Holder:
+def _draw_holder(
+    lease: str, leases: Mapping[str, Mapping[str, Any]], styles: Mapping[str, str], tiles: int
+) -> TileHolder:
     value = leases.get(lease, {})
-    return Holder(
+    return TileHolder(
         style=styles[lease],
         tenant=str(value.get("tenant") or "–"),
         application=str(value.get("application") or lease),
@@ -193,3 +195,94 @@ def _path_parts(path: str) -> tuple[str, str, str, str]:
 
 def _spoken(name: str) -> str:
     return name.replace("_", " ")
+
+
+#: Colour of each severity: a class of the style sheet.
+SEVERITY_TONES: Final = {"Minor": "wait", "Major": "warn", "Critical": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultLine:
+    """A fault that still counts, what was done and what a person is to do."""
+
+    id: str
+    type: str
+    severity: str
+    tone: str
+    component: str
+    what: str
+    advice: str
+    #: Seconds since the epoch.
+    at: float
+    #: Whom it hit: application and job, where there are any.
+    application: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLease:
+    """A request in the daemon's queue. ``at``: seconds since the epoch."""
+
+    application: str
+    tiles: int
+    memory: str
+    at: float
+    reason: str
+
+
+def view_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Nodes as ``nodes.service.read_nodes`` gives them, with their pictures, faults and queues."""
+    return [_view_node(node) for node in nodes]
+
+
+def _view_node(node: Mapping[str, Any]) -> dict[str, Any]:
+    leases, tiles = list(node.get("leases") or []), list(node.get("tiles") or [])
+    uptime, health = node.get("uptime_s"), str(node.get("health") or "")
+    database = node.get("database") or {}
+    faults = [_view_fault(fault) for fault in node.get("faults") or []]
+    picture = draw_node(tiles, leases, node.get("memory") or {}, list(node.get("rdus") or []))
+    return {
+        "name": node.get("name"),
+        "state": node.get("state"),
+        "error": node.get("error") or "",
+        "health": health,
+        "tone": STATE_TONES.get(health, "good"),
+        "platform": node.get("platform") or "",
+        "uptime": format_seconds(int(uptime)) if uptime else "",
+        "applications": node.get("applications", len({lease.get("application") for lease in leases})),
+        "max_applications": node.get("max_applications"),
+        "picture": picture,
+        "faults": faults,
+        "waiting": [_view_waiting(request) for request in node.get("waiting") or []],
+        "unwritten": "" if database.get("is_writable", True) else str(database.get("reason") or "it takes nothing"),
+        "jobs": [str(lease["job"]) for lease in leases if lease.get("job")] + [f.job for f in faults if f.job],
+        "used": picture.tiles_used,
+        "total": picture.tiles_total,
+        "broken": picture.tiles_broken,
+    }
+
+
+def _view_fault(fault: Mapping[str, Any]) -> FaultLine:
+    severity = str(fault.get("severity") or "")
+    return FaultLine(
+        id=str(fault.get("fault_uuid") or ""),
+        type=str(fault.get("fault_type") or ""),
+        severity=severity,
+        tone=SEVERITY_TONES.get(severity, "bad"),
+        component=str(fault.get("comp_name") or ""),
+        what=str(fault.get("fault_desc") or ""),
+        advice=str(fault.get("recovery_act") or ""),
+        at=int(fault.get("timestamp") or 0) / 1e9,
+        application=str(fault.get("application") or ""),
+        job=str(fault.get("job") or ""),
+    )
+
+
+def _view_waiting(request: Mapping[str, Any]) -> PendingLease:
+    return PendingLease(
+        application=str(request.get("application") or ""),
+        tiles=int(request.get("tiles") or 0),
+        memory=format_bytes(int(request.get("memory_bytes") or 0)),
+        at=float(request.get("since") or 0.0),
+        reason=str(request.get("reason") or ""),
+    )

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rdukit.units import format_bytes, format_count, format_seconds
-from rdukit_platform.jobs.schemas import Attempt, Event, Job
-from rdukit_platform.jobs.states import FINAL, JobState, Reason
+from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
+from rdukit_platform.jobs.states import FINAL, JobReason, JobState
 
 #: Colour of each state: a class of the style sheet.
 TONES: Final = {
@@ -23,12 +23,12 @@ TONES: Final = {
 
 #: Final reasons in words; the error's own message follows where there is one.
 REASONS: Final = {
-    Reason.COMPLETED: "Completed",
-    Reason.BOX_FAILED: "The ModelBox refused or failed it",
-    Reason.ATTEMPTS_EXHAUSTED: "All attempts failed",
-    Reason.INPUT_LOST: "An input artifact is gone",
-    Reason.CANCELLED_BY_USER: "Cancelled by a user",
-    Reason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
+    JobReason.COMPLETED: "Completed",
+    JobReason.BOX_FAILED: "The ModelBox refused or failed it",
+    JobReason.ATTEMPTS_EXHAUSTED: "All attempts failed",
+    JobReason.INPUT_LOST: "An input artifact is gone",
+    JobReason.CANCELLED_BY_USER: "Cancelled by a user",
+    JobReason.UPSTREAM_ENDED: "An earlier step of its pipeline did not deliver",
 }
 
 WAITING: Final = {
@@ -92,18 +92,18 @@ def why_words(job: Job) -> str:
     """Why the job is where it is: what it waits for, or how it ended."""
     state = JobState(job.state)
     if job.reason is not None:
-        words = REASONS.get(Reason(job.reason), job.reason)
+        words = REASONS.get(JobReason(job.reason), job.reason)
         message = str((job.error or {}).get("message") or "")
         return f"{words}: {message}" if message else words
     return job.waits_for or WAITING.get(state, "")
 
 
-def view_events(events: Iterable[Event]) -> list[EventView]:
+def view_events(events: Iterable[EventRecord]) -> list[EventView]:
     """The timeline: changes of state, oldest first."""
     return [_view_event(event) for event in events if event.kind == "state"]
 
 
-def loss_points(events: Iterable[Event]) -> list[tuple[float, float]]:
+def loss_points(events: Iterable[EventRecord]) -> list[tuple[float, float]]:
     """(step, loss) of the progress events that have both."""
     points = []
     for event in events:
@@ -113,7 +113,7 @@ def loss_points(events: Iterable[Event]) -> list[tuple[float, float]]:
     return points
 
 
-def log_lines(events: Iterable[Event], limit: int = 400) -> list[tuple[float, int, str]]:
+def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[float, int, str]]:
     """Time, attempt and text of the last log lines, oldest first."""
     lines = [(event.at, event.attempt, str(event.data.get("line", ""))) for event in events if event.kind == "log"]
     return lines[-limit:]
@@ -190,12 +190,12 @@ def date_words(at: float | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _view_event(event: Event) -> EventView:
+def _view_event(event: EventRecord) -> EventView:
     data = event.data
     after = str(data.get("to") or "")
     parts: list[str] = []
     if reason := data.get("reason"):
-        parts.append(REASONS.get(Reason(str(reason)), str(reason)) if str(reason) in set(Reason) else str(reason))
+        parts.append(REASONS.get(JobReason(str(reason)), str(reason)) if str(reason) in set(JobReason) else str(reason))
     elif outcome := data.get("outcome"):
         parts.append(str(outcome))
     error = data.get("error")

@@ -9,7 +9,7 @@ import uvicorn
 from rdukit.http.tls import find_server_files, make_server_context
 from rdukit.settings import resolve
 from rdukit.system.process import configure_logging
-from rdukit_platform.context import open_platform
+from rdukit_platform.api.context import open_platform
 from rdukit_platform.db.migrate import migrate
 from rdukit_platform.gateway.app import create_app, forwarding
 from rdukit_platform.gateway.http_protocol import allow_files, make_protocol

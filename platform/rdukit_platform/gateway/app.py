@@ -3,26 +3,28 @@
 import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import FileResponse, HTMLResponse
 
 from rdukit import __version__
+from rdukit.errors import NotFound
 from rdukit.settings import resolve
-from rdukit_platform.artifacts.routes import router as artifacts
-from rdukit_platform.audit.routes import router as audit
+from rdukit_platform.api.artifacts import router as artifacts
+from rdukit_platform.api.audit import router as audit
+from rdukit_platform.api.catalog import router as catalog
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.jobs import router as jobs
+from rdukit_platform.api.nodes import router as nodes
+from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.catalog.catalog import clear_incoming
-from rdukit_platform.catalog.routes import router as catalog
-from rdukit_platform.context import Platform
-from rdukit_platform.gateway.bodies import BodyBorder
-from rdukit_platform.gateway.borders import ERRORS, RequestBorder, add_error_handlers
 from rdukit_platform.gateway.health import router as health
-from rdukit_platform.gateway.manual import router as manual
-from rdukit_platform.jobs.routes import router as jobs
-from rdukit_platform.nodes.routes import router as nodes
+from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
 from rdukit_platform.settings import GATEWAY_PROXIES
-from rdukit_platform.tenants.routes import router as tenants
 
 #: Followers of events each need a thread for a moment, several times a second.
 THREADS = 64
@@ -45,7 +47,7 @@ def create_app(platform: Platform) -> FastAPI:
         yield
         platform.audit.close()
         platform.database.close()
-        platform.waker.close()
+        platform.notifier.close()
 
     app = FastAPI(
         title="rdukit platform",
@@ -66,6 +68,32 @@ def create_app(platform: Platform) -> FastAPI:
         app.include_router(console)
         app.include_router(access)
     add_error_handlers(app)
-    app.add_middleware(BodyBorder, platform=platform)
-    app.add_middleware(RequestBorder)
+    app.add_middleware(BodyLimitMiddleware, platform=platform)
+    app.add_middleware(RequestContextMiddleware)
     return app
+
+
+_STATIC: Final = Path(__file__).with_name("static")
+_FILES: Final = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+def show_page(request: Request) -> HTMLResponse:
+    """The page; it reads ``/openapi.json``."""
+    return get_swagger_ui_html(
+        openapi_url=str(request.app.openapi_url),
+        title=str(request.app.title),
+        swagger_js_url="/docs/static/swagger-ui-bundle.js",
+        swagger_css_url="/docs/static/swagger-ui.css",
+        swagger_favicon_url="/console/static/icon.svg",
+    )
+
+
+@router.get("/docs/static/{name}")
+def give_file(name: str) -> FileResponse:
+    """The page's script and style sheet."""
+    if name not in _FILES:
+        raise NotFound(f"there is no file {name!r} here; legal: {', '.join(_FILES)}")
+    return FileResponse(_STATIC / name, media_type=_FILES[name], headers={"Cache-Control": "public, max-age=86400"})

@@ -10,10 +10,10 @@ from starlette.responses import JSONResponse, Response
 
 from rdukit.errors import RdukitError
 from rdukit.snd import SndClient
-from rdukit_platform.context import Platform
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import Anyone, check_scope, platform_of
 from rdukit_platform.db.engine import is_reachable
 from rdukit_platform.db.models import JobRow
-from rdukit_platform.gateway.dependencies import Anyone, check_scope, platform_of
 from rdukit_platform.jobs.states import JobState
 from rdukit_platform.services import live_services
 from rdukit_platform.tenants.scopes import JOBS_READ, METRICS, allows
@@ -23,14 +23,14 @@ router = APIRouter(tags=["health"])
 READY: Final = "ready"
 
 
-class Health(BaseModel):
+class GatewayHealth(BaseModel):
     """``ready`` when all parts are up, else ``degraded``; ``parts`` says which are."""
 
     status: str
     parts: dict[str, bool]
 
 
-@router.get("/health", response_model=Health)
+@router.get("/health", response_model=GatewayHealth)
 def health(request: Request) -> Response:
     """Whether the platform is ready; 503 only when the database is away."""
     found = read_health(platform_of(request))
@@ -60,9 +60,9 @@ def metrics(request: Request, caller: Anyone) -> Response:
     return Response(of_gateway + "\n".join([*lines, ""]).encode(), media_type=CONTENT_TYPE_LATEST)
 
 
-def read_health(platform: Platform) -> Health:
+def read_health(platform: Platform) -> GatewayHealth:
     """The state of the parts, asked now."""
-    parts = {"database": is_reachable(platform.database), "broker": platform.waker.is_up(), "node": False}
+    parts = {"database": is_reachable(platform.database), "broker": platform.notifier.is_up(), "node": False}
     try:
         with SndClient(platform.home.snd_socket, timeout_s=1.0) as snd:
             snd.call("hello")
@@ -74,4 +74,4 @@ def read_health(platform: Platform) -> Health:
         with platform.database.read() as session:
             kinds = {service.kind for service in live_services(session, platform.clock.now())}
     parts["scheduler"], parts["worker"] = "scheduler" in kinds, "worker" in kinds
-    return Health(status=READY if all(parts.values()) else "degraded", parts=parts)
+    return GatewayHealth(status=READY if all(parts.values()) else "degraded", parts=parts)

@@ -13,9 +13,9 @@ from rdukit.errors import RdukitError
 from rdukit.http.limits import HttpLimits
 from rdukit.http.protocol import GuardedHttp, make_protocol_factory
 from rdukit.settings import resolve
-from rdukit_platform.audit.acts import MAX_TEXT
-from rdukit_platform.audit.requests import note_refused_bytes
-from rdukit_platform.context import Platform
+from rdukit_platform.api.audit_requests import note_refused_bytes
+from rdukit_platform.api.context import Platform
+from rdukit_platform.audit.service import MAX_TEXT
 from rdukit_platform.settings import (
     ADDRESS_CONNECTIONS,
     GATEWAY_PROXIES,

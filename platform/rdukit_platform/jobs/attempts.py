@@ -5,10 +5,10 @@ from enum import StrEnum
 from typing import Final
 
 from rdukit.errors import HwException, all_error_classes
-from rdukit_platform.jobs.states import JobEvent, Reason
+from rdukit_platform.jobs.states import JobEvent, JobReason
 
 
-class Outcome(StrEnum):
+class AttemptOutcome(StrEnum):
     """How an attempt ended."""
 
     SUCCEEDED = "succeeded"
@@ -40,10 +40,10 @@ RETRYABLE_CODES: Final = frozenset(
 )
 
 #: Outcomes that do not count against ``max_attempts``: nothing was wrong with the job.
-FREE: Final = frozenset({Outcome.NO_RESOURCES, Outcome.FOLDER_BUSY, Outcome.INTERRUPTED})
+FREE: Final = frozenset({AttemptOutcome.NO_RESOURCES, AttemptOutcome.FOLDER_BUSY, AttemptOutcome.INTERRUPTED})
 
 #: Outcomes that are the platform's or its host's doing. They count by themselves: so many of one job are the job's.
-LOST: Final = frozenset({Outcome.EXPIRED, Outcome.BOX_KILLED, Outcome.BOX_SLOW})
+LOST: Final = frozenset({AttemptOutcome.EXPIRED, AttemptOutcome.BOX_KILLED, AttemptOutcome.BOX_SLOW})
 
 #: Pause before the next admission after an outcome that is free.
 FREE_PAUSE_S: Final = 1.0
@@ -54,11 +54,11 @@ MAX_BACKOFF_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AttemptVerdict:
     """What to do with the job."""
 
     event: JobEvent
-    reason: Reason | None
+    reason: JobReason | None
     #: Counted failures after this attempt, and attempts that were lost.
     failures: int
     losses: int
@@ -67,9 +67,9 @@ class Verdict:
 
 
 def judge(
-    outcome: Outcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
+    outcome: AttemptOutcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
     max_losses: int, backoff_s: float,
-) -> Verdict:  # fmt: skip
+) -> AttemptVerdict:  # fmt: skip
     """What the end of an attempt means for its job.
 
     Args:
@@ -78,24 +78,24 @@ def judge(
         losses: attempts that were lost before this one; with ``max_losses`` of them the job has failed.
         backoff_s: pause after the first failure; doubles with each further one, up to ``MAX_BACKOFF_S``.
     """
-    if outcome is Outcome.SUCCEEDED:
-        return Verdict(JobEvent.SUCCEED, Reason.COMPLETED, failures, losses, 0.0)
-    if outcome is Outcome.CANCELLED:
-        return Verdict(JobEvent.CANCEL, Reason.CANCELLED_BY_USER, failures, losses, 0.0)
-    if outcome is Outcome.INPUT_LOST:
-        return Verdict(JobEvent.FAIL, Reason.INPUT_LOST, failures + 1, losses, 0.0)
+    if outcome is AttemptOutcome.SUCCEEDED:
+        return AttemptVerdict(JobEvent.SUCCEED, JobReason.COMPLETED, failures, losses, 0.0)
+    if outcome is AttemptOutcome.CANCELLED:
+        return AttemptVerdict(JobEvent.CANCEL, JobReason.CANCELLED_BY_USER, failures, losses, 0.0)
+    if outcome is AttemptOutcome.INPUT_LOST:
+        return AttemptVerdict(JobEvent.FAIL, JobReason.INPUT_LOST, failures + 1, losses, 0.0)
     if outcome in FREE:
-        pause = 0.0 if outcome is Outcome.INTERRUPTED else FREE_PAUSE_S
-        return Verdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)
+        pause = 0.0 if outcome is AttemptOutcome.INTERRUPTED else FREE_PAUSE_S
+        return AttemptVerdict(JobEvent.RETRY if is_running else JobEvent.REQUEUE, None, failures, losses, pause)
     if outcome in LOST:
         losses += 1
         if losses >= max_losses:
-            return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
+            return AttemptVerdict(JobEvent.FAIL, JobReason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
         pause = min(backoff_s * 2 ** (losses - 1), LOST_PAUSE_S)
-        return Verdict(JobEvent.RETRY, None, failures, losses, pause)
-    if outcome is Outcome.BOX_FAILED and error_code not in RETRYABLE_CODES:
-        return Verdict(JobEvent.FAIL, Reason.BOX_FAILED, failures + 1, losses, 0.0)
+        return AttemptVerdict(JobEvent.RETRY, None, failures, losses, pause)
+    if outcome is AttemptOutcome.BOX_FAILED and error_code not in RETRYABLE_CODES:
+        return AttemptVerdict(JobEvent.FAIL, JobReason.BOX_FAILED, failures + 1, losses, 0.0)
     failures += 1
     if failures >= max_attempts:
-        return Verdict(JobEvent.FAIL, Reason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
-    return Verdict(JobEvent.RETRY, None, failures, losses, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))
+        return AttemptVerdict(JobEvent.FAIL, JobReason.ATTEMPTS_EXHAUSTED, failures, losses, 0.0)
+    return AttemptVerdict(JobEvent.RETRY, None, failures, losses, min(backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S))

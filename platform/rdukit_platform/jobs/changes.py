@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, NotFound
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason, next_state
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState, next_state
 
 
 def apply_event(
@@ -15,7 +15,7 @@ def apply_event(
     job: JobRow,
     event: JobEvent,
     now: float,
-    reason: Reason | None = None,
+    reason: JobReason | None = None,
     data: Mapping[str, object] | None = None,
     **columns: object,
 ) -> JobState:

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from rdukit.errors import LeaseLost
 from rdukit.settings import resolve
 from rdukit_platform.db.models import ArtifactRow, AttemptRow, JobRow, LineageRow
-from rdukit_platform.ids import new_id
-from rdukit_platform.jobs.attempts import Outcome, judge
+from rdukit_platform.db.rows import new_id
+from rdukit_platform.jobs.attempts import AttemptOutcome, judge
 from rdukit_platform.jobs.changes import add_event, apply_event, count_changed, lock_job
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, next_state
@@ -23,7 +23,7 @@ from rdukit_platform.settings import JOB_MAX_LOSSES
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class FencingToken:
     """What a message carries: which attempt, and the proof that it is meant."""
 
     job_id: str
@@ -44,8 +44,8 @@ class Output:
     file_name: str | None = None
 
 
-def admit(session: Session, job_id: str, now: float) -> Ticket:
-    """Give a queued job its next attempt. The caller publishes the ticket after the commit.
+def admit(session: Session, job_id: str, now: float) -> FencingToken:
+    """Give a queued job its next attempt. The caller publishes the fencing after the commit.
 
     Raises:
         InvalidTransition: it is not queued any more; nothing was written.
@@ -62,87 +62,87 @@ def admit(session: Session, job_id: str, now: float) -> Ticket:
     session.add(attempt)
     session.flush()
     apply_event(session, job, JobEvent.ADMIT, now, attempt=attempt.number)
-    return Ticket(job.id, attempt.id, attempt.token)
+    return FencingToken(job.id, attempt.id, attempt.token)
 
 
-def claim(session: Session, ticket: Ticket, worker: str, lease_s: float, now: float) -> JobRow | None:
+def claim(session: Session, fencing: FencingToken, worker: str, lease_s: float, now: float) -> JobRow | None:
     """Make the attempt this worker's. ``None``: somebody has it, or it has ended; the message is to be dropped."""
     changed = count_changed(
         session,
         update(AttemptRow)
         .where(
-            AttemptRow.id == ticket.attempt_id,
-            AttemptRow.token == ticket.token,
+            AttemptRow.id == fencing.attempt_id,
+            AttemptRow.token == fencing.token,
             AttemptRow.claimed_at.is_(None),
             AttemptRow.ended_at.is_(None),
         )
         .values(worker=worker, claimed_at=now, lease_expires_at=now + lease_s),
     )
-    return lock_job(session, ticket.job_id) if changed == 1 else None
+    return lock_job(session, fencing.job_id) if changed == 1 else None
 
 
-def beat(session: Session, tickets: Iterable[Ticket], lease_s: float, now: float) -> list[Ticket]:
+def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: float, now: float) -> list[FencingToken]:
     """Extend the leases of attempts. Returns those that are no longer their holder's."""
     lost = []
-    for ticket in tickets:
+    for fencing in fencing_tokens:
         changed = count_changed(
             session,
-            update(AttemptRow).where(*_is_open(ticket)).values(lease_expires_at=now + lease_s),
+            update(AttemptRow).where(*_is_open(fencing)).values(lease_expires_at=now + lease_s),
         )
         if changed != 1:
-            lost.append(ticket)
+            lost.append(fencing)
     return lost
 
 
-def hold_tiles(session: Session, ticket: Ticket, tiles: Sequence[str]) -> None:
+def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) -> None:
     """The worker has leased these tiles for the attempt: from now on the node daemon shows them as taken.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
-    _, attempt = _hold(session, ticket)
+    _, attempt = _hold(session, fencing)
     attempt.tiles = list(tiles)
 
 
-def start(session: Session, ticket: Ticket, box: Mapping[str, object], now: float) -> None:
+def start(session: Session, fencing: FencingToken, box: Mapping[str, object], now: float) -> None:
     """The box has taken the verb; ``box`` says which one it is.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
-    job, attempt = _hold(session, ticket)
+    job, attempt = _hold(session, fencing)
     attempt.started_at, attempt.box = now, dict(box)
     apply_event(session, job, JobEvent.START, now, data={"tiles": attempt.tiles, "worker": attempt.worker})
 
 
-def record_progress(session: Session, ticket: Ticket, progress: Mapping[str, object], now: float) -> None:
+def record_progress(session: Session, fencing: FencingToken, progress: Mapping[str, object], now: float) -> None:
     """Keep the latest progress with the job, and each with its events.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
-    job, attempt = _hold(session, ticket)
+    job, attempt = _hold(session, fencing)
     job.progress = dict(progress)
     add_event(session, job.id, attempt.number, "progress", now, progress)
 
 
-def record_logs(session: Session, ticket: Ticket, lines: Sequence[str], now: float) -> None:
+def record_logs(session: Session, fencing: FencingToken, lines: Sequence[str], now: float) -> None:
     """Keep lines of the box's log, whether or not the attempt still is the caller's."""
-    attempt = session.get(AttemptRow, ticket.attempt_id)
-    if attempt is not None and attempt.token == ticket.token:
+    attempt = session.get(AttemptRow, fencing.attempt_id)
+    if attempt is not None and attempt.token == fencing.token:
         for line in lines:
-            add_event(session, ticket.job_id, attempt.number, "log", now, {"line": line})
+            add_event(session, fencing.job_id, attempt.number, "log", now, {"line": line})
 
 
 def succeed(
-    session: Session, ticket: Ticket, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float
+    session: Session, fencing: FencingToken, outputs: Sequence[Output], result: Mapping[str, object] | None, now: float
 ) -> dict[str, str]:
     """End the job with its artifacts and their lineage. Returns slot to artifact id.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's; nothing was written.
     """
-    job, attempt = _hold(session, ticket)
+    job, attempt = _hold(session, fencing)
     made: dict[str, str] = {}
     for output in outputs:
         row = ArtifactRow(
@@ -164,19 +164,24 @@ def succeed(
         for slot, parent in job.inputs.items():
             session.add(LineageRow(child=row.id, parent=parent, slot=slot, job_id=job.id))
     session.flush()
-    _end(session, job, attempt, Outcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {}))
+    _end(session, job, attempt, AttemptOutcome.SUCCEEDED, None, 0.0, now, outputs=made, result=dict(result or {}))
     return made
 
 
 def fail(
-    session: Session, ticket: Ticket, outcome: Outcome, error: Mapping[str, object], backoff_s: float, now: float
+    session: Session,
+    fencing: FencingToken,
+    outcome: AttemptOutcome,
+    error: Mapping[str, object],
+    backoff_s: float,
+    now: float,
 ) -> JobState:
     """End the attempt without success; the job fails, retries or is queued again. Returns its state.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
     """
-    job, attempt = _hold(session, ticket)
+    job, attempt = _hold(session, fencing)
     return _end(session, job, attempt, outcome, error, backoff_s, now)
 
 
@@ -198,7 +203,7 @@ def expire_attempts(session: Session, backoff_s: float, now: float) -> int:
             "code": "unavailable",
             "message": f"worker {attempt.worker} has given no sign of life since its lease; it was lost",
         }
-        _end(session, job, attempt, Outcome.EXPIRED, error, backoff_s, now)
+        _end(session, job, attempt, AttemptOutcome.EXPIRED, error, backoff_s, now)
         count += 1
     return count
 
@@ -215,7 +220,7 @@ def queue_due_jobs(session: Session, now: float) -> int:
     return len(due)
 
 
-def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Ticket]:
+def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[FencingToken]:
     """Attempts whose message nobody has claimed for long; their time of publication is set to now."""
     rows = session.scalars(
         select(AttemptRow)
@@ -228,20 +233,20 @@ def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[Ti
     ).all()
     for row in rows:
         row.published_at = now
-    return [Ticket(row.job_id, row.id, row.token) for row in rows]
+    return [FencingToken(row.job_id, row.id, row.token) for row in rows]
 
 
-def _is_open(ticket: Ticket) -> tuple[ColumnElement[bool], ...]:
-    return (AttemptRow.id == ticket.attempt_id, AttemptRow.token == ticket.token, AttemptRow.ended_at.is_(None))
+def _is_open(fencing: FencingToken) -> tuple[ColumnElement[bool], ...]:
+    return (AttemptRow.id == fencing.attempt_id, AttemptRow.token == fencing.token, AttemptRow.ended_at.is_(None))
 
 
-def _hold(session: Session, ticket: Ticket) -> tuple[JobRow, AttemptRow]:
-    job = lock_job(session, ticket.job_id)
-    attempt = session.get(AttemptRow, ticket.attempt_id)
-    if attempt is None or attempt.token != ticket.token or attempt.ended_at is not None:
-        raise LeaseLost(f"attempt {ticket.attempt_id} of job {ticket.job_id} has ended; job is {job.state}")
+def _hold(session: Session, fencing: FencingToken) -> tuple[JobRow, AttemptRow]:
+    job = lock_job(session, fencing.job_id)
+    attempt = session.get(AttemptRow, fencing.attempt_id)
+    if attempt is None or attempt.token != fencing.token or attempt.ended_at is not None:
+        raise LeaseLost(f"attempt {fencing.attempt_id} of job {fencing.job_id} has ended; job is {job.state}")
     if JobState(job.state) in FINAL:
-        raise LeaseLost(f"job {ticket.job_id} is {job.state}")
+        raise LeaseLost(f"job {fencing.job_id} is {job.state}")
     return job, attempt
 
 
@@ -249,7 +254,7 @@ def _end(
     session: Session,
     job: JobRow,
     attempt: AttemptRow,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     error: Mapping[str, object] | None,
     backoff_s: float,
     now: float,

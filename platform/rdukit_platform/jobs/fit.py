@@ -1,15 +1,27 @@
 """Whether a job can ever have its tiles (pure): what the node has, and what its PEF was compiled for."""
 
-from typing import Final
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sqlalchemy.orm import Session
 
 from rdukit.errors import IllegalValue
-from rdukit_platform.scheduler.decide import NodeView, why_never
+from rdukit.pef.file import read_tiles
+from rdukit_platform.api.context import Platform
+from rdukit_platform.artifacts.service import get_artifact
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.jobs.schemas import JobRequest, StepRequest
+from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
+from rdukit_platform.nodes import find_node_view
+from rdukit_platform.scheduler.decide import NodeCapacity, why_never
 
 #: The input of a job that is a PEF.
 PEF: Final = "pef"
 
 
-def check_node(tiles: int, node: NodeView | None) -> None:
+def check_node(tiles: int, node: NodeCapacity | None) -> None:
     """Refuse more tiles than the node would have with all of them in service.
 
     Raises:
@@ -35,3 +47,39 @@ def check_pef(tiles: int, needed: int) -> None:
             f"num_tiles {tiles}",
             legal=f"{needed} or more",
         )
+
+
+Request = TypeVar("Request", JobRequest, StepRequest)
+
+
+def with_tiles(platform: Platform, session: Session, tenant_id: str, request: Request) -> Request:
+    """The request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
+
+    Raises:
+        IllegalValue: the node has fewer, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
+        it gives as a PEF is none.
+    """
+    is_on_host = request.verb in HOST_VERBS
+    pef = None if is_on_host else _find_pef(session, platform.store, tenant_id, request.inputs)
+    needed = 0 if pef is None else _tiles_of(pef)
+    if request.tiles is None:
+        return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
+    if request.tiles:
+        check_node(request.tiles, find_node_view(platform.home.snd_socket))
+    check_pef(request.tiles, needed)
+    return request
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiles_of(blob: Path) -> int:
+    """``read_tiles``, once: what a blob holds does not change."""
+    return read_tiles(blob)
+
+
+def _find_pef(session: Session, store: BlobStore, tenant_id: str, inputs: Mapping[str, str]) -> Path | None:
+    """Where the store has the PEF among a job's inputs; ``None`` if there is none, or an earlier step makes it."""
+    artifact_id = inputs.get(PEF)
+    if artifact_id is None or artifact_id.startswith("@"):
+        return None
+    artifact = get_artifact(session, tenant_id, artifact_id)
+    return None if artifact.is_folder else store.path(artifact.digest)

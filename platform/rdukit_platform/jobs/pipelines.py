@@ -6,14 +6,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, InvalidArgument, NotFound
-from rdukit_platform.catalog.model import Box, Boxes, Verb, read_selector
+from rdukit_platform.catalog.model import BoxDescription, Boxes, BoxVerb, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import JobRow, PipelineRow
-from rdukit_platform.ids import new_id
+from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.jobs.promotion import pipeline_jobs, promote_steps, read_reference
 from rdukit_platform.jobs.schemas import PipelineRequest, StepRequest
 from rdukit_platform.jobs.service import artifact_kind, check_request, chosen, record_job
-from rdukit_platform.paging import read_page
 
 
 def submit_pipeline(
@@ -56,14 +55,14 @@ def submit_pipeline(
     return pipeline, jobs
 
 
-def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, Box]:
+def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, BoxDescription]:
     """The box of each step; every reference names an output of a step before it (so there is no cycle).
 
     Args:
         kinds: the kind of each artifact that a step names by id.
     """
-    found: dict[str, Box] = {}
-    verbs: dict[str, Verb] = {}
+    found: dict[str, BoxDescription] = {}
+    verbs: dict[str, BoxVerb] = {}
     for step in steps:
         if step.name in verbs:
             raise InvalidArgument(f"two steps are called {step.name!r}; names must differ")
@@ -93,7 +92,7 @@ def list_pipelines(
     return read_page(session, query, PipelineRow.created_at, PipelineRow.id, limit, cursor)
 
 
-def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, Verb], kinds: Mapping[str, str]) -> str:
+def _kind_of(step: StepRequest, text: str, verbs: Mapping[str, BoxVerb], kinds: Mapping[str, str]) -> str:
     reference = read_reference(text)
     if reference is None:
         return kinds[text]

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rdukit.errors import InvalidArgument
 from rdukit_platform.db.models import JobRow
 from rdukit_platform.jobs.changes import apply_event
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState
 
 REFERENCE: Final = re.compile(r"^@(?P<step>[a-z][a-z0-9_-]*)\.(?P<slot>[A-Za-z0-9_-]+)$")
 
@@ -44,7 +44,7 @@ def end_job(
     job: JobRow,
     event: JobEvent,
     now: float,
-    reason: Reason | None,
+    reason: JobReason | None,
     data: Mapping[str, object] | None = None,
     **columns: object,
 ) -> JobState:
@@ -88,7 +88,7 @@ def _promote(session: Session, job: JobRow, steps: dict[str, JobRow], now: float
             inputs[slot] = source.outputs[reference[1]]
         elif JobState(source.state) in FINAL:
             data: dict[str, object] = {"step": reference[0], "job": source.id, "state": source.state}
-            apply_event(session, job, JobEvent.STRAND, now, Reason.UPSTREAM_ENDED, data)
+            apply_event(session, job, JobEvent.STRAND, now, JobReason.UPSTREAM_ENDED, data)
             return True
         else:
             return False

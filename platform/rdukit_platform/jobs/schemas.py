@@ -1,21 +1,26 @@
 """Jobs and pipelines on the wire (``docs/design/wire.md`` section 3)."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from rdukit_platform.catalog.model import Selector
+from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow, PipelineRow
+from rdukit_platform.jobs.states import FINAL, JobState
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 Key = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """Base of request bodies: a key that is not listed is an error, and so is a number as text or a boolean."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class JobRequest(Request):
+class JobRequest(RequestBody):
     """Body of ``POST /v1/jobs``."""
 
     box: Name
@@ -28,7 +33,7 @@ class JobRequest(Request):
     idempotency_key: Key | None = Field(default=None, description="The same key gives the same job.")
 
 
-class StepRequest(Request):
+class StepRequest(RequestBody):
     """One step of a pipeline."""
 
     name: StepName
@@ -40,7 +45,7 @@ class StepRequest(Request):
     max_attempts: Annotated[int, Field(ge=1, le=20)] | None = None
 
 
-class PipelineRequest(Request):
+class PipelineRequest(RequestBody):
     """Body of ``POST /v1/pipelines``, and a pipeline file."""
 
     name: Name
@@ -116,7 +121,7 @@ class PipelinePage(BaseModel):
     next_cursor: str | None
 
 
-class Event(BaseModel):
+class EventRecord(BaseModel):
     """What happened to a job. ``sequence`` grows; give it as ``after`` to get only later ones."""
 
     sequence: int
@@ -129,4 +134,47 @@ class Event(BaseModel):
 class EventPage(BaseModel):
     """Events, oldest first."""
 
-    events: list[Event]
+    events: list[EventRecord]
+
+
+def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
+    """A job, with its attempts if they are given."""
+    return Job.model_validate(
+        {
+            **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
+            "box": str(Selector(row.box, row.box_version)),
+            "pipeline": row.pipeline_id,
+            "attempts": None if attempts is None else [show_attempt(attempt) for attempt in attempts],
+        }
+    )
+
+
+def show_attempt(row: AttemptRow) -> Attempt:
+    """An attempt, without its token."""
+    return Attempt.model_validate({name: getattr(row, name) for name in Attempt.model_fields})
+
+
+def show_event(row: JobEventRow) -> EventRecord:
+    """An event."""
+    return EventRecord.model_validate(
+        {"sequence": row.id, "kind": row.kind, "at": row.at, "attempt": row.attempt, "data": row.data}
+    )
+
+
+def show_pipeline(row: PipelineRow, jobs: Iterable[JobRow]) -> Pipeline:
+    """A pipeline with its jobs in the order of its steps."""
+    shown = [show_job(job) for job in jobs]
+    state = pipeline_state([JobState(job.state) for job in shown])
+    return Pipeline(id=row.id, name=row.name, state=state, created_at=row.created_at, jobs=shown)
+
+
+def pipeline_state(states: Iterable[JobState]) -> JobState:
+    """The state of jobs together: failed or cancelled as soon as one is and none goes on, else how far the last is."""
+    found = list(states)
+    if all(state is JobState.SUCCEEDED for state in found):
+        return JobState.SUCCEEDED
+    if all(state in FINAL for state in found):
+        return JobState.FAILED if JobState.FAILED in found else JobState.CANCELLED
+    if any(state in {JobState.RUNNING, JobState.STARTING, JobState.RETRYING} for state in found):
+        return JobState.RUNNING
+    return JobState.QUEUED if JobState.QUEUED in found else JobState.SUBMITTED

@@ -10,16 +10,15 @@ from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.settings import resolve
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.catalog.check import check_inputs, check_parameters
-from rdukit_platform.catalog.model import Box, Boxes, read_selector
+from rdukit_platform.catalog.model import BoxDescription, Boxes, read_selector
 from rdukit_platform.catalog.own import with_own
 from rdukit_platform.db.models import AttemptRow, JobEventRow, JobRow
-from rdukit_platform.ids import new_id
-from rdukit_platform.jobs.attempts import Outcome
+from rdukit_platform.db.rows import new_id, read_page
+from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import add_event, apply_event, find_open_attempt, lock_job
 from rdukit_platform.jobs.promotion import end_job
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
-from rdukit_platform.jobs.states import FINAL, JobEvent, JobState, Reason
-from rdukit_platform.paging import read_page
+from rdukit_platform.jobs.states import FINAL, JobEvent, JobReason, JobState
 from rdukit_platform.settings import JOB_MAX_ATTEMPTS, JOB_TILES
 
 #: Verbs that run on the host alone and lease no tiles.
@@ -51,7 +50,7 @@ def record_job(
     session: Session,
     tenant_id: str,
     request: JobRequest | StepRequest,
-    box: Box,
+    box: BoxDescription,
     now: float,
     *,
     key: str | None = None,
@@ -87,7 +86,7 @@ def record_job(
     return job
 
 
-def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> Box:
+def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> BoxDescription:
     """The box that a request names; verb, parameters and inputs are checked."""
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
@@ -169,8 +168,8 @@ def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
         raise InvalidTransition(f"job {job.id} has ended: {state} ({job.reason}); nothing is left to cancel")
     attempt = find_open_attempt(session, job)
     if attempt is not None:
-        attempt.ended_at, attempt.outcome = now, str(Outcome.CANCELLED)
-    end_job(session, job, JobEvent.CANCEL, now, Reason.CANCELLED_BY_USER)
+        attempt.ended_at, attempt.outcome = now, str(AttemptOutcome.CANCELLED)
+    end_job(session, job, JobEvent.CANCEL, now, JobReason.CANCELLED_BY_USER)
     return job
 
 

@@ -46,7 +46,7 @@ class JobEvent(StrEnum):
     CANCEL = "cancel"
 
 
-class Reason(StrEnum):
+class JobReason(StrEnum):
     """Why a job is in its final state."""
 
     COMPLETED = "completed"
@@ -59,12 +59,12 @@ class Reason(StrEnum):
 
 #: The final state that each reason belongs to.
 FINAL_STATES: Final = {
-    Reason.COMPLETED: JobState.SUCCEEDED,
-    Reason.BOX_FAILED: JobState.FAILED,
-    Reason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
-    Reason.INPUT_LOST: JobState.FAILED,
-    Reason.CANCELLED_BY_USER: JobState.CANCELLED,
-    Reason.UPSTREAM_ENDED: JobState.CANCELLED,
+    JobReason.COMPLETED: JobState.SUCCEEDED,
+    JobReason.BOX_FAILED: JobState.FAILED,
+    JobReason.ATTEMPTS_EXHAUSTED: JobState.FAILED,
+    JobReason.INPUT_LOST: JobState.FAILED,
+    JobReason.CANCELLED_BY_USER: JobState.CANCELLED,
+    JobReason.UPSTREAM_ENDED: JobState.CANCELLED,
 }
 
 FINAL: Final = frozenset(FINAL_STATES.values())
@@ -93,14 +93,14 @@ TRANSITIONS: Final = {
 
 #: Events that end a job, and the reasons they may give.
 ENDINGS: Final = {
-    JobEvent.SUCCEED: frozenset({Reason.COMPLETED}),
-    JobEvent.FAIL: frozenset({Reason.BOX_FAILED, Reason.ATTEMPTS_EXHAUSTED, Reason.INPUT_LOST}),
-    JobEvent.CANCEL: frozenset({Reason.CANCELLED_BY_USER}),
-    JobEvent.STRAND: frozenset({Reason.UPSTREAM_ENDED}),
+    JobEvent.SUCCEED: frozenset({JobReason.COMPLETED}),
+    JobEvent.FAIL: frozenset({JobReason.BOX_FAILED, JobReason.ATTEMPTS_EXHAUSTED, JobReason.INPUT_LOST}),
+    JobEvent.CANCEL: frozenset({JobReason.CANCELLED_BY_USER}),
+    JobEvent.STRAND: frozenset({JobReason.UPSTREAM_ENDED}),
 }
 
 
-def next_state(job_id: str, state: JobState, event: JobEvent, reason: Reason | None = None) -> JobState:
+def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason | None = None) -> JobState:
     """The state after ``event``.
 
     Raises:

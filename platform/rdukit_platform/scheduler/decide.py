@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedJob:
     """A queued job. ``since`` is when it was queued, seconds since the epoch."""
 
     job_id: str
@@ -25,7 +25,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Active:
+class ActiveJob:
     """A job with an attempt that has not ended. ``holds_tiles``: the node daemon counts its tiles as taken already."""
 
     job_id: str
@@ -35,7 +35,7 @@ class Active:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeCapacity:
     """The node as its daemon tells it: healthy tiles, those of them free, and free application places."""
 
     tiles: int
@@ -48,7 +48,7 @@ class NodeView:
     #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
     rows: tuple[int, ...] = ()
 
-    def repaired(self) -> "NodeView":
+    def repaired(self) -> "NodeCapacity":
         """The node as it would be with all its tiles in service."""
         total = self.tiles + self.broken_tiles
         rows = (self.rdu_tiles,) * (total // self.rdu_tiles) if self.rdu_tiles else ()
@@ -56,13 +56,13 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """Everything that a decision depends on. ``node`` is ``None`` when no daemon answers."""
 
     now: float
-    queued: tuple[Waiting, ...]
-    active: tuple[Active, ...]
-    node: NodeView | None
+    queued: tuple[QueuedJob, ...]
+    active: tuple[ActiveJob, ...]
+    node: NodeCapacity | None
     #: Jobs that the live workers can run at once.
     slots: int
     #: Active jobs that one tenant may have; 0 means no limit.
@@ -80,7 +80,7 @@ class Decision:
     waits: Mapping[str, str]
 
 
-def decide(snapshot: Snapshot) -> Decision:
+def decide(snapshot: QueueSnapshot) -> Decision:
     """The admissions for this snapshot."""
     active = Counter(job.tenant_id for job in snapshot.active)
     pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
@@ -89,7 +89,7 @@ def decide(snapshot: Snapshot) -> Decision:
     slots = snapshot.slots - len(snapshot.active)
     admitted: list[str] = []
     waits: dict[str, str] = {}
-    blocker: Waiting | None = None
+    blocker: QueuedJob | None = None
     for job in _in_turn(snapshot.queued, active):
         why = _why_not(snapshot, job, active[job.tenant_id], slots, free_tiles, places, blocker)
         if why is None:
@@ -107,9 +107,9 @@ def decide(snapshot: Snapshot) -> Decision:
     return Decision(tuple(admitted), waits)
 
 
-def _in_turn(queued: Sequence[Waiting], active: Mapping[str, int]) -> Iterator[Waiting]:
+def _in_turn(queued: Sequence[QueuedJob], active: Mapping[str, int]) -> Iterator[QueuedJob]:
     """Each job once, always one of a tenant that has the fewest active ones *then*, and its oldest."""
-    lines: dict[str, deque[Waiting]] = defaultdict(deque)
+    lines: dict[str, deque[QueuedJob]] = defaultdict(deque)
     for job in sorted(queued, key=lambda j: (j.since, j.job_id)):
         lines[job.tenant_id].append(job)
     heads = [(active.get(tenant, 0), line[0].since, line[0].job_id, tenant) for tenant, line in lines.items()]
@@ -125,13 +125,13 @@ def _in_turn(queued: Sequence[Waiting], active: Mapping[str, int]) -> Iterator[W
 
 
 def _why_not(
-    snapshot: Snapshot,
-    job: Waiting,
+    snapshot: QueueSnapshot,
+    job: QueuedJob,
     tenant_active: int,
     slots: int,
     free_tiles: int,
     places: int,
-    blocker: Waiting | None,
+    blocker: QueuedJob | None,
 ) -> str | None:
     if job.not_before is not None and job.not_before > snapshot.now:
         return f"its next attempt is due in {job.not_before - snapshot.now:.1f} s"
@@ -160,7 +160,7 @@ def _why_not(
     return None
 
 
-def why_never(tiles: int, node: NodeView) -> str | None:
+def why_never(tiles: int, node: NodeCapacity) -> str | None:
     """Why so many tiles do not fit even if nobody else has any: they are neighbours in an RDU, or whole RDUs."""
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""

@@ -18,14 +18,13 @@ from rdukit.errors import Conflict, InvalidTransition
 from rdukit.interfaces import Clock, SystemClock
 from rdukit.settings import resolve
 from rdukit_platform.audit.service import prune_by_settings
-from rdukit_platform.beat_file import BeatFile
-from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
-from rdukit_platform.jobs.execution import Ticket, admit, expire_attempts, queue_due_jobs, take_unclaimed
+from rdukit_platform.heartbeat_file import HeartbeatFile
+from rdukit_platform.jobs.broker import Notifier, make_app, publish
+from rdukit_platform.jobs.execution import FencingToken, admit, expire_attempts, queue_due_jobs, take_unclaimed
 from rdukit_platform.jobs.promotion import promote_all
-from rdukit_platform.nodes.service import find_node_view
-from rdukit_platform.scheduler.decide import NodeView, decide
-from rdukit_platform.scheduler.pace import Pace
+from rdukit_platform.nodes import find_node_view
+from rdukit_platform.scheduler.decide import NodeCapacity, decide
 from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, tell_reasons
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (
@@ -35,7 +34,6 @@ from rdukit_platform.settings import (
     WORKER_LEASE_S,
     Home,
 )
-from rdukit_platform.worker.app import make_app, publish
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +45,13 @@ PRUNE_S: Final = 3600.0
 class Scheduler:
     """One scheduler. Two at once do no harm: each admission is a versioned update."""
 
-    def __init__(self, home: Home, database: Database, app: Celery, waker: Waker, clock: Clock) -> None:
-        self._home, self._database, self._app, self._waker, self._clock = home, database, app, waker, clock
+    def __init__(self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock) -> None:
+        self._home, self._database, self._app, self._waker, self._clock = home, database, app, notifier, clock
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
-        self._beat_file = BeatFile(home.run, "scheduler")
+        self._beat_file = HeartbeatFile(home.run, "scheduler")
         self._stop = threading.Event()
         self._beaten_at = self._pruned_at = float("-inf")
-        self._pace = Pace(clock, resolve(WORKER_LEASE_S))
+        self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
         """End the loop after the pass that is under way. Fits ``signal.signal``."""
@@ -89,13 +87,13 @@ class Scheduler:
         with self._database.read() as session:
             if not needs_pass(session):
                 return 0
-        tickets = self._recover(now)
-        tickets += self._admit(find_node_view(self._home.snd_socket), now)
-        for ticket in tickets:
-            self._publish(ticket)
-        return len(tickets)
+        fencing_tokens = self._recover(now)
+        fencing_tokens += self._admit(find_node_view(self._home.snd_socket), now)
+        for fencing in fencing_tokens:
+            self._publish(fencing)
+        return len(fencing_tokens)
 
-    def _recover(self, now: float) -> list[Ticket]:
+    def _recover(self, now: float) -> list[FencingToken]:
         with self._database.write() as session:
             expired = expire_attempts(session, resolve(JOB_BACKOFF_S), now) if self._pace.is_steady() else 0
             queue_due_jobs(session, now)
@@ -104,7 +102,7 @@ class Scheduler:
             logger.warning("leases expired attempts=%d", expired)
         return again
 
-    def _admit(self, node: NodeView | None, now: float) -> list[Ticket]:
+    def _admit(self, node: NodeCapacity | None, now: float) -> list[FencingToken]:
         # Deciding takes no lock: what changed meanwhile is left to the next pass.
         with self._database.read() as session:
             snapshot = read_snapshot(session, node, now)
@@ -114,21 +112,21 @@ class Scheduler:
         if not decision.admissions and not news:
             return []
         with self._database.write() as session:
-            tickets = []
+            fencing_tokens = []
             for job_id in decision.admissions:
                 with suppress(InvalidTransition):  # cancelled since, or another scheduler's
-                    tickets.append(admit(session, job_id, now))
+                    fencing_tokens.append(admit(session, job_id, now))
             tell_reasons(session, news)
-        for ticket in tickets:
-            logger.info("admitted job=%s attempt=%s", ticket.job_id, ticket.attempt_id)
-        return tickets
+        for fencing in fencing_tokens:
+            logger.info("admitted job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
+        return fencing_tokens
 
-    def _publish(self, ticket: Ticket) -> None:
+    def _publish(self, fencing: FencingToken) -> None:
         try:
-            publish(self._app, ticket)
+            publish(self._app, fencing)
         except (BrokerError, redis.RedisError) as error:
             # The attempt stays unclaimed, so a later pass sends it again.
-            logger.warning("message not sent job=%s error=%s", ticket.job_id, error)
+            logger.warning("message not sent job=%s error=%s", fencing.job_id, error)
 
 
 def serve(home: Home) -> None:
@@ -140,9 +138,35 @@ def serve(home: Home) -> None:
     migrate(database)
     with database.write() as session:
         promote_all(session, clock.now())
-    scheduler = Scheduler(home, database, make_app(home.broker_url()), Waker(home.broker_url()), clock)
+    scheduler = Scheduler(home, database, make_app(home.broker_url()), Notifier(home.broker_url()), clock)
     signal.signal(signal.SIGTERM, scheduler.stop)
     signal.signal(signal.SIGINT, scheduler.stop)
     logger.info("scheduler up name=%s", scheduler.name)
     scheduler.run()
     database.close()
+
+
+class ClockWatch:
+    """Notes each pass of the scheduler, and how far the clocks went since the one before.
+
+    A worker beats several times within its lease. Where the scheduler, which works as often, was held up for half of
+    one, so were the workers: on a host that is overloaded, was suspended, or had its clock set. Then they get a lease's
+    time to beat before any is taken for dead.
+    """
+
+    def __init__(self, clock: Clock, lease_s: float) -> None:
+        self._clock, self._lease_s = clock, lease_s
+        self._steady, self._wall = clock.monotonic(), clock.now()
+        self._disturbed_at = float("-inf")
+
+    def note(self) -> None:
+        """A pass begins."""
+        steady, wall = self._clock.monotonic(), self._clock.now()
+        passed, jumped = steady - self._steady, abs((wall - self._wall) - (steady - self._steady))
+        if max(passed, jumped) > self._lease_s / 2:
+            self._disturbed_at = steady
+        self._steady, self._wall = steady, wall
+
+    def is_steady(self) -> bool:
+        """Nothing was noticed within a lease's time."""
+        return self._clock.monotonic() - self._disturbed_at > self._lease_s

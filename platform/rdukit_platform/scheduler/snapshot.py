@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rdukit.settings import resolve
 from rdukit_platform.db.models import AttemptRow, JobRow, TenantRow
 from rdukit_platform.jobs.states import FINAL, JobState
-from rdukit_platform.scheduler.decide import Active, NodeView, Snapshot, Waiting
+from rdukit_platform.scheduler.decide import ActiveJob, NodeCapacity, QueuedJob, QueueSnapshot
 from rdukit_platform.services import live_services
 from rdukit_platform.settings import SCHEDULER_STARVE_S, SCHEDULER_TENANT_JOBS
 
@@ -29,13 +29,13 @@ def needs_pass(session: Session) -> bool:
     return session.scalars(select(JobRow.id).where(JobRow.state.in_(_OPEN)).limit(1)).first() is not None
 
 
-def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapshot:
+def read_snapshot(session: Session, node: NodeCapacity | None, now: float) -> QueueSnapshot:
     """The front of the queue, the active jobs and the workers, as values."""
     since = func.coalesce(JobRow.queued_at, JobRow.created_at)
     columns = (JobRow.id, JobRow.tenant_id, JobRow.tiles, since, JobRow.not_before, JobRow.waits_for)
     tenants = session.scalars(select(JobRow.tenant_id).where(JobRow.state == _QUEUED).distinct()).all()
     queued = [
-        Waiting(*row)
+        QueuedJob(*row)
         for tenant in tenants
         for row in session.execute(
             select(*columns)
@@ -49,10 +49,10 @@ def read_snapshot(session: Session, node: NodeView | None, now: float) -> Snapsh
         .join(AttemptRow, AttemptRow.job_id == JobRow.id)
         .where(AttemptRow.ended_at.is_(None))
     )
-    return Snapshot(
+    return QueueSnapshot(
         now=now,
         queued=tuple(queued),
-        active=tuple(Active(job, tenant, tiles, held is not None) for job, tenant, tiles, held in active),
+        active=tuple(ActiveJob(job, tenant, tiles, held is not None) for job, tenant, tiles, held in active),
         node=node,
         slots=sum(service.slots for service in live_services(session, now) if service.kind == "worker"),
         tenant_jobs=resolve(SCHEDULER_TENANT_JOBS),

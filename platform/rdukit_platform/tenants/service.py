@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import Conflict, NotFenced, Unauthenticated
 from rdukit_platform.db.models import TenantRow, TokenRow
-from rdukit_platform.ids import new_id
+from rdukit_platform.db.rows import new_id
 from rdukit_platform.services import UNFENCED, live_services
-from rdukit_platform.tenants.lifetimes import is_over
+from rdukit_platform.tenants.scopes import is_over
 
 DEFAULT_TENANT: Final = "default"
 _HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first one to the file token in its home folder"

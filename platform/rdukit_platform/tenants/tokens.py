@@ -16,15 +16,24 @@ from sqlalchemy.orm import Session
 from rdukit.errors import Conflict, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from rdukit.files.atomic import write_atomic
 from rdukit.settings import resolve
-from rdukit_platform.audit.acts import Act, Entry
-from rdukit_platform.audit.service import record
+from rdukit_platform.audit.service import Act, AuditRecord, record
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import TenantRow, TokenRow
-from rdukit_platform.ids import new_id
-from rdukit_platform.paging import read_page
+from rdukit_platform.db.rows import new_id, read_page
 from rdukit_platform.settings import TOKEN_MAX_DAYS, Home
-from rdukit_platform.tenants.lifetimes import DAY_S, choose_end, choose_next_end, end_of_old, is_over
-from rdukit_platform.tenants.scopes import ADMIN, READ, SCOPES, WRITE, all_of, may_give
+from rdukit_platform.tenants.scopes import (
+    ADMIN,
+    DAY_S,
+    READ,
+    SCOPES,
+    WRITE,
+    all_of,
+    choose_end,
+    choose_next_end,
+    end_of_old,
+    is_over,
+    may_give,
+)
 from rdukit_platform.tenants.service import (
     DEFAULT_TENANT,
     Caller,
@@ -41,7 +50,7 @@ GLASS: Final = "break-glass"
 #: Scopes of the first token; as administrator's it includes the others.
 FIRST_SCOPES: Final = (READ, WRITE, ADMIN)
 #: Valid tokens that a tenant may have at once.
-MOST_TOKENS: Final = 1000
+MAX_TOKENS: Final = 1000
 #: Life of a break-glass token, and the longest.
 BREAK_GLASS_S: Final = 900.0
 BREAK_GLASS_MOST_S: Final = 3600.0
@@ -71,9 +80,9 @@ def create_token(
         raise InvalidArgument(f"scopes {unknown or 'are missing'}; legal: {list(SCOPES)}", legal=list(SCOPES))
     valid = TokenRow.revoked_at.is_(None) & (TokenRow.expires_at.is_(None) | (TokenRow.expires_at > now))
     count = session.scalar(select(func.count()).select_from(TokenRow).where(TokenRow.tenant_id == tenant_id, valid))
-    if (count or 0) >= MOST_TOKENS:
+    if (count or 0) >= MAX_TOKENS:
         raise Conflict(
-            f"the tenant has {MOST_TOKENS} valid tokens, and may have no more; revoke some: rdukit token list"
+            f"the tenant has {MAX_TOKENS} valid tokens, and may have no more; revoke some: rdukit token list"
         )
     text = _PREFIX + secrets.token_urlsafe(32)
     row = TokenRow(
@@ -179,7 +188,7 @@ def ensure_first_token(database: Database, home: Home, now: float) -> None:
         except (FileNotFoundError, Unauthenticated):
             row, text = create_token(session, tenant.id, "first", FIRST_SCOPES, now)
             detail = f"the first token, in {home.token_file.name} of the home folder"
-            record(session, Entry(now, Act.CREATE_TOKEN, tenant_id=tenant.id, target=row.id, detail=detail))
+            record(session, AuditRecord(now, Act.CREATE_TOKEN, tenant_id=tenant.id, target=row.id, detail=detail))
             # Written before the commit: a token that is not in the database is replaced at the next start.
             write_atomic(home.token_file, text.encode() + b"\n", mode=0o600)
 
@@ -200,7 +209,9 @@ def break_glass(database: Database, now: float, life_s: float, reason: str) -> t
         tenant = find_tenant(session, DEFAULT_TENANT) or create_tenant(session, DEFAULT_TENANT, now)
         row, text = create_token(session, tenant.id, "break-glass", [ADMIN], now, now + life_s, GLASS)
         detail = f"user {_user()} of the host, for {life_s:.0f} s: {reason.strip()}"
-        record(session, Entry(now, Act.BREAK_GLASS, actor=HOST, tenant_id=tenant.id, target=row.id, detail=detail))
+        record(
+            session, AuditRecord(now, Act.BREAK_GLASS, actor=HOST, tenant_id=tenant.id, target=row.id, detail=detail)
+        )
     return row, text
 
 

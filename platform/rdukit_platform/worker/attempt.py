@@ -44,27 +44,26 @@ from rdukit.interfaces import Clock
 from rdukit.pef.file import read_tiles
 from rdukit.settings import SND_SOCKET
 from rdukit_platform.artifacts.service import plain_name
-from rdukit_platform.artifacts.store import ContentDamaged, Store
-from rdukit_platform.audit.acts import WORKER, Act, AuditOutcome, Entry, is_security_code
-from rdukit_platform.audit.service import record
-from rdukit_platform.backends.contract import BoxBackend, EventKind, Owner, RunningBox
+from rdukit_platform.artifacts.store import BlobStore, ContentDamaged
+from rdukit_platform.audit.service import WORKER, Act, AuditOutcome, AuditRecord, is_security_code, record
+from rdukit_platform.backends.contract import BoxBackend, BoxEventKind, BoxOwner, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules, OwnBox, spec_of
-from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.model import Selector
 from rdukit_platform.catalog.own import check_may_own, find_version
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import execution
-from rdukit_platform.jobs.attempts import Outcome
-from rdukit_platform.jobs.execution import Output, Ticket
+from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.broker import Notifier
+from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.fit import PEF, check_pef
 from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.settings import BOX_DISK, PROCESS, Home
 from rdukit_platform.tenants.service import count_tenants
-from rdukit_platform.worker.hearts import Hearts
-from rdukit_platform.worker.left_behind import reap_earlier
+from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.orphans import reap_earlier
 from rdukit_platform.worker.tiles import leased_tiles
-from rdukit_platform.worker.walls import Kind, TenantFences, check_walls
+from rdukit_platform.worker.walls import TenantFences, WallKind, check_walls
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +82,14 @@ MAX_LOG_CHARACTERS: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerContext:
     """What all attempts of a worker share."""
 
     home: Home
     database: Database
-    store: Store
-    hearts: Hearts
-    waker: Waker
+    store: BlobStore
+    heartbeat: LeaseHeartbeat
+    notifier: Notifier
     clock: Clock
     name: str
     backend: BoxBackend
@@ -100,20 +99,20 @@ class Surroundings:
     backoff_s: float
 
 
-class Failure(Exception):
+class AttemptFailure(Exception):
     """Inside an attempt: it ends with this outcome."""
 
-    def __init__(self, outcome: Outcome, error: RdukitError) -> None:
+    def __init__(self, outcome: AttemptOutcome, error: RdukitError) -> None:
         super().__init__(error.message)
         self.outcome = outcome
         self.error: dict[str, object] = {"code": error.code, "message": error.message, "detail": dict(error.detail)}
 
 
-class Attempt:
+class AttemptRun:
     """One attempt that this worker may get to run."""
 
-    def __init__(self, around: Surroundings, ticket: Ticket, is_stopping: threading.Event) -> None:
-        self._around, self._ticket = around, ticket
+    def __init__(self, around: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
+        self._around, self._ticket = around, fencing
         #: The worker is shutting down.
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
@@ -121,24 +120,24 @@ class Attempt:
         self._box: RunningBox | None = None
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
-        self._owner = Owner(ticket.job_id, 0)
-        self._folder = around.home.work / ticket.job_id
+        self._owner = BoxOwner(fencing.job_id, 0)
+        self._folder = around.home.work / fencing.job_id
 
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
         around = self._around
         with around.database.write() as session:
-            job = execution.claim(session, self._ticket, around.name, around.hearts.lease_s, around.clock.now())
+            job = execution.claim(session, self._ticket, around.name, around.heartbeat.lease_s, around.clock.now())
         if job is None:
             logger.info("message dropped job=%s attempt=%s", self._ticket.job_id, self._ticket.attempt_id)
             return
         logger.info("attempt begins job=%s number=%d", job.id, job.attempt)
-        around.hearts.hold(self._ticket, self.abort)
+        around.heartbeat.hold(self._ticket, self.abort)
         try:
             self._run_claimed(job)
         finally:
-            around.hearts.drop(self._ticket)
-            around.waker.wake()
+            around.heartbeat.drop(self._ticket)
+            around.notifier.wake()
 
     def abort(self) -> None:
         """End it from outside; safe in any thread, and returns at once."""
@@ -154,18 +153,18 @@ class Attempt:
             remove_tree(self._folder)
         except LeaseLost as lost:
             self._leave(lost)
-        except Failure as failure:
+        except AttemptFailure as failure:
             self._fail(failure.outcome, failure.error)
         except BackendUnavailable as away:
             # Nobody's failure: the attempt is made again when the backend answers.
-            self._fail(Outcome.NO_RESOURCES, Failure(Outcome.NO_RESOURCES, away).error)
+            self._fail(AttemptOutcome.NO_RESOURCES, AttemptFailure(AttemptOutcome.NO_RESOURCES, away).error)
         except Exception as error:
             logger.exception("attempt broke job=%s", job.id)
-            self._fail(Outcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
+            self._fail(AttemptOutcome.BOX_LOST, {"code": "internal", "message": f"the worker failed: {error!r}"})
 
-    def _fail(self, outcome: Outcome, error: Mapping[str, object]) -> None:
+    def _fail(self, outcome: AttemptOutcome, error: Mapping[str, object]) -> None:
         if self._stop.is_set():
-            outcome, error = Outcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
+            outcome, error = AttemptOutcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
         around = self._around
         try:
             with around.database.write() as session:
@@ -183,7 +182,7 @@ class Attempt:
             code, message = str(error["code"]), str(error.get("message"))
             record(
                 session,
-                Entry(self._around.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
+                AuditRecord(self._around.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
                       f"{job.id} attempt {job.attempt}", code, message),
             )  # fmt: skip
 
@@ -198,7 +197,7 @@ class Attempt:
     def _work(self, job: JobRow) -> None:
         self._check_walls()
         make_folder(self._folder)
-        self._owner = Owner(job.id, job.attempt)
+        self._owner = BoxOwner(job.id, job.attempt)
         with ExitStack() as stack:
             # A box of an earlier attempt may hold the lock; and what held the lock may have left a box.
             self._end_earlier_boxes()
@@ -220,7 +219,7 @@ class Attempt:
         try:
             check_walls(self._around.fences.walls, tenants)
         except NotFenced as refused:
-            raise Failure(Outcome.BOX_FAILED, refused) from refused
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
     def _end_earlier_boxes(self) -> None:
         if self._owner.epoch == 1:
@@ -230,7 +229,7 @@ class Attempt:
         except BackendUnavailable:
             raise
         except Unavailable as cause:
-            raise Failure(Outcome.FOLDER_BUSY, cause) from cause
+            raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, cause) from cause
 
     def _stop_box(self) -> None:
         if self._box is None:
@@ -250,7 +249,7 @@ class Attempt:
             except BlockingIOError as cause:
                 if time.monotonic() > deadline or self._stop.is_set():
                     error = Unavailable(f"the attempt before still works in the folder of job {self._ticket.job_id}")
-                    raise Failure(Outcome.FOLDER_BUSY, error) from cause
+                    raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
             time.sleep(0.05)
 
     def _bring_inputs(self, job: JobRow) -> dict[str, str]:
@@ -270,7 +269,7 @@ class Attempt:
                 self._around.store.materialize(artifact.digest, artifact.is_folder, target)
             except (KeyError, NotFound, ContentDamaged) as cause:
                 error = NotFound(f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}")
-                raise Failure(Outcome.INPUT_LOST, error) from cause
+                raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
             paths[slot] = str(target)
         return paths
 
@@ -283,7 +282,7 @@ class Attempt:
         try:
             with self._around.database.read() as session:
                 # Again: what was allowed at submission may not be any more, and here the code begins to run.
-                check_may_own(session, job.tenant_id, self._around.fences.walls.kind is Kind.FENCE)
+                check_may_own(session, job.tenant_id, self._around.fences.walls.kind is WallKind.FENCE)
                 row = find_version(session, job.tenant_id, job.box, job.box_version)
             if row is None:
                 raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
@@ -293,11 +292,11 @@ class Attempt:
                 return OwnBox(image=row.digest)
             self._around.store.materialize(row.digest, is_folder=True, target=target)
         except (PermissionDenied, InvalidArgument) as refused:
-            raise Failure(Outcome.BOX_FAILED, refused) from refused
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         except (NotFound, ContentDamaged) as cause:
             box = Selector(job.box, job.box_version)
             error = NotFound(f"the folder of box {box} is not in the store: {cause}; install it again")
-            raise Failure(Outcome.INPUT_LOST, error) from cause
+            raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
         return OwnBox(folder=target)
 
     def _check_pef(self, job: JobRow, inputs: Mapping[str, str]) -> None:
@@ -307,13 +306,13 @@ class Attempt:
             try:
                 check_pef(job.tiles, read_tiles(path))
             except RdukitError as refused:
-                raise Failure(Outcome.BOX_FAILED, refused) from refused
+                raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
         try:
             lease, socket = stack.enter_context(leased_tiles(self._around.home.snd_socket, job))
         except (NoResources, Unavailable) as cause:
-            raise Failure(Outcome.NO_RESOURCES, cause) from cause
+            raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
         with self._around.database.write() as session:
             execution.hold_tiles(session, self._ticket, lease["tiles"])
         return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
@@ -327,7 +326,7 @@ class Attempt:
         try:
             fence = around.fences.of(job.tenant_id)
         except NotFenced as refused:
-            raise Failure(Outcome.BOX_FAILED, refused) from refused
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         spec = spec_of(
             around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
             environment, [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own,
@@ -344,20 +343,20 @@ class Attempt:
                 except Unavailable:
                     raise
                 except RdukitError as refused:
-                    raise Failure(Outcome.BOX_FAILED, refused) from refused
+                    raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
                 with around.database.write() as session:
                     execution.start(session, self._ticket, self._describe_box(box), around.clock.now())
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
         except OutputRefused as refused:
-            raise Failure(Outcome.BOX_FAILED, refused) from refused
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         except (Cancelled, Unavailable) as error:
             self._record_tail()
             if (full := self._filled_disk(error)) is not None:
-                raise Failure(Outcome.BOX_FAILED, full) from error
-            outcome = Outcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
-            raise Failure(outcome, self._with_its_end(error)) from error
+                raise AttemptFailure(AttemptOutcome.BOX_FAILED, full) from error
+            outcome = AttemptOutcome.INTERRUPTED if self._stop.is_set() else outcome_of(error, self._box)
+            raise AttemptFailure(outcome, self._with_its_end(error)) from error
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
         return {"backend": self._around.backend.name, "id": box.id, "limits": dict(box.limits)}
@@ -398,8 +397,8 @@ class Attempt:
         code, detail = str(error.get("code") or "internal"), dict(error.get("detail") or {})
         # Its process was killed from outside, as the whole box may be.
         is_killed = code == ChildDied.code and detail.get("end") == BoxEnd.KILLED
-        outcome = Outcome.BOX_KILLED if is_killed else Outcome.BOX_FAILED
-        failed = Failure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
+        outcome = AttemptOutcome.BOX_KILLED if is_killed else AttemptOutcome.BOX_FAILED
+        failed = AttemptFailure(outcome, RdukitError(str(error.get("message") or f"the operation is {state}")))
         failed.error |= {"code": code, "detail": detail}
         raise failed
 
@@ -424,7 +423,7 @@ class Attempt:
         ended = list[str]()
         with suppress(Unavailable):
             if self._box is not None and not self._stop.is_set():
-                ends = {EventKind.OUT_OF_MEMORY, EventKind.ENDED}
+                ends = {BoxEventKind.OUT_OF_MEMORY, BoxEventKind.ENDED}
                 ended = [event.detail for event in self._box.events() if event.kind in ends]
         return type(error)(f"{error.message}: {', '.join(ended)}") if ended else error
 
@@ -437,7 +436,7 @@ class Attempt:
         named = operation.get("outputs") or {}
         if not isinstance(named, dict):
             refused = OutputRefused(f"the box names its outputs by {type(named).__name__}; legal is an object")
-            raise Failure(Outcome.BOX_FAILED, refused)
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
         for slot, text in named.items():
             path = self._output_path(str(slot), str(text))
             content = around.store.add_path(path)
@@ -454,19 +453,19 @@ class Attempt:
             check_output(output, path, OutputLimits(limits.disk_bytes, limits.disk_files))
         except OutputRefused as refused:
             refused.message = f"output {slot!r}: {refused.message}"
-            raise Failure(Outcome.BOX_FAILED, refused) from refused
+            raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         return path
 
 
-def outcome_of(error: RdukitError, box: RunningBox | None) -> Outcome:
+def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
     """Whose doing it is that a box, if there is one yet, gave no answer."""
     if box is None:
         end = error.detail.get("end")
     else:
         end = BoxEnd.LATE if box.is_alive() else box.events()[-1].end
     if end == BoxEnd.LATE:
-        return Outcome.BOX_SLOW
-    return Outcome.BOX_KILLED if end == BoxEnd.KILLED else Outcome.BOX_LOST
+        return AttemptOutcome.BOX_SLOW
+    return AttemptOutcome.BOX_KILLED if end == BoxEnd.KILLED else AttemptOutcome.BOX_LOST
 
 
 def _terminate(box: RunningBox) -> None:

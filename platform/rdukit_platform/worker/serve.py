@@ -4,19 +4,21 @@ import logging
 import os
 import socket
 import threading
-from typing import Final
+from typing import Any, Final
 
 from celery.signals import worker_shutting_down
+from celery.worker.request import Request
+from kombu.message import Message
 
 from rdukit.interfaces import SystemClock
 from rdukit.settings import LOG_LEVEL, resolve
-from rdukit_platform.artifacts.store import Store
+from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.backends.job_boxes import open_backend
-from rdukit_platform.beat_file import BeatFile
-from rdukit_platform.broker import Waker
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import migrate
-from rdukit_platform.jobs.execution import Ticket
+from rdukit_platform.heartbeat_file import HeartbeatFile
+from rdukit_platform.jobs.broker import TASK, Notifier, make_app
+from rdukit_platform.jobs.execution import FencingToken
 from rdukit_platform.settings import (
     JOB_BACKOFF_S,
     WORKER_LEASE_S,
@@ -24,11 +26,9 @@ from rdukit_platform.settings import (
     WORKER_START_S,
     Home,
 )
-from rdukit_platform.worker.app import TASK, make_app
-from rdukit_platform.worker.attempt import Attempt, Surroundings
-from rdukit_platform.worker.hearts import Hearts
-from rdukit_platform.worker.left_behind import Sweeper
-from rdukit_platform.worker.request import AttemptRequest
+from rdukit_platform.worker.attempt import AttemptRun, WorkerContext
+from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.orphans import OrphanReaper
 from rdukit_platform.worker.walls import open_fences, open_walls
 
 logger = logging.getLogger(__name__)
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 CELERY_OPTIONS: Final = ("--pool=threads", "--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
-class Runner:
+class AttemptRunner:
     """The attempts of one worker process."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: WorkerContext) -> None:
         self._around = around
         self._lock = threading.Lock()
-        self._attempts: set[Attempt] = set()
+        self._attempts: set[AttemptRun] = set()
         self._is_stopping = threading.Event()
 
-    def run(self, ticket: Ticket) -> None:
+    def run(self, fencing: FencingToken) -> None:
         """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it."""
         if self._is_stopping.is_set():
             return
-        attempt = Attempt(self._around, ticket, self._is_stopping)
+        attempt = AttemptRun(self._around, fencing, self._is_stopping)
         with self._lock:
             self._attempts.add(attempt)
         try:
@@ -75,16 +75,18 @@ def serve(home: Home) -> None:
     walls = open_walls(backend)
     database, clock = Database.of_home(home), SystemClock()
     migrate(database)
-    hearts = Hearts(database, clock, name, slots, resolve(WORKER_LEASE_S), BeatFile(home.run, "worker"), walls.told)
-    sweeper = Sweeper(backend, database, home.work)
-    waker = Waker(home.broker_url())
-    runner = Runner(
-        Surroundings(
+    heartbeat = LeaseHeartbeat(
+        database, clock, name, slots, resolve(WORKER_LEASE_S), HeartbeatFile(home.run, "worker"), walls.told
+    )
+    orphan_reaper = OrphanReaper(backend, database, home.work)
+    notifier = Notifier(home.broker_url())
+    runner = AttemptRunner(
+        WorkerContext(
             home=home,
             database=database,
-            store=Store(home.artifacts),
-            hearts=hearts,
-            waker=waker,
+            store=BlobStore(home.artifacts),
+            heartbeat=heartbeat,
+            notifier=notifier,
             clock=clock,
             name=name,
             backend=backend,
@@ -98,21 +100,33 @@ def serve(home: Home) -> None:
 
     @app.task(name=TASK, Request=AttemptRequest)  # type: ignore[untyped-decorator]
     def run_attempt(job_id: str, attempt_id: str, token: str) -> None:
-        runner.run(Ticket(job_id, attempt_id, token))
+        runner.run(FencingToken(job_id, attempt_id, token))
 
     def stop(**_: object) -> None:
         # Off the signal handler's frame: it may have interrupted somebody who holds a lock.
         threading.Thread(target=runner.stop, name="stop").start()
 
     worker_shutting_down.connect(stop, weak=False)
-    hearts.start()
-    sweeper.start()
+    heartbeat.start()
+    orphan_reaper.start()
     logger.info("worker up name=%s slots=%d boxes=%s walls=%s", name, slots, backend.name, walls.kind)
     try:
         app.worker_main(["worker", *CELERY_OPTIONS, f"--concurrency={slots}", f"--loglevel={resolve(LOG_LEVEL)}"])
     finally:
-        hearts.stop()
-        sweeper.stop()
+        heartbeat.stop()
+        orphan_reaper.stop()
         backend.close()
         database.close()
-        waker.close()
+        notifier.close()
+
+
+class AttemptRequest(Request):  # type: ignore[misc]
+    """Lets the consumer reconnect if the broker cannot be told that an attempt has ended.
+
+    Celery only logs such an error, and the message counts as being worked on for ever. A worker whose slots all ended
+    while the broker was away then took no message again, and had no connection left whose end it could notice. The
+    database knows what has ended, so a message that comes a second time is dropped.
+    """
+
+    def __init__(self, message: Message, **options: Any) -> None:
+        super().__init__(message, **{**options, "connection_errors": ()})

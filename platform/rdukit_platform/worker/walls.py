@@ -26,7 +26,7 @@ REMEDY: Final = (
 REMEDY_OF_PODS: Final = "install a network plugin that enforces the policy of the chart, and restart the worker"
 
 
-class Kind(StrEnum):
+class WallKind(StrEnum):
     """What is round a job's box."""
 
     CONTAINER = "container"
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 class Walls:
     """What is round the boxes of a worker."""
 
-    kind: Kind
+    kind: WallKind
     #: Of a fence.
     way: Way | None = None
     #: Of nothing: why, and what to do.
@@ -62,18 +62,18 @@ def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str
         NotFenced: a fence is required and does not hold.
     """
     if not is_process and not why_open:
-        return Walls(Kind.CONTAINER)
+        return Walls(WallKind.CONTAINER)
     if not is_process:
         if mode == "required":
             raise NotFenced(f"{FENCE.name} is required, and boxes reach the network: {why_open}; {REMEDY_OF_PODS}")
-        return Walls(Kind.NOTHING, why=why_open, remedy=REMEDY_OF_PODS)
+        return Walls(WallKind.NOTHING, why=why_open, remedy=REMEDY_OF_PODS)
     if mode == "off" or fence is None:
-        return Walls(Kind.NOTHING, why=f"{FENCE.name} is off")
+        return Walls(WallKind.NOTHING, why=f"{FENCE.name} is off")
     if fence.way is not None:
-        return Walls(Kind.FENCE, fence.way)
+        return Walls(WallKind.FENCE, fence.way)
     if mode == "required":
         raise NotFenced(f"{FENCE.name} is required, and no fence holds here: {fence.why}; {REMEDY}")
-    return Walls(Kind.NOTHING, why=f"no fence holds here: {fence.why}")
+    return Walls(WallKind.NOTHING, why=f"no fence holds here: {fence.why}")
 
 
 def check_walls(walls: Walls, tenants: int) -> None:
@@ -82,7 +82,7 @@ def check_walls(walls: Walls, tenants: int) -> None:
     Raises:
         NotFenced: the message says why there are none, and what to do.
     """
-    if walls.kind is Kind.NOTHING and tenants > 1:
+    if walls.kind is WallKind.NOTHING and tenants > 1:
         raise NotFenced(
             f"there are {tenants} tenants, and the boxes of their jobs are not fenced on this worker: {walls.why}; "
             f"{walls.remedy}"
@@ -102,7 +102,7 @@ def open_walls(backend: BoxBackend) -> Walls:
         backend.check_rights()
         why_open = backend.try_network() if mode != "off" else f"{FENCE.name} is off, so their network was not tried"
     walls = choose_walls(mode, is_process, what_holds() if is_process and mode != "off" else None, why_open)
-    if walls.kind is Kind.NOTHING:
+    if walls.kind is WallKind.NOTHING:
         logger.warning("jobs are not fenced, so there may be one tenant only why=%s", walls.why)
     return walls
 

@@ -88,7 +88,7 @@ def _default_tiles() -> object:
 
 def _children() -> object:
     from rdukit_platform.settings import current_home
-    from rdukit_platform.up.children import list_children
+    from rdukit_platform.up.supervisor import list_children
 
     return [child.name for child in list_children(current_home(), 3)]
 

@@ -7,21 +7,21 @@ import pytest
 
 from rdukit.errors import BackendUnavailable, RdukitError, Unavailable
 from rdukit.interfaces import SystemClock
-from rdukit_platform.artifacts.store import Content, Store
-from rdukit_platform.backends.contract import BoxSpec, Limits, OwnedBox, Owner, RunningBox
+from rdukit_platform.artifacts.store import BlobStore, Content
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, OwnedBox, RunningBox
 from rdukit_platform.backends.job_boxes import BoxRules
-from rdukit_platform.broker import Waker
 from rdukit_platform.catalog.own import install_box
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import AttemptRow, JobRow
 from rdukit_platform.jobs import execution, service
+from rdukit_platform.jobs.broker import Notifier
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing import COUNTER, counter_boxes, fresh_database
-from rdukit_platform.worker.attempt import Attempt, Surroundings
-from rdukit_platform.worker.hearts import Hearts
-from rdukit_platform.worker.walls import Kind, TenantFences, Walls
+from rdukit_platform.testing.processes import COUNTER, counter_boxes, fresh_database
+from rdukit_platform.worker.attempt import AttemptRun, WorkerContext
+from rdukit_platform.worker.heartbeat import LeaseHeartbeat
+from rdukit_platform.worker.walls import TenantFences, WallKind, Walls
 
 
 class Refusing:
@@ -44,7 +44,7 @@ class Refusing:
     def owned(self) -> tuple[OwnedBox, ...]:
         return ()
 
-    def orphans(self, owner: Owner) -> tuple[OwnedBox, ...]:
+    def orphans(self, owner: BoxOwner) -> tuple[OwnedBox, ...]:
         return ()
 
     def reap(self, orphan: OwnedBox) -> None:
@@ -70,8 +70,8 @@ def test_a_box_that_ends_counts_against_its_job_and_an_engine_that_is_away_does_
             job = service.submit_job(
                 session, counter_boxes(), tenant, JobRequest(box="counter", verb="preprocess"), 1.0
             )
-            ticket = execution.admit(session, job.id, 2.0)
-        job, attempt = attempted(tmp_path, database, Refusing(error), ticket)
+            fencing = execution.admit(session, job.id, 2.0)
+        job, attempt = attempted(tmp_path, database, Refusing(error), fencing)
         assert (attempt.outcome, job.state, job.failures) == (outcome, state, failures)
         assert attempt.error is not None and attempt.error["message"] == error.message
 
@@ -84,7 +84,7 @@ def test_a_tenants_own_box_starts_from_a_copy_that_cannot_be_written_and_only_wh
     with fresh_database(tmp_path) as database:
         with database.write() as session:
             tenant = create_tenant(session, "lab", 0.0).id
-            content = Store(tmp_path / "artifacts").add_path(folder)
+            content = BlobStore(tmp_path / "artifacts").add_path(folder)
             install_box(session, counter_boxes(), tenant, {**COUNTER, "name": "mine"}, content, 1.0)
             request = JobRequest(box="mine", verb="preprocess")
             tickets = [
@@ -115,25 +115,25 @@ def test_an_image_runs_by_its_digest_and_only_as_a_container(tmp_path: Path, bac
             install_box(session, counter_boxes(), tenant, description, content, 1.0, image="registry/mine:1")
             request = JobRequest(box="mine:1", verb="preprocess")
             job = service.submit_job(session, counter_boxes(), tenant, request, 1.0)
-            ticket = execution.admit(session, job.id, 2.0)
-        job, attempt = attempted(tmp_path, database, backend, ticket)
+            fencing = execution.admit(session, job.id, 2.0)
+        job, attempt = attempted(tmp_path, database, backend, fencing)
     assert [(spec.box, spec.image, spec.folder) for spec in backend.specs] == [("mine", digest, None)] * starts
     assert (attempt.outcome, job.state) == (("box-lost", "retrying") if starts else ("box-failed", "failed"))
     assert starts or "but boxes are processes here" in str(job.error)
 
 
 def attempted(
-    folder: Path, database: Database, backend: Refusing, ticket: execution.Ticket
+    folder: Path, database: Database, backend: Refusing, fencing: execution.FencingToken
 ) -> tuple[JobRow, AttemptRow]:
     """The job and its attempt, after a worker's try."""
-    around = Surroundings(
-        home=Home(folder), database=database, store=Store(folder / "artifacts"),
-        hearts=Hearts(database, SystemClock(), "w", 1, 5.0), waker=Waker(f"redis+socket://{folder}/none.sock"),
-        clock=SystemClock(), name="w", backend=backend, rules=BoxRules(Limits()), box_start_s=1.0,
-        fences=TenantFences(Home(folder), Walls(Kind.CONTAINER), range(0)),
+    around = WorkerContext(
+        home=Home(folder), database=database, store=BlobStore(folder / "artifacts"),
+        heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
+        clock=SystemClock(), name="w", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
+        fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),
         backoff_s=1.0,
     )  # fmt: skip
-    Attempt(around, ticket, threading.Event()).run()
-    around.waker.close()
+    AttemptRun(around, fencing, threading.Event()).run()
+    around.notifier.close()
     with database.read() as session:
-        return session.get_one(JobRow, ticket.job_id), session.get_one(AttemptRow, ticket.attempt_id)
+        return session.get_one(JobRow, fencing.job_id), session.get_one(AttemptRow, fencing.attempt_id)

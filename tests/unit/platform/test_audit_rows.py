@@ -7,16 +7,27 @@ from sqlalchemy import select
 
 from rdukit.errors import PermissionDenied
 from rdukit.testing import FakeClock
-from rdukit_platform.audit.acts import Act, AuditOutcome, Entry, is_security_code, printable
-from rdukit_platform.audit.flood import ROWS_OF_ALL, ROWS_OF_ONE, SOURCES, WINDOW_S, Flood, network
-from rdukit_platform.audit.service import list_entries, plan_pruning, prune, prune_by_settings, record
-from rdukit_platform.audit.writer import AuditWriter
+from rdukit_platform.audit.service import (
+    Act,
+    AuditOutcome,
+    AuditRecord,
+    is_security_code,
+    list_entries,
+    plan_pruning,
+    printable,
+    prune,
+    prune_by_settings,
+    record,
+)
+from rdukit_platform.audit.writer import ROWS_OF_ALL, ROWS_OF_ONE, SOURCES, WINDOW_S, AuditWriter, Flood, network
 from rdukit_platform.db.models import AuditRow
-from rdukit_platform.testing import fresh_database
+from rdukit_platform.testing.processes import fresh_database
 
 
-def refusal(at: float, address: str = "10.0.0.1", reason: str = "unauthenticated", actor: str = "nobody") -> Entry:
-    return Entry(at, Act.REQUEST, AuditOutcome.REFUSED, actor, None, "GET /v1/jobs", reason, "", address)
+def refusal(
+    at: float, address: str = "10.0.0.1", reason: str = "unauthenticated", actor: str = "nobody"
+) -> AuditRecord:
+    return AuditRecord(at, Act.REQUEST, AuditOutcome.REFUSED, actor, None, "GET /v1/jobs", reason, "", address)
 
 
 def test_a_million_refusals_of_one_address_are_few_rows_and_none_is_forgotten() -> None:
@@ -98,7 +109,7 @@ def test_the_largest_group_loses_first(
 def test_a_flood_pushes_out_its_own_rows_only(tmp_path: Path) -> None:
     with fresh_database(tmp_path) as database:
         with database.write() as session:
-            record(session, Entry(1.0, Act.CREATE_TOKEN, tenant_id="ten-a"))
+            record(session, AuditRecord(1.0, Act.CREATE_TOKEN, tenant_id="ten-a"))
             for k in range(2500):
                 record(session, refusal(2.0 + k))
         assert prune(database, 3000.0, 1e6, 100) == 2401
@@ -130,8 +141,8 @@ def test_pages_of_entries_are_of_one_tenant_and_newest_first(tmp_path: Path) -> 
     with fresh_database(tmp_path) as database:
         with database.write() as session:
             for k in range(5):
-                record(session, Entry(float(k), Act.LOGIN, tenant_id="ten-a"))
-                record(session, Entry(float(k), Act.LOGIN, tenant_id="ten-b"))
+                record(session, AuditRecord(float(k), Act.LOGIN, tenant_id="ten-a"))
+                record(session, AuditRecord(float(k), Act.LOGIN, tenant_id="ten-b"))
         with database.read() as session:
             first, cursor = list_entries(session, "ten-a", limit=3)
             rest, end = list_entries(session, "ten-a", limit=3, cursor=cursor)

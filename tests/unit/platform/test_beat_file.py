@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rdukit_platform.beat_file import STUCK_S, BeatFile, main
+from rdukit_platform.heartbeat_file import STUCK_S, HeartbeatFile, main
 
 
 def test_a_process_that_touches_its_file_is_well_and_one_that_stopped_doing_so_is_stuck(tmp_path: Path) -> None:
-    beats, now = BeatFile(tmp_path, "worker"), time.time()
+    beats, now = HeartbeatFile(tmp_path, "worker"), time.time()
     assert "is not there" in (beats.why_not(now) or "")
     beats.touch()
     assert beats.why_not(now) is None
@@ -24,7 +24,7 @@ def test_a_process_that_touches_its_file_is_well_and_one_that_stopped_doing_so_i
 
 
 def test_a_disk_that_takes_no_file_does_not_stop_the_work(tmp_path: Path) -> None:
-    BeatFile(tmp_path / "missing", "worker").touch()
+    HeartbeatFile(tmp_path / "missing", "worker").touch()
 
 
 def test_the_probe_ends_with_0_only_for_what_beats_here(
@@ -32,7 +32,7 @@ def test_the_probe_ends_with_0_only_for_what_beats_here(
 ) -> None:
     monkeypatch.setenv("RDUKIT_HOME", str(tmp_path))
     (tmp_path / "run").mkdir()
-    BeatFile(tmp_path / "run", "scheduler").touch()
+    HeartbeatFile(tmp_path / "run", "scheduler").touch()
     assert main(["scheduler"]) == 0
     assert main(["worker"]) == 1
     assert "worker@" in capsys.readouterr().err

@@ -12,16 +12,15 @@ import yaml
 from rdukit.errors import InvalidArgument
 from rdukit_platform.backends.container_options import container_options
 from rdukit_platform.backends.containers import _seconds
-from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, EventKind, Limits, Owner, is_orphan
+from rdukit_platform.backends.contract import BoxEventKind, BoxLimits, BoxOwner, BoxSpec, ClaimedFolder, is_orphan
 from rdukit_platform.backends.kubernetes import end_events, pending_reasons
-from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, owner_of, told_limits
-from rdukit_platform.backends.pod_template import PodTemplate, parse_quantity
+from rdukit_platform.backends.pods import PodRules, PodTemplate, make_pod, owner_of, parse_quantity, told_limits
 
 FOLDERS = [ClaimedFolder(Path("/data"), "data"), ClaimedFolder(Path("/data/cold"), "cold")]
 RULES = PodRules("boxes", "rdukit/modelbox:1", FOLDERS)
 SPEC = BoxSpec(
     "logreg", Path("/data/jobs/7"), [Path("/data/cold/mnist")], {"RDUKIT_LEASE": "x"},
-    Limits(cores=(4, 5), memory_bytes=1 << 30, pids=100), Owner("platform-1", 3),
+    BoxLimits(cores=(4, 5), memory_bytes=1 << 30, pids=100), BoxOwner("platform-1", 3),
     outputs=[Path("/data/jobs/out")],
 )  # fmt: skip
 
@@ -41,7 +40,7 @@ def test_a_pod_has_no_rights_and_mounts_claims_only() -> None:
         {"name": "cold", "mountPath": "/data/cold/mnist", "subPath": "mnist", "readOnly": True},
     ]
     assert "hostPath" not in str(pod)
-    assert owner_of(pod["metadata"]["labels"]) == Owner("platform-1", 3)
+    assert owner_of(pod["metadata"]["labels"]) == BoxOwner("platform-1", 3)
 
 
 def test_what_kubernetes_would_refuse_is_told_before() -> None:
@@ -50,7 +49,7 @@ def test_what_kubernetes_would_refuse_is_told_before() -> None:
     with pytest.raises(InvalidArgument, match="in no persistent volume claim; folders that are: none"):
         make_pod(SPEC, "a", replace(RULES, folders=[]))
     with pytest.raises(InvalidArgument, match="owner"):
-        make_pod(BoxSpec("logreg", Path("/data/x"), owner=Owner("a b", 1)), "a", RULES)
+        make_pod(BoxSpec("logreg", Path("/data/x"), owner=BoxOwner("a b", 1)), "a", RULES)
     with pytest.raises(InvalidArgument, match="/run is in no persistent volume claim"):
         make_pod(replace(SPEC, sockets=[Path("/run/s")]), "a", RULES)
     assert told_limits(SPEC, PodTemplate())["pids"].startswith("not applied")
@@ -59,7 +58,10 @@ def test_what_kubernetes_would_refuse_is_told_before() -> None:
 def test_a_pods_end_is_read_from_its_status() -> None:
     ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "1970-01-01T00:01:00Z"}
     events = end_events({"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]})
-    assert [(event.kind, event.time) for event in events] == [(EventKind.OUT_OF_MEMORY, 60), (EventKind.ENDED, 60)]
+    assert [(event.kind, event.time) for event in events] == [
+        (BoxEventKind.OUT_OF_MEMORY, 60),
+        (BoxEventKind.ENDED, 60),
+    ]
     assert end_events({"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}) == []
     (evicted,) = end_events({"phase": "Failed", "reason": "Evicted", "message": "disk"})
     assert evicted.detail == "Evicted: disk"
@@ -124,9 +126,13 @@ def test_engines_times_are_read(text: str, seconds: float | None) -> None:
 
 
 def test_only_an_earlier_epoch_of_the_same_owner_leaves_orphans() -> None:
-    now = Owner("a", 2)
-    assert is_orphan(Owner("a", 1), now)
-    assert not is_orphan(Owner("a", 2), now) and not is_orphan(Owner("b", 1), now) and not is_orphan(Owner("a", 3), now)
+    now = BoxOwner("a", 2)
+    assert is_orphan(BoxOwner("a", 1), now)
+    assert (
+        not is_orphan(BoxOwner("a", 2), now)
+        and not is_orphan(BoxOwner("b", 1), now)
+        and not is_orphan(BoxOwner("a", 3), now)
+    )
 
 
 def test_the_pod_holds_against_kubernetes_schemas(tmp_path: Path) -> None:

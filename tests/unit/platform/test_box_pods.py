@@ -16,7 +16,7 @@ import pytest
 from rdukit.errors import Cancelled, PermissionDenied, Unavailable
 from rdukit.fence.in_pod import OPEN, UNTRIED
 from rdukit.testing import FakeClock
-from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, EventKind, Owner
+from rdukit_platform.backends.contract import BoxEventKind, BoxOwner, BoxSpec, ClaimedFolder
 from rdukit_platform.backends.in_cluster import AccountToken, in_cluster_client, own_namespace
 from rdukit_platform.backends.kubernetes import KubernetesBackend
 
@@ -86,7 +86,7 @@ def backend(cluster: ImitatedCluster) -> KubernetesBackend:
     return KubernetesBackend("rdukit/modelbox:1", "boxes", folders, client, FakeClock())
 
 
-SPEC = BoxSpec("logreg", Path("/data/7"), owner=Owner("p", 1))
+SPEC = BoxSpec("logreg", Path("/data/7"), owner=BoxOwner("p", 1))
 
 
 def test_a_box_starts_as_a_pod_and_leaves_only_its_log(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
@@ -98,15 +98,15 @@ def test_a_box_starts_as_a_pod_and_leaves_only_its_log(backend: KubernetesBacken
     box.stop()
     assert not cluster.objects and not box.is_alive()
     assert box.logs() == "one\ntwo\n"
-    assert [event.kind for event in box.events()] == [EventKind.STARTED, EventKind.READY, EventKind.ENDED]
+    assert [event.kind for event in box.events()] == [BoxEventKind.STARTED, BoxEventKind.READY, BoxEventKind.ENDED]
     with pytest.raises(Unavailable, match="metrics"):
         box.stats()
 
 
 def test_what_an_earlier_epoch_left_is_found_and_deleted(backend: KubernetesBackend, cluster: ImitatedCluster) -> None:
     box = backend.start(SPEC)
-    assert not backend.orphans(Owner("p", 1)) and not backend.orphans(Owner("q", 2))
-    (orphan,) = backend.orphans(Owner("p", 2))
+    assert not backend.orphans(BoxOwner("p", 1)) and not backend.orphans(BoxOwner("q", 2))
+    (orphan,) = backend.orphans(BoxOwner("p", 2))
     assert (orphan.id, orphan.box) == (box.id, "logreg")
     backend.reap(orphan)
     backend.reap(orphan)
@@ -268,7 +268,7 @@ def test_a_jobs_box_gets_its_folders_and_variables_from_who_starts_it(
 ) -> None:
     jobs = KubernetesBackend("i", "boxes", [ClaimedFolder(tmp_path, "data")], backend._client, FakeClock())
     spec = BoxSpec(
-        "logreg", tmp_path / "2", environment={"RDUKIT_LEASE": "7:secret"}, owner=Owner("p", 1),
+        "logreg", tmp_path / "2", environment={"RDUKIT_LEASE": "7:secret"}, owner=BoxOwner("p", 1),
         outputs=[tmp_path / "out"], has_sockets=True,
     )  # fmt: skip
     cluster.fate = ended(OPEN)
@@ -289,7 +289,7 @@ def test_variables_do_not_go_where_a_link_leads(
     (tmp_path / "2/pod-variables.json").symlink_to(tmp_path / "kept")
     cluster.fate = ended(3)
     with pytest.raises(Unavailable):
-        jobs.start(BoxSpec("logreg", tmp_path / "2", owner=Owner("p", 1), has_sockets=True))
+        jobs.start(BoxSpec("logreg", tmp_path / "2", owner=BoxOwner("p", 1), has_sockets=True))
     assert (tmp_path / "kept").read_text() == "another's"
     assert not (tmp_path / "2/pod-variables.json").is_symlink()
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from rdukit_platform.cli.show import describe_attempt, describe_progress
 from rdukit_platform.console import curve
+from rdukit_platform.console.access import ConsoleSession, find_session, seal
 from rdukit_platform.console.curve import draw_curve, nice_ticks
 from rdukit_platform.console.page import safe_next
-from rdukit_platform.console.session import ConsoleSession, find_session, seal
 from rdukit_platform.console.tiles import draw_node
 from rdukit_platform.console.views import (
     REASONS,
@@ -25,8 +25,8 @@ from rdukit_platform.console.views import (
     view_job,
     why_words,
 )
-from rdukit_platform.jobs.schemas import Attempt, Event, Job
-from rdukit_platform.jobs.states import JobState, Reason
+from rdukit_platform.jobs.schemas import Attempt, EventRecord, Job
+from rdukit_platform.jobs.states import JobReason, JobState
 
 KEY = b"k" * 32
 SESSION = ConsoleSession("ab" * 32, 2000.0)
@@ -44,8 +44,8 @@ def job(**changes: object) -> Job:
     )  # fmt: skip
 
 
-def event(kind: str, **data: object) -> Event:
-    return Event.model_validate({"sequence": 1, "kind": kind, "at": 0.0, "attempt": 1, "data": data})
+def event(kind: str, **data: object) -> EventRecord:
+    return EventRecord.model_validate({"sequence": 1, "kind": kind, "at": 0.0, "attempt": 1, "data": data})
 
 
 def test_a_session_comes_back_from_its_cookie_until_it_ends() -> None:
@@ -157,7 +157,7 @@ def test_an_attempt_that_the_hardware_ended_names_its_fault() -> None:
 
 def test_every_state_has_a_colour_and_every_reason_words() -> None:
     assert set(TONES) == set(JobState)
-    assert set(REASONS) == set(Reason)
+    assert set(REASONS) == set(JobReason)
 
 
 def test_a_running_job_shows_how_far_it_is() -> None:

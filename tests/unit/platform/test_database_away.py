@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from rdukit.testing import FakeClock
 from rdukit_platform.db import engine
 from rdukit_platform.db.engine import Database, is_reachable
-from rdukit_platform.gateway.borders import add_error_handlers
+from rdukit_platform.gateway.middleware import add_error_handlers
 from rdukit_platform.scheduler.loop import Scheduler
 from rdukit_platform.settings import Home
 

@@ -14,14 +14,21 @@ import yaml
 from rdukit.errors import InvalidArgument
 from rdukit.fence.in_pod import take_variables, wait_shut
 from rdukit.testing import FakeClock
-from rdukit_platform.backends.contract import BoxSpec, ClaimedFolder, Limits, Owner
-from rdukit_platform.backends.kubernetes_manifests import PodRules, make_pod, make_trying_pod, told_limits
-from rdukit_platform.backends.pod_template import PodTemplate, make_template, read_template
+from rdukit_platform.backends.contract import BoxLimits, BoxOwner, BoxSpec, ClaimedFolder
+from rdukit_platform.backends.pods import (
+    PodRules,
+    PodTemplate,
+    make_pod,
+    make_template,
+    make_trying_pod,
+    read_template,
+    told_limits,
+)
 
 JOB = Path("/var/lib/rdukit/home/work/job-1")
 SPEC = BoxSpec(
     "logreg", JOB / "attempt-2", [JOB / "in"], {"RDUKIT_LEASE": "7:secret", "RDUKIT_LOG_LEVEL": "INFO"},
-    owner=Owner("job-1", 2), outputs=[JOB / "out"], has_sockets=True,
+    owner=BoxOwner("job-1", 2), outputs=[JOB / "out"], has_sockets=True,
     sockets=[Path("/var/lib/rdukit/home/run/leases/7/snd.sock")],
 )  # fmt: skip
 TEMPLATE: dict[str, Any] = {
@@ -95,7 +102,7 @@ def test_a_jobs_pod_is_where_and_as_large_as_the_template_says() -> None:
 
 
 def test_a_jobs_own_limits_win_and_all_are_told() -> None:
-    spec = replace(SPEC, limits=Limits(memory_bytes=1 << 30, pids=9))
+    spec = replace(SPEC, limits=BoxLimits(memory_bytes=1 << 30, pids=9))
     (container,) = make_pod(spec, "rdukit-1", RULES)["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": "2500m", "memory": str(1 << 30)}
     assert "--processes 9 --shut-within" in " ".join(container["args"])

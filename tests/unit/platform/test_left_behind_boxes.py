@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from rdukit.errors import BackendUnavailable, InvalidArgument, Unavailable
 from rdukit.settings import resolve
 from rdukit_platform.backends.contract import (
+    BoxLimits,
+    BoxOwner,
     BoxSpec,
-    Limits,
     OwnedBox,
-    Owner,
     RunningBox,
     last_lines,
 )
@@ -25,13 +25,13 @@ from rdukit_platform.jobs import execution, service
 from rdukit_platform.jobs.schemas import JobRequest
 from rdukit_platform.settings import BOX_BACKEND, Home
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing import counter_boxes, fresh_database
-from rdukit_platform.worker.left_behind import (
-    choose_left_behind,
+from rdukit_platform.testing.processes import counter_boxes, fresh_database
+from rdukit_platform.worker.orphans import (
+    choose_orphans,
     clear_folders,
     read_open_attempts,
     reap_earlier,
-    reap_left_behind,
+    reap_orphans,
 )
 
 
@@ -40,7 +40,7 @@ class Boxes:
 
     name = "boxes"
 
-    def __init__(self, *owners: Owner, undying: bool = False) -> None:
+    def __init__(self, *owners: BoxOwner, undying: bool = False) -> None:
         self.there = {
             f"{owner.id}/{owner.epoch}": OwnedBox(f"{owner.id}/{owner.epoch}", "b", owner) for owner in owners
         }
@@ -52,7 +52,7 @@ class Boxes:
     def owned(self) -> Sequence[OwnedBox]:
         return tuple(self.there.values())
 
-    def orphans(self, owner: Owner) -> Sequence[OwnedBox]:
+    def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
         return tuple(b for b in self.owned() if b.owner.id == owner.id and b.owner.epoch < owner.epoch)
 
     def reap(self, orphan: OwnedBox) -> None:
@@ -84,8 +84,11 @@ def cancel(session: Session, job_id: str) -> None:
 
 
 def test_a_box_whose_attempt_is_over_is_left_behind_and_no_other() -> None:
-    boxes = [OwnedBox("x", "b", owner) for owner in (Owner("a", 1), Owner("a", 2), Owner("done", 1), Owner("other", 1))]
-    assert choose_left_behind(boxes, {"a": [2], "done": []}) == [boxes[0], boxes[2]]
+    boxes = [
+        OwnedBox("x", "b", owner)
+        for owner in (BoxOwner("a", 1), BoxOwner("a", 2), BoxOwner("done", 1), BoxOwner("other", 1))
+    ]
+    assert choose_orphans(boxes, {"a": [2], "done": []}) == [boxes[0], boxes[2]]
 
 
 def test_an_attempt_is_open_until_it_has_ended_whoever_ended_it(database: Database) -> None:
@@ -99,43 +102,43 @@ def test_an_attempt_is_open_until_it_has_ended_whoever_ended_it(database: Databa
 
 def test_boxes_of_ended_attempts_are_ended_and_those_of_others_are_left(database: Database) -> None:
     job_id = admitted_job(database)
-    backend = Boxes(Owner(job_id, 1), Owner("job-of-another-platform", 1))
-    assert reap_left_behind(backend, database) == 0
+    backend = Boxes(BoxOwner(job_id, 1), BoxOwner("job-of-another-platform", 1))
+    assert reap_orphans(backend, database) == 0
     with database.write() as session:
         cancel(session, job_id)
-    assert reap_left_behind(backend, database) == 1
+    assert reap_orphans(backend, database) == 1
     assert [box.owner.id for box in backend.owned()] == ["job-of-another-platform"]
 
 
 def test_an_attempt_goes_on_only_when_the_boxes_before_it_have_gone() -> None:
-    backend = Boxes(Owner("a", 1), Owner("a", 2), Owner("a", 3), Owner("b", 1))
-    reap_earlier(backend, Owner("a", 3))
-    assert {box.owner for box in backend.owned()} == {Owner("a", 3), Owner("b", 1)}
+    backend = Boxes(BoxOwner("a", 1), BoxOwner("a", 2), BoxOwner("a", 3), BoxOwner("b", 1))
+    reap_earlier(backend, BoxOwner("a", 3))
+    assert {box.owner for box in backend.owned()} == {BoxOwner("a", 3), BoxOwner("b", 1)}
     with pytest.raises(Unavailable, match=r"box a/3 of attempt 3 of job a does not end"):
-        reap_earlier(Boxes(Owner("a", 3), undying=True), Owner("a", 4), wait_s=0.0)
+        reap_earlier(Boxes(BoxOwner("a", 3), undying=True), BoxOwner("a", 4), wait_s=0.0)
 
 
 def test_an_attempt_waits_for_a_box_that_the_sweeper_is_just_ending() -> None:
-    backend = Boxes(Owner("a", 1), undying=True)
+    backend = Boxes(BoxOwner("a", 1), undying=True)
     sweeper = threading.Timer(0.2, backend.there.clear)
     sweeper.start()
-    reap_earlier(backend, Owner("a", 2))
+    reap_earlier(backend, BoxOwner("a", 2))
     sweeper.join()
     assert not backend.owned()
 
 
 def test_a_jobs_box_reads_its_inputs_writes_its_output_and_belongs_to_its_attempt() -> None:
-    rules = BoxRules(Limits(pids=9), {"RDUKIT_CHECK": "1", "A": "worker's"}, "boxes/{box}:1")
+    rules = BoxRules(BoxLimits(pids=9), {"RDUKIT_CHECK": "1", "A": "worker's"}, "boxes/{box}:1")
     work = Path("/work/job")
     spec = spec_of(
-        rules, "logreg", Owner("job", 2), work / "2", work / "in", work / "out", {"A": "job's"}, [Path("/s")], [7]
+        rules, "logreg", BoxOwner("job", 2), work / "2", work / "in", work / "out", {"A": "job's"}, [Path("/s")], [7]
     )
     assert (spec.mounts, spec.outputs, spec.state) == ([work / "in"], [work / "out"], work / "2")
-    assert (spec.owner, spec.limits.pids, spec.image) == (Owner("job", 2), 9, "boxes/logreg:1")
+    assert (spec.owner, spec.limits.pids, spec.image) == (BoxOwner("job", 2), 9, "boxes/logreg:1")
     assert (spec.environment, spec.sockets, spec.descriptors) == (
         {"RDUKIT_CHECK": "1", "A": "job's"}, [Path("/s")], [7]
     )  # fmt: skip
-    shared = spec_of(BoxRules(Limits()), "logreg", Owner("job", 1), work, work, work, {})
+    shared = spec_of(BoxRules(BoxLimits()), "logreg", BoxOwner("job", 1), work, work, work, {})
     assert shared.image is None, "the backend's image has all boxes"
 
 

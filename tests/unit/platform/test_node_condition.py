@@ -2,9 +2,9 @@
 
 import pytest
 
-from rdukit_platform.console.node_page import view_nodes
-from rdukit_platform.nodes.condition import active_faults, healthy_rows, is_usable, node_health, view_for_scheduler
-from rdukit_platform.scheduler.decide import Snapshot, Waiting, decide
+from rdukit_platform.console.tiles import view_nodes
+from rdukit_platform.nodes import active_faults, healthy_rows, is_usable, node_health, view_for_scheduler
+from rdukit_platform.scheduler.decide import QueuedJob, QueueSnapshot, decide
 
 
 def tiles(*rdus: str) -> list[dict[str, object]]:
@@ -38,7 +38,7 @@ def fault(uuid: str, severity: str = "Major", at: int = 1, state: str = "ACTIVE"
 
 
 def why_waits(count: int, *rdus: str) -> str | None:
-    snapshot = Snapshot(100.0, (Waiting("j", "t", count, 90.0),), (), view_for_scheduler(status(*rdus)), slots=4)
+    snapshot = QueueSnapshot(100.0, (QueuedJob("j", "t", count, 90.0),), (), view_for_scheduler(status(*rdus)), slots=4)
     return decide(snapshot).waits.get("j")
 
 
@@ -81,8 +81,8 @@ def test_a_job_that_broken_tiles_keep_out_says_so(count: int, rdus: tuple[str, .
 
 def test_a_job_that_broken_tiles_keep_out_holds_up_nobody() -> None:
     node = view_for_scheduler(status("oxoo"))
-    queued = (Waiting("big", "t", 3, 0.0), Waiting("small", "t", 1, 90.0))
-    decision = decide(Snapshot(100.0, queued, (), node, slots=4, starve_s=10.0))
+    queued = (QueuedJob("big", "t", 3, 0.0), QueuedJob("small", "t", 1, 90.0))
+    decision = decide(QueueSnapshot(100.0, queued, (), node, slots=4, starve_s=10.0))
     assert decision.admissions == ("small",)
 
 

@@ -12,17 +12,16 @@ from rdukit.errors import Conflict, InvalidArgument, NotFound, Overloaded, Permi
 from rdukit.testing import wait_until
 from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog import own
-from rdukit_platform.catalog.catalog import MOST_READ, Catalog, clear_incoming, describe_folder, incoming_folder
+from rdukit_platform.catalog.catalog import MAX_READ, Catalog, clear_incoming, describe_folder, incoming_folder
 from rdukit_platform.catalog.check import check_parameters
 from rdukit_platform.catalog.model import Selector, read_box, read_selector
 from rdukit_platform.cli.client import read_box_folder
 from rdukit_platform.db.engine import Database
 from rdukit_platform.db.models import ArtifactRow, JobRow
 from rdukit_platform.jobs import pipelines, service
-from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest
-from rdukit_platform.jobs.view import show_job
+from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, show_job
 from rdukit_platform.tenants.service import create_tenant
-from rdukit_platform.testing import COUNTER, counter_boxes, fresh_database
+from rdukit_platform.testing.processes import COUNTER, counter_boxes, fresh_database
 
 BOXES = counter_boxes()
 MODELBOX = [sys.executable, "-m", "rdukit_modelbox"]
@@ -287,13 +286,13 @@ def test_a_flood_of_folders_is_refused_before_it_takes_every_thread(tmp_path: Pa
         'print(\'{"name": "mine"}\')\n'
     )
     catalog = Catalog([sys.executable, "-c", program])
-    with ThreadPoolExecutor(MOST_READ) as pool:
-        reading = [pool.submit(catalog.describe_folder, tmp_path) for _ in range(MOST_READ)]
-        wait_until(lambda: len(list(tmp_path.glob("seen-*"))) == MOST_READ, 60)
+    with ThreadPoolExecutor(MAX_READ) as pool:
+        reading = [pool.submit(catalog.describe_folder, tmp_path) for _ in range(MAX_READ)]
+        wait_until(lambda: len(list(tmp_path.glob("seen-*"))) == MAX_READ, 60)
         with pytest.raises(Overloaded, match="again in a few seconds"):
             catalog.describe_folder(tmp_path)
         hold.unlink()
-        assert [done.result() for done in reading] == [{"name": "mine"}] * MOST_READ
+        assert [done.result() for done in reading] == [{"name": "mine"}] * MAX_READ
     assert catalog.describe_folder(tmp_path) == {"name": "mine"}
 
 

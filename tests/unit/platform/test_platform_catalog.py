@@ -11,9 +11,9 @@ from rdukit.box.sse import read_events
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound, Unavailable
 from rdukit_platform.catalog.catalog import read_catalog
 from rdukit_platform.catalog.check import check_parameters, is_legal
-from rdukit_platform.catalog.model import Parameter, read_box
-from rdukit_platform.paging import check_limit
-from rdukit_platform.testing import COUNTER, counter_boxes
+from rdukit_platform.catalog.model import VerbParameter, read_box
+from rdukit_platform.db.rows import check_limit
+from rdukit_platform.testing.processes import COUNTER, counter_boxes
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from rdukit_platform.testing import COUNTER, counter_boxes
     ],
 )
 def test_a_value_is_legal_by_its_schema(schema: dict[str, Any], good: list[object], bad: list[object]) -> None:
-    parameter = Parameter("p", "", 7, "", "", schema)
+    parameter = VerbParameter("p", "", 7, "", "", schema)
     values = {"context": 2048, "mode": "o1", "zero": 0}
     assert [value for value in good if not is_legal(parameter, value, values)] == []
     assert [value for value in bad if is_legal(parameter, value, values)] == []
@@ -66,7 +66,7 @@ def test_a_limit_of_another_parameter_is_its_value_in_the_request_or_its_default
 
 def test_a_schema_that_is_none_is_the_boxs_fault() -> None:
     with pytest.raises(InvalidArgument, match="schema of parameter 'p' is wrong"):
-        is_legal(Parameter("p", "", 1, "", "", {"type": "whole number"}), 1, {})
+        is_legal(VerbParameter("p", "", 1, "", "", {"type": "whole number"}), 1, {})
 
 
 def test_an_unknown_box_names_those_there_are() -> None:

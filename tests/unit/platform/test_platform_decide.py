@@ -5,14 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_platform.scheduler.decide import Active, NodeView, Snapshot, Waiting, decide
+from rdukit_platform.scheduler.decide import ActiveJob, NodeCapacity, QueuedJob, QueueSnapshot, decide
 
-NODE = NodeView(tiles=8, free_tiles=8, free_applications=8)
-EMPTY = Snapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
+NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
+EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
 
 
-def waiting(name: str, tiles: int = 1, since: float = 90.0, tenant: str = "a") -> Waiting:
-    return Waiting(name, tenant, tiles, since)
+def waiting(name: str, tiles: int = 1, since: float = 90.0, tenant: str = "a") -> QueuedJob:
+    return QueuedJob(name, tenant, tiles, since)
 
 
 def test_the_oldest_goes_first() -> None:
@@ -21,14 +21,14 @@ def test_the_oldest_goes_first() -> None:
 
 
 def test_tiles_that_are_promised_but_not_yet_held_are_not_given_again() -> None:
-    pending = Active("other", "a", 6, holds_tiles=False)
+    pending = ActiveJob("other", "a", 6, holds_tiles=False)
     decision = decide(replace(EMPTY, active=(pending,), queued=(waiting("big", 4), waiting("small", 2))))
     assert decision.admissions == ("small",)
     assert decision.waits == {"big": "it needs 4 tiles, 2 of 8 are free"}
 
 
 def test_tiles_that_the_node_shows_as_taken_are_counted_once() -> None:
-    held = Active("other", "a", 4, holds_tiles=True)
+    held = ActiveJob("other", "a", 4, holds_tiles=True)
     node = replace(NODE, free_tiles=4)
     assert decide(replace(EMPTY, node=node, active=(held,), queued=(waiting("next", 4),))).admissions == ("next",)
 
@@ -56,7 +56,7 @@ def test_a_tenant_that_floods_the_queue_does_not_keep_another_out() -> None:
 
 
 def test_a_tenants_limit_holds() -> None:
-    running = Active("r", "a", 1, holds_tiles=True)
+    running = ActiveJob("r", "a", 1, holds_tiles=True)
     decision = decide(replace(EMPTY, tenant_jobs=1, active=(running,), queued=(waiting("x"),)))
     assert decision.waits == {"x": "its tenant has 1 of 1 jobs running"}
 
@@ -90,11 +90,11 @@ def test_a_pause_before_the_next_attempt_is_kept() -> None:
 def test_nothing_is_promised_twice_and_every_job_gets_an_answer(
     queued: list[tuple[int, float, str]], active: list[tuple[int, bool]], free: int, slots: int
 ) -> None:
-    snapshot = Snapshot(
+    snapshot = QueueSnapshot(
         now=100.0,
-        queued=tuple(Waiting(f"q{i}", tenant, tiles, since) for i, (tiles, since, tenant) in enumerate(queued)),
-        active=tuple(Active(f"r{i}", "a", tiles, holds) for i, (tiles, holds) in enumerate(active)),
-        node=NodeView(8, free, 8),
+        queued=tuple(QueuedJob(f"q{i}", tenant, tiles, since) for i, (tiles, since, tenant) in enumerate(queued)),
+        active=tuple(ActiveJob(f"r{i}", "a", tiles, holds) for i, (tiles, holds) in enumerate(active)),
+        node=NodeCapacity(8, free, 8),
         slots=slots,
     )
     decision = decide(snapshot)
@@ -115,7 +115,7 @@ def test_the_last_slot_is_another_tenants_where_there_are_others() -> None:
     assert shared.admissions == ("flood-0", "flood-1", "flood-2")
     assert shared.waits["flood-3"] == "the last free worker slot is kept for other tenants"
     late = replace(EMPTY, queued=(*flood, waiting("quiet", since=99, tenant="b")), has_other_tenants=True)
-    running = tuple(Active(f"r{i}", "a", 0, holds_tiles=False) for i in range(3))
+    running = tuple(ActiveJob(f"r{i}", "a", 0, holds_tiles=False) for i in range(3))
     assert decide(replace(late, active=running)).admissions == ("quiet",)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rdukit.doctor.cli import Severity
-from rdukit_platform.doctor.checks import (
+from rdukit_platform.doctor import (
     DAY_S,
     TokenFacts,
     boxes_finding,

@@ -14,14 +14,14 @@ from rdukit_platform.db.engine import Database
 from rdukit_platform.db.migrate import HEAD, MIGRATIONS, migrate
 from rdukit_platform.db.models import ArtifactRow, Base, JobRow
 from rdukit_platform.jobs import execution, pipelines, service
-from rdukit_platform.jobs.attempts import Outcome
+from rdukit_platform.jobs.attempts import AttemptOutcome
 from rdukit_platform.jobs.changes import apply_event
-from rdukit_platform.jobs.execution import Output, Ticket
+from rdukit_platform.jobs.execution import FencingToken, Output
 from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
-from rdukit_platform.jobs.states import JobEvent, Reason
+from rdukit_platform.jobs.states import JobEvent, JobReason
 from rdukit_platform.tenants.service import create_tenant, hash_token
 from rdukit_platform.tenants.tokens import create_token
-from rdukit_platform.testing import counter_boxes, fresh_database
+from rdukit_platform.testing.processes import counter_boxes, fresh_database
 
 BOXES = counter_boxes()
 LEASE_S = 5.0
@@ -49,14 +49,14 @@ def submit(database: Database, tenant: str, now: float = 1.0, **body: object) ->
         return job.id
 
 
-def begin(database: Database, job_id: str, now: float = 2.0) -> Ticket:
+def begin(database: Database, job_id: str, now: float = 2.0) -> FencingToken:
     """Admit, claim and start a job."""
     with database.write() as session:
-        ticket = execution.admit(session, job_id, now)
+        fencing = execution.admit(session, job_id, now)
     with database.write() as session:
-        assert execution.claim(session, ticket, "worker-1", LEASE_S, now) is not None
-        execution.start(session, ticket, BOX, now)
-    return ticket
+        assert execution.claim(session, fencing, "worker-1", LEASE_S, now) is not None
+        execution.start(session, fencing, BOX, now)
+    return fencing
 
 
 def read(database: Database, job_id: str) -> JobRow:
@@ -82,11 +82,11 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
 def test_a_message_is_claimed_once(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     with database.write() as session:
-        ticket = execution.admit(session, job_id, 2.0)
+        fencing = execution.admit(session, job_id, 2.0)
     with database.write() as session:
-        assert execution.claim(session, ticket, "worker-1", LEASE_S, 3.0) is not None
-        assert execution.claim(session, ticket, "worker-2", LEASE_S, 3.0) is None
-        forged = Ticket(ticket.job_id, ticket.attempt_id, "guessed")
+        assert execution.claim(session, fencing, "worker-1", LEASE_S, 3.0) is not None
+        assert execution.claim(session, fencing, "worker-2", LEASE_S, 3.0) is None
+        forged = FencingToken(fencing.job_id, fencing.attempt_id, "guessed")
         assert execution.claim(session, forged, "worker-3", LEASE_S, 3.0) is None
 
 
@@ -114,9 +114,9 @@ def test_who_lost_its_lease_changes_nothing(database: Database, tenant: str) -> 
 
 
 def test_a_beaten_lease_does_not_expire(database: Database, tenant: str) -> None:
-    ticket = begin(database, submit(database, tenant), 2.0)
+    fencing = begin(database, submit(database, tenant), 2.0)
     with database.write() as session:
-        assert execution.beat(session, [ticket], LEASE_S, 6.0) == []
+        assert execution.beat(session, [fencing], LEASE_S, 6.0) == []
         assert execution.expire_attempts(session, 1.0, 10.0) == 0
         assert execution.expire_attempts(session, 1.0, 11.1) == 1
 
@@ -124,11 +124,11 @@ def test_a_beaten_lease_does_not_expire(database: Database, tenant: str) -> None
 def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
     database: Database, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticket = begin(database, submit(database, tenant), 2.0)
+    fencing = begin(database, submit(database, tenant), 2.0)
     lock_job = execution.lock_job
 
     def beat_before(session: Session, job_id: str) -> JobRow:
-        execution.beat(session, [ticket], LEASE_S, 10.0)
+        execution.beat(session, [fencing], LEASE_S, 10.0)
         return lock_job(session, job_id)
 
     monkeypatch.setattr(execution, "lock_job", beat_before)
@@ -139,9 +139,9 @@ def test_a_lease_that_is_beaten_while_the_job_is_locked_does_not_expire(
 def test_retries_stop_at_the_cap(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant, max_attempts=2)
     for now in (10.0, 20.0):
-        ticket = begin(database, job_id, now)
+        fencing = begin(database, job_id, now)
         with database.write() as session:
-            execution.fail(session, ticket, Outcome.BOX_LOST, ERROR, 1.0, now + 1)
+            execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, now + 1)
             execution.queue_due_jobs(session, now + 5)
     job = read(database, job_id)
     assert (job.state, job.reason, job.error) == ("failed", "attempts-exhausted", ERROR)
@@ -163,9 +163,9 @@ def test_a_job_whose_attempts_are_lost_again_and_again_has_an_end(
 
 def test_a_retry_waits_for_its_time(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
-    ticket = begin(database, job_id)
+    fencing = begin(database, job_id)
     with database.write() as session:
-        execution.fail(session, ticket, Outcome.BOX_LOST, ERROR, 4.0, 10.0)
+        execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 4.0, 10.0)
         assert execution.queue_due_jobs(session, 13.9) == 0
         assert execution.queue_due_jobs(session, 14.0) == 1
 
@@ -173,9 +173,9 @@ def test_a_retry_waits_for_its_time(database: Database, tenant: str) -> None:
 def test_an_attempt_that_found_no_tiles_does_not_count(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     with database.write() as session:
-        ticket = execution.admit(session, job_id, 2.0)
-        execution.claim(session, ticket, "worker-1", LEASE_S, 2.0)
-        execution.fail(session, ticket, Outcome.NO_RESOURCES, ERROR, 1.0, 3.0)
+        fencing = execution.admit(session, job_id, 2.0)
+        execution.claim(session, fencing, "worker-1", LEASE_S, 2.0)
+        execution.fail(session, fencing, AttemptOutcome.NO_RESOURCES, ERROR, 1.0, 3.0)
     job = read(database, job_id)
     assert (job.state, job.failures, job.not_before) == ("queued", 0, 4.0)
 
@@ -183,41 +183,41 @@ def test_an_attempt_that_found_no_tiles_does_not_count(database: Database, tenan
 def test_an_unclaimed_message_is_sent_again_after_a_while(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
     with database.write() as session:
-        ticket = execution.admit(session, job_id, 2.0)
+        fencing = execution.admit(session, job_id, 2.0)
         assert execution.take_unclaimed(session, 5.0, 6.0) == []
-        assert execution.take_unclaimed(session, 5.0, 8.0) == [ticket]
+        assert execution.take_unclaimed(session, 5.0, 8.0) == [fencing]
         assert execution.take_unclaimed(session, 5.0, 9.0) == []
 
 
 @pytest.mark.parametrize("stage", ["queued", "starting", "running", "retrying"])
 def test_a_job_is_cancelled_in_any_state_and_its_worker_finds_out(database: Database, tenant: str, stage: str) -> None:
     job_id = submit(database, tenant)
-    ticket = None
+    fencing = None
     if stage != "queued":
         with database.write() as session:
-            ticket = execution.admit(session, job_id, 2.0)
-            execution.claim(session, ticket, "worker-1", LEASE_S, 2.0)
+            fencing = execution.admit(session, job_id, 2.0)
+            execution.claim(session, fencing, "worker-1", LEASE_S, 2.0)
             if stage in {"running", "retrying"}:
-                execution.start(session, ticket, BOX, 2.0)
+                execution.start(session, fencing, BOX, 2.0)
             if stage == "retrying":
-                execution.fail(session, ticket, Outcome.BOX_LOST, ERROR, 1.0, 3.0)
+                execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, 3.0)
     assert read(database, job_id).state == stage
     with database.write() as session:
         job = service.get_job(session, tenant, job_id, is_locked=True)
         service.cancel_job(session, job, 4.0)
     assert (read(database, job_id).state, read(database, job_id).reason) == ("cancelled", "cancelled-by-user")
-    if ticket is not None:
+    if fencing is not None:
         with database.write() as session:
-            assert execution.beat(session, [ticket], LEASE_S, 5.0) == [ticket]
+            assert execution.beat(session, [fencing], LEASE_S, 5.0) == [fencing]
         with pytest.raises(LeaseLost), database.write() as session:
-            execution.fail(session, ticket, Outcome.BOX_LOST, ERROR, 1.0, 5.0)
+            execution.fail(session, fencing, AttemptOutcome.BOX_LOST, ERROR, 1.0, 5.0)
 
 
 def test_cancelling_what_has_ended_says_how_it_ended(database: Database, tenant: str) -> None:
     job_id = submit(database, tenant)
-    ticket = begin(database, job_id)
+    fencing = begin(database, job_id)
     with database.write() as session:
-        execution.succeed(session, ticket, [], {}, 3.0)
+        execution.succeed(session, fencing, [], {}, 3.0)
     with pytest.raises(InvalidTransition, match="succeeded"), database.write() as session:
         service.cancel_job(session, service.get_job(session, tenant, job_id), 4.0)
 
@@ -228,7 +228,7 @@ def test_a_change_over_an_old_version_is_refused(database: Database, tenant: str
     with database.write() as session:
         service.cancel_job(session, service.get_job(session, tenant, job_id), 4.0)
     with pytest.raises(Conflict), database.write() as session:
-        apply_event(session, stale, JobEvent.CANCEL, 5.0, Reason.CANCELLED_BY_USER)
+        apply_event(session, stale, JobEvent.CANCEL, 5.0, JobReason.CANCELLED_BY_USER)
 
 
 def test_state_and_event_are_written_together_or_not_at_all(database: Database, tenant: str) -> None:
@@ -264,9 +264,9 @@ def test_a_pipeline_runs_in_the_order_of_its_references(database: Database, tena
         _, jobs = pipelines.submit_pipeline(session, BOXES, tenant, PipelineRequest(name="p", steps=steps), 1.0)
         first, second = (job.id for job in jobs)
     assert read(database, second).state == "submitted"
-    ticket = begin(database, first)
+    fencing = begin(database, first)
     with database.write() as session:
-        made = execution.succeed(session, ticket, [Output("dataset", "dataset", "0" * 64, 3, True)], {}, 3.0)
+        made = execution.succeed(session, fencing, [Output("dataset", "dataset", "0" * 64, 3, True)], {}, 3.0)
     job = read(database, second)
     assert (job.state, job.inputs) == ("queued", made)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rdukit.errors import InvalidTransition
-from rdukit_platform.jobs.attempts import FREE, LOST, MAX_BACKOFF_S, Outcome, judge
+from rdukit_platform.jobs.attempts import FREE, LOST, MAX_BACKOFF_S, AttemptOutcome, judge
 from rdukit_platform.jobs.states import (
     ACTIVE,
     ENDINGS,
@@ -15,8 +15,8 @@ from rdukit_platform.jobs.states import (
     FINAL_STATES,
     TRANSITIONS,
     JobEvent,
+    JobReason,
     JobState,
-    Reason,
     next_state,
 )
 
@@ -29,21 +29,21 @@ def test_every_state_can_be_reached_and_every_other_left() -> None:
 
 def test_every_job_that_has_not_ended_can_be_cancelled() -> None:
     for state in set(JobState) - FINAL:
-        assert next_state("job-1", state, JobEvent.CANCEL, Reason.CANCELLED_BY_USER) is JobState.CANCELLED
+        assert next_state("job-1", state, JobEvent.CANCEL, JobReason.CANCELLED_BY_USER) is JobState.CANCELLED
 
 
 def test_each_reason_belongs_to_one_event_that_leads_to_its_final_state() -> None:
     for event, reasons in ENDINGS.items():
         ends = {after for (_, e), after in TRANSITIONS.items() if e is event}
         assert {FINAL_STATES[reason] for reason in reasons} == ends
-    assert set().union(*ENDINGS.values()) == set(Reason) == set(FINAL_STATES)
+    assert set().union(*ENDINGS.values()) == set(JobReason) == set(FINAL_STATES)
 
 
 @pytest.mark.parametrize("state", sorted(FINAL))
 @pytest.mark.parametrize("event", list(JobEvent))
 def test_nothing_follows_a_final_state(state: JobState, event: JobEvent) -> None:
     with pytest.raises(InvalidTransition, match="it has ended"):
-        next_state("job-1", state, event, Reason.COMPLETED)
+        next_state("job-1", state, event, JobReason.COMPLETED)
 
 
 def test_an_illegal_event_names_the_legal_ones() -> None:
@@ -55,13 +55,13 @@ def test_an_ending_needs_a_reason_and_nothing_else_may_have_one() -> None:
     with pytest.raises(InvalidTransition):
         next_state("job-1", JobState.RUNNING, JobEvent.SUCCEED)
     with pytest.raises(InvalidTransition):
-        next_state("job-1", JobState.RUNNING, JobEvent.FAIL, Reason.COMPLETED)
+        next_state("job-1", JobState.RUNNING, JobEvent.FAIL, JobReason.COMPLETED)
     with pytest.raises(InvalidTransition):
-        next_state("job-1", JobState.QUEUED, JobEvent.ADMIT, Reason.COMPLETED)
+        next_state("job-1", JobState.QUEUED, JobEvent.ADMIT, JobReason.COMPLETED)
 
 
 @given(
-    outcome=st.sampled_from(Outcome),
+    outcome=st.sampled_from(AttemptOutcome),
     code=st.sampled_from([None, "internal", "unavailable", "illegal-value", "pef-mismatch"]),
     state=st.sampled_from(sorted(ACTIVE)),
     failures=st.integers(0, 4),
@@ -69,9 +69,9 @@ def test_an_ending_needs_a_reason_and_nothing_else_may_have_one() -> None:
     losses=st.integers(0, 4),
 )
 def test_every_verdict_is_legal_where_it_is_given(
-    outcome: Outcome, code: str | None, state: JobState, failures: int, max_attempts: int, losses: int
+    outcome: AttemptOutcome, code: str | None, state: JobState, failures: int, max_attempts: int, losses: int
 ) -> None:
-    if outcome is Outcome.SUCCEEDED:
+    if outcome is AttemptOutcome.SUCCEEDED:
         state = JobState.RUNNING
     verdict = judge(
         outcome,
@@ -100,17 +100,17 @@ LIMITS: dict[str, Any] = {"is_running": True, "max_attempts": 4, "max_losses": 6
 def test_a_box_that_fails_is_tried_again_with_growing_pauses_up_to_the_cap() -> None:
     pauses, failures = [], 0
     while True:
-        verdict = judge(Outcome.BOX_LOST, None, failures=failures, losses=5, **LIMITS)
+        verdict = judge(AttemptOutcome.BOX_LOST, None, failures=failures, losses=5, **LIMITS)
         if verdict.reason is not None:
             break
         pauses.append(verdict.pause_s)
         failures = verdict.failures
     assert pauses == [1.0, 2.0, 4.0]
-    assert verdict.reason is Reason.ATTEMPTS_EXHAUSTED
+    assert verdict.reason is JobReason.ATTEMPTS_EXHAUSTED
 
 
 @pytest.mark.parametrize("outcome", sorted(LOST))
-def test_what_the_host_does_is_not_counted_as_the_job_s_failure_and_yet_has_an_end(outcome: Outcome) -> None:
+def test_what_the_host_does_is_not_counted_as_the_job_s_failure_and_yet_has_an_end(outcome: AttemptOutcome) -> None:
     pauses, losses = [], 0
     while True:
         verdict = judge(outcome, None, failures=3, losses=losses, **LIMITS)
@@ -119,9 +119,9 @@ def test_what_the_host_does_is_not_counted_as_the_job_s_failure_and_yet_has_an_e
         pauses.append(verdict.pause_s)
         losses = verdict.losses
     assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0]
-    assert (verdict.reason, verdict.failures) == (Reason.ATTEMPTS_EXHAUSTED, 3)
+    assert (verdict.reason, verdict.failures) == (JobReason.ATTEMPTS_EXHAUSTED, 3)
 
 
 def test_a_request_that_the_box_refuses_is_not_tried_again() -> None:
-    verdict = judge(Outcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **LIMITS)
-    assert (verdict.event, verdict.reason) == (JobEvent.FAIL, Reason.BOX_FAILED)
+    verdict = judge(AttemptOutcome.BOX_FAILED, "illegal-value", failures=0, losses=0, **LIMITS)
+    assert (verdict.event, verdict.reason) == (JobEvent.FAIL, JobReason.BOX_FAILED)

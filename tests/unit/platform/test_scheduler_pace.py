@@ -1,12 +1,12 @@
 """When the scheduler takes a silent worker for dead, and when it looks to its own clock first."""
 
 from rdukit.testing import FakeClock
-from rdukit_platform.scheduler.pace import Pace
+from rdukit_platform.scheduler.loop import ClockWatch
 
 LEASE_S = 8.0
 
 
-def work(pace: Pace, clock: FakeClock, seconds: float) -> None:
+def work(pace: ClockWatch, clock: FakeClock, seconds: float) -> None:
     """Passes every half second."""
     for _ in range(int(seconds * 2)):
         clock.sleep(0.5)
@@ -15,14 +15,14 @@ def work(pace: Pace, clock: FakeClock, seconds: float) -> None:
 
 def test_a_scheduler_that_works_steadily_may_take_workers_for_dead() -> None:
     clock = FakeClock()
-    pace = Pace(clock, LEASE_S)
+    pace = ClockWatch(clock, LEASE_S)
     work(pace, clock, 20)
     assert pace.is_steady()
 
 
 def test_after_it_stood_still_workers_get_a_lease_s_time_to_beat() -> None:
     clock = FakeClock()
-    pace = Pace(clock, LEASE_S)
+    pace = ClockWatch(clock, LEASE_S)
     work(pace, clock, 20)
     clock.sleep(60)
     pace.note()
@@ -35,7 +35,7 @@ def test_after_it_stood_still_workers_get_a_lease_s_time_to_beat() -> None:
 
 def test_a_clock_that_is_set_is_no_silence() -> None:
     clock = FakeClock()
-    pace = Pace(clock, LEASE_S)
+    pace = ClockWatch(clock, LEASE_S)
     work(pace, clock, 20)
     clock.step(3600)
     work(pace, clock, 1)

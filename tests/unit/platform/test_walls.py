@@ -12,10 +12,10 @@ from rdukit_platform.backends.job_boxes import read_claim
 from rdukit_platform.services import beat_service
 from rdukit_platform.settings import Home
 from rdukit_platform.tenants.service import check_may_add, create_tenant
-from rdukit_platform.testing import fresh_database
+from rdukit_platform.testing.processes import fresh_database
 from rdukit_platform.worker.walls import (
-    Kind,
     TenantFences,
+    WallKind,
     Walls,
     check_walls,
     choose_walls,
@@ -29,15 +29,15 @@ BROKEN = Fence(None, MappingProxyType({FencePart.NAMESPACES: "the kernel refuses
 
 
 def test_a_process_is_fenced_where_that_holds_and_a_container_is_one() -> None:
-    assert choose_walls("auto", True, HOLDS) == Walls(Kind.FENCE, Way.USER)
-    assert choose_walls("required", True, HOLDS).kind is Kind.FENCE
+    assert choose_walls("auto", True, HOLDS) == Walls(WallKind.FENCE, Way.USER)
+    assert choose_walls("required", True, HOLDS).kind is WallKind.FENCE
     for mode in ("auto", "required", "off"):
-        assert choose_walls(mode, False, None) == Walls(Kind.CONTAINER)
+        assert choose_walls(mode, False, None) == Walls(WallKind.CONTAINER)
 
 
 def test_without_a_fence_the_worker_says_why_or_does_not_start() -> None:
     bare = choose_walls("auto", True, BROKEN)
-    assert bare.kind is Kind.NOTHING and "namespaces: the kernel refuses them to user 7" in bare.why
+    assert bare.kind is WallKind.NOTHING and "namespaces: the kernel refuses them to user 7" in bare.why
     assert choose_walls("off", True, None).why == "worker.fence is off"
     with pytest.raises(NotFenced, match=r"worker.fence is required.*user 7.*run the worker as root"):
         choose_walls("required", True, BROKEN)
@@ -49,7 +49,7 @@ def test_one_tenant_may_go_on_without_a_fence_and_two_may_not(mode: str) -> None
     check_walls(bare, 1)
     with pytest.raises(NotFenced, match=r"there are 2 tenants.*not fenced.*worker.box_backend to podman"):
         check_walls(bare, 2)
-    for walls in (Walls(Kind.FENCE, Way.ROOT), Walls(Kind.CONTAINER)):
+    for walls in (Walls(WallKind.FENCE, Way.ROOT), Walls(WallKind.CONTAINER)):
         check_walls(walls, 9)
 
 
@@ -83,14 +83,14 @@ class Pods:
 @pytest.mark.parametrize(
     ("mode", "found", "kind", "asked"),
     [
-        ("auto", "", Kind.CONTAINER, ["rights", "network"]),
-        ("required", "", Kind.CONTAINER, ["rights", "network"]),
-        ("auto", "open", Kind.NOTHING, ["rights", "network"]),
-        ("off", "", Kind.NOTHING, ["rights"]),
+        ("auto", "", WallKind.CONTAINER, ["rights", "network"]),
+        ("required", "", WallKind.CONTAINER, ["rights", "network"]),
+        ("auto", "open", WallKind.NOTHING, ["rights", "network"]),
+        ("off", "", WallKind.NOTHING, ["rights"]),
     ],
 )
 def test_pods_are_walls_when_their_network_was_tried(
-    mode: str, found: str, kind: Kind, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    mode: str, found: str, kind: WallKind, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDUKIT_WORKER_FENCE", mode)
     pods = Pods(found)
@@ -106,7 +106,7 @@ def test_a_claim_that_the_home_folder_is_not_in_is_refused(text: str) -> None:
 
 
 def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path) -> None:
-    bare = Walls(Kind.NOTHING, why="worker.fence is off").told
+    bare = Walls(WallKind.NOTHING, why="worker.fence is off").told
     with fresh_database(tmp_path) as database, database.write() as session:
         beat_service(session, "worker@a", "worker", 1, 100.0, bare)
         check_may_add(session, 100.0)
@@ -114,8 +114,8 @@ def test_a_second_tenant_is_not_made_while_a_worker_has_no_fence(tmp_path: Path)
         with pytest.raises(NotFenced, match=r"one tenant only.*worker@a: worker.fence is off; run the worker as root"):
             check_may_add(session, 100.0)
         check_may_add(session, 500.0)  # the worker has gone
-        beat_service(session, "worker@b", "worker", 1, 500.0, Walls(Kind.FENCE, Way.ROOT).told)
-        beat_service(session, "worker@c", "worker", 1, 500.0, Walls(Kind.CONTAINER).told)
+        beat_service(session, "worker@b", "worker", 1, 500.0, Walls(WallKind.FENCE, Way.ROOT).told)
+        beat_service(session, "worker@c", "worker", 1, 500.0, Walls(WallKind.CONTAINER).told)
         beat_service(session, "scheduler@c", "scheduler", 1, 500.0)
         check_may_add(session, 500.0)
 
@@ -144,10 +144,10 @@ def test_users_are_read_as_a_range_of_nobodys() -> None:
 
 
 def test_a_tenants_fence_has_its_home_and_the_owner_of_its_key(tmp_path: Path) -> None:
-    fences = TenantFences(Home(tmp_path), Walls(Kind.FENCE, Way.ROOT), range(6000, 6001))
+    fences = TenantFences(Home(tmp_path), Walls(WallKind.FENCE, Way.ROOT), range(6000, 6001))
     fence = fences.of("ten_a")
     assert fence is not None
     assert (fence.owner, fence.home, fence.uid) == ("tenant:ten_a", tmp_path / "tenants" / "ten_a", 6000)
-    user = TenantFences(Home(tmp_path), Walls(Kind.FENCE, Way.USER), range(0)).of("ten_a")
+    user = TenantFences(Home(tmp_path), Walls(WallKind.FENCE, Way.USER), range(0)).of("ten_a")
     assert user is not None and user.uid is None
-    assert TenantFences(Home(tmp_path), Walls(Kind.CONTAINER), range(0)).of("ten_a") is None
+    assert TenantFences(Home(tmp_path), Walls(WallKind.CONTAINER), range(0)).of("ten_a") is None

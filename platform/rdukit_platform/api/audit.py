@@ -1,0 +1,104 @@
+"""The route of the audit log: it is read, and nothing else."""
+
+from collections.abc import Set
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import Reader, platform_of
+from rdukit_platform.audit.service import ADMINISTRATOR, Act, AuditOutcome, list_entries
+from rdukit_platform.db.models import AuditRow
+from rdukit_platform.tenants.scopes import ADMIN
+from rdukit_platform.tenants.service import Caller
+from rdukit_platform.tenants.tokens import own_tokens
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"])
+
+
+class AuditEntry(BaseModel):
+    """Who did what, or was refused what."""
+
+    id: str
+    at: float
+    #: None: it concerns no tenant, as where somebody had no valid token.
+    tenant: str | None
+    #: A token's id, or administrator (another tenant's), nobody, worker, scheduler, system.
+    actor: str
+    action: str
+    target: str
+    #: done or refused
+    outcome: str
+    #: Of a refusal: the error's code.
+    reason: str
+    detail: str
+    address: str
+    #: How many it stands for.
+    count: int
+
+
+class AuditPage(BaseModel):
+    """Entries, newest first; ``next_cursor`` asks for the rest."""
+
+    entries: list[AuditEntry]
+    next_cursor: str | None
+
+
+@router.get("")
+def list_(
+    request: Request,
+    caller: Reader,
+    action: str | None = None,
+    outcome: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> AuditPage:
+    """The audit log, newest first: of the caller's tenant; with the scope admin of all."""
+    return read_entries(platform_of(request), caller, action, outcome, limit, cursor)
+
+
+def read_entries(
+    platform: Platform,
+    caller: Caller,
+    action: str | None = None,
+    outcome: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> AuditPage:
+    """What ``caller`` may see, what was refused until now included.
+
+    Raises:
+        InvalidArgument: a value is not legal.
+    """
+    check_choices(action, outcome)
+    platform.audit.flush()
+    with platform.database.read() as session:
+        tenant_id = None if ADMIN in caller.scopes else caller.tenant_id
+        rows, following = list_entries(session, tenant_id, action, outcome, limit, cursor)
+        own = None if tenant_id is None else own_tokens(session, tenant_id)
+    return AuditPage(entries=[show_entry(row, own) for row in rows], next_cursor=following)
+
+
+def check_choices(action: str | None, outcome: str | None) -> None:
+    """Refuse what no entry has.
+
+    Raises:
+        InvalidArgument: it is no action, or no outcome.
+    """
+    for name, value, legal in (("action", action, Act), ("outcome", outcome, AuditOutcome)):
+        if value is not None and value not in list(legal):
+            raise InvalidArgument(f"{name} is {value!r}; legal: {', '.join(legal)}")
+
+
+def show_entry(row: AuditRow, own: Set[str] | None) -> AuditEntry:
+    """A row as the API shows it to a tenant that has the tokens ``own``; ``None``: to an administrator.
+
+    Of what an administrator did for a tenant, the tenant does not see with which token and from where.
+    """
+    is_strange = own is not None and row.actor.startswith("tok-") and row.actor not in own
+    return AuditEntry(
+        id=row.id, at=row.created_at, tenant=row.tenant_id, actor=ADMINISTRATOR if is_strange else row.actor,
+        action=row.action, target=row.target, outcome=row.outcome, reason=row.reason, detail=row.detail,
+        address="" if is_strange else row.address, count=row.count,
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""How often streams of events look for more: one tenant's many followers keep nobody else waiting."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from rdukit.errors import Overloaded
+from rdukit.interfaces import Clock, SystemClock
+from rdukit.settings import resolve
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.audit.writer import AuditWriter
+from rdukit_platform.catalog.catalog import Catalog
+from rdukit_platform.db.engine import Database
+from rdukit_platform.jobs.broker import Notifier
+from rdukit_platform.settings import MAX_STREAMS, Home
+
+POLL_S: Final = 0.2
+#: So many streams of one tenant look as often; of more, each looks less often.
+BRISK_STREAMS: Final = 20
+#: Looks at once, of all tenants: requests do not queue behind them.
+LOOKS: Final = 4
+
+
+class Followers:
+    """Who follows how many streams in this process."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, int] = {}
+        self.looks: Final = anyio.CapacityLimiter(LOOKS)
+
+    @contextmanager
+    def following(self, tenant_id: str) -> Iterator[None]:
+        """One stream more of the tenant while the block lasts."""
+        self._streams[tenant_id] = self._streams.get(tenant_id, 0) + 1
+        try:
+            yield
+        finally:
+            self._streams[tenant_id] -= 1
+            if not self._streams[tenant_id]:
+                del self._streams[tenant_id]
+
+    def check(self, tenant_id: str) -> None:
+        """Raises ``Overloaded`` if the tenant may not follow one more."""
+        if self._streams.get(tenant_id, 0) >= (most := resolve(MAX_STREAMS)):
+            raise Overloaded(
+                f"{most} streams are followed already (gateway.max_streams); close some, or ask for events now and then"
+            )
+
+    def pause_s(self, tenant_id: str) -> float:
+        """Between two looks of one of the tenant's streams."""
+        return POLL_S * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """The parts of one running platform, as seen by one process."""
+
+    home: Home
+    database: Database
+    store: BlobStore
+    catalog: Catalog
+    notifier: Notifier
+    clock: Clock
+    audit: AuditWriter
+    followers: Followers = field(default_factory=Followers)
+
+
+def open_platform(home: Home) -> Platform:
+    """Open the parts that the settings name; nothing is started."""
+    database, clock = Database.of_home(home), SystemClock()
+    return Platform(
+        home=home,
+        database=database,
+        store=BlobStore(home.artifacts),
+        catalog=Catalog(),
+        notifier=Notifier(home.broker_url()),
+        clock=clock,
+        audit=AuditWriter(database, clock),
+    )

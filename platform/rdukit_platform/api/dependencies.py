@@ -1,0 +1,108 @@
+"""What routes ask for: the platform, and a caller with a scope."""
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import Depends, Request, Response
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from rdukit.errors import PermissionDenied
+from rdukit.strict_json import read_json
+from rdukit_platform.api.context import Platform
+from rdukit_platform.tenants import scopes
+from rdukit_platform.tenants.service import Caller, authenticate
+
+_bearer = HTTPBearer(auto_error=False, description="API token")
+
+
+def platform_of(request: Request) -> Platform:
+    """The platform that this gateway serves."""
+    platform: Platform = request.app.state.platform
+    return platform
+
+
+def find_caller(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Caller:
+    """The caller that the ``Authorization`` header names.
+
+    Raises:
+        Unauthenticated: there is none, or its token is not valid.
+    """
+    known: Caller | None = getattr(request.state, "caller", None)  # requests with a body were looked at before it
+    if known is not None:
+        return known
+    caller = authenticate_token(platform_of(request), credentials.credentials if credentials else None)
+    request.state.caller = caller
+    return caller
+
+
+def authenticate_token(platform: Platform, token: str | None) -> Caller:
+    """The caller whose token this is; that it was used is noted. Raises as ``authenticate``."""
+    with platform.database.read() as session:
+        caller = authenticate(session, token, platform.clock.now())
+    platform.audit.used(caller.token_id)
+    return caller
+
+
+Anyone = Annotated[Caller, Depends(find_caller)]
+
+
+def check_scope(caller: Caller, scope: str) -> Caller:
+    """``caller`` if its token has the scope, or one that includes it.
+
+    Raises:
+        PermissionDenied: it has not.
+    """
+    if not scopes.allows(caller.scopes, scope):
+        raise PermissionDenied(f"this needs the scope {scope!r}; the token has {sorted(caller.scopes)}")
+    return caller
+
+
+def _needs(scope: str) -> Callable[[Caller], Caller]:
+    def check(caller: Anyone) -> Caller:
+        return check_scope(caller, scope)
+
+    return check
+
+
+def _reads_nodes(caller: Anyone) -> Caller:
+    return caller if scopes.allows(caller.scopes, scopes.METRICS) else check_scope(caller, scopes.READ)
+
+
+Reader = Annotated[Caller, Depends(_needs(scopes.READ))]
+Admin = Annotated[Caller, Depends(_needs(scopes.ADMIN))]
+JobsReader = Annotated[Caller, Depends(_needs(scopes.JOBS_READ))]
+JobsWriter = Annotated[Caller, Depends(_needs(scopes.JOBS_WRITE))]
+ArtifactsReader = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_READ))]
+ArtifactsWriter = Annotated[Caller, Depends(_needs(scopes.ARTIFACTS_WRITE))]
+BoxesReader = Annotated[Caller, Depends(_needs(scopes.BOXES_READ))]
+BoxesWriter = Annotated[Caller, Depends(_needs(scopes.BOXES_WRITE))]
+NodesReader = Annotated[Caller, Depends(_reads_nodes)]
+TokenKeeper = Annotated[Caller, Depends(_needs(scopes.TOKENS))]
+
+
+class StrictJsonRequest(Request):
+    """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
+
+    async def json(self) -> Any:
+        """The body's value.
+
+        Raises:
+            InvalidArgument: an object has a key twice.
+        """
+        return read_json(await self.body())
+
+
+class StrictJsonRoute(APIRoute):
+    """A route of such requests."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a strict request."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            return await handle(StrictJsonRequest(request.scope, request.receive, request._send))
+
+        return strictly

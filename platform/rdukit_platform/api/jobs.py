@@ -1,0 +1,228 @@
+"""Routes of jobs and pipelines."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Final
+
+import anyio
+import orjson
+from fastapi import APIRouter, Header, Query, Request, status
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from rdukit.errors import InvalidArgument
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import JobsReader, JobsWriter, StrictJsonRoute, platform_of
+from rdukit_platform.db.models import JobEventRow, JobRow
+from rdukit_platform.jobs import pipelines, service
+from rdukit_platform.jobs.fit import with_tiles
+from rdukit_platform.jobs.promotion import pipeline_jobs
+from rdukit_platform.jobs.schemas import (
+    EventPage,
+    Job,
+    JobPage,
+    JobRequest,
+    Pipeline,
+    PipelinePage,
+    PipelineRequest,
+    show_event,
+    show_job,
+    show_pipeline,
+)
+from rdukit_platform.jobs.service import get_job, list_events
+from rdukit_platform.jobs.states import FINAL, JobState
+from rdukit_platform.tenants.service import Caller, is_token_valid
+
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=StrictJsonRoute)
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=128)]
+EVENT_STREAM = "text/event-stream"
+_TEXT: Final = {"schema": {"type": "string"}}
+#: Numbers of events are below what databases hold.
+LAST = (1 << 63) - 1
+
+
+@router.post("/jobs", status_code=status.HTTP_201_CREATED)
+def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_key: IdempotencyKey = None) -> Job:
+    """Submit a job. The same idempotency key, in the body or as a header, gives the same job."""
+    platform = platform_of(request)
+    if body.idempotency_key is None:
+        body = body.model_copy(update={"idempotency_key": idempotency_key})
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        body = with_tiles(platform, session, caller.tenant_id, body)
+    with platform.database.write() as session:
+        job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
+        shown = show_job(job, service.list_attempts(session, job.id))
+    platform.notifier.wake()
+    return shown
+
+
+@router.get("/jobs")
+def list_(
+    request: Request, caller: JobsReader, state: str | None = None, limit: int = 50, cursor: str | None = None
+) -> JobPage:
+    """The tenant's jobs, newest first."""
+    with platform_of(request).database.read() as session:
+        rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor)
+    return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
+
+
+@router.get("/jobs/{job_id}")
+def show(request: Request, job_id: str, caller: JobsReader) -> Job:
+    """One job with its attempts."""
+    with platform_of(request).database.read() as session:
+        job = service.get_job(session, caller.tenant_id, job_id)
+        return show_job(job, service.list_attempts(session, job.id))
+
+
+@router.get("/jobs/{job_id}/events", response_model=EventPage, responses={200: {"content": {EVENT_STREAM: {}}}})
+def events(
+    request: Request,
+    job_id: str,
+    caller: JobsReader,
+    after: Annotated[int, Query(ge=0, le=LAST)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    accept: Annotated[str, Header()] = "*/*",
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response | EventPage:
+    """What happened to a job: JSON, or server-sent events until it ends (``Accept: text/event-stream``)."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        job = service.get_job(session, caller.tenant_id, job_id)
+        if EVENT_STREAM not in accept:
+            rows = service.list_events(session, job.id, after, limit)
+            return EventPage(events=[show_event(row) for row in rows])
+    if last_event_id is not None:
+        if not (last_event_id.isdecimal() and int(last_event_id[:20]) <= LAST):
+            raise InvalidArgument(f"Last-Event-ID is {last_event_id[:80]!r}; legal: the id of an event")
+        after = max(after, int(last_event_id))
+    platform.followers.check(caller.tenant_id)
+    return StreamingResponse(
+        stream_events(platform, caller, job.id, after),
+        media_type=EVENT_STREAM,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+@router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": _TEXT}}})
+def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False) -> Response:
+    """The job's log as text; with ``follow=true`` until it ends."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        job = service.get_job(session, caller.tenant_id, job_id)
+        if not follow:
+            rows = service.list_events(session, job.id, kind="log", limit=100_000)
+            return PlainTextResponse(b"".join(log_line(row) for row in rows))
+    platform.followers.check(caller.tenant_id)
+    return StreamingResponse(stream_logs(platform, caller, job.id), media_type="text/plain")
+
+
+@router.post("/jobs/{job_id}/cancel")
+def cancel(request: Request, job_id: str, caller: JobsWriter) -> Job:
+    """End a job now, whatever it does."""
+    platform = platform_of(request)
+    with platform.database.read() as session:  # what is not the caller's to end waits for no writer
+        service.get_job(session, caller.tenant_id, job_id)
+    with platform.database.write() as session:
+        job = service.get_job(session, caller.tenant_id, job_id, is_locked=True)
+        job = service.cancel_job(session, job, platform.clock.now())
+        shown = show_job(job, service.list_attempts(session, job.id))
+    platform.notifier.wake()
+    return shown
+
+
+@router.post("/pipelines", status_code=status.HTTP_201_CREATED)
+def submit_pipeline(
+    request: Request, caller: JobsWriter, body: PipelineRequest, idempotency_key: IdempotencyKey = None
+) -> Pipeline:
+    """Submit a pipeline: all its jobs, or none."""
+    platform = platform_of(request)
+    if body.idempotency_key is None:
+        body = body.model_copy(update={"idempotency_key": idempotency_key})
+    boxes = platform.catalog.boxes()
+    with platform.database.read() as session:
+        steps = [with_tiles(platform, session, caller.tenant_id, step) for step in body.steps]
+    body = body.model_copy(update={"steps": steps})
+    with platform.database.write() as session:
+        row, jobs = pipelines.submit_pipeline(session, boxes, caller.tenant_id, body, platform.clock.now())
+        shown = show_pipeline(row, jobs)
+    platform.notifier.wake()
+    return shown
+
+
+@router.get("/pipelines")
+def list_pipelines(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> PipelinePage:
+    """The tenant's pipelines, newest first, with their jobs."""
+    with platform_of(request).database.read() as session:
+        rows, following = pipelines.list_pipelines(session, caller.tenant_id, limit, cursor)
+        shown = [show_pipeline(row, pipeline_jobs(session, row.id)) for row in rows]
+    return PipelinePage(pipelines=shown, next_cursor=following)
+
+
+@router.get("/pipelines/{pipeline_id}")
+def show_one_pipeline(request: Request, pipeline_id: str, caller: JobsReader) -> Pipeline:
+    """One pipeline with its jobs."""
+    with platform_of(request).database.read() as session:
+        row = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
+        jobs: list[JobRow] = list(pipeline_jobs(session, row.id))
+    return show_pipeline(row, jobs)
+
+
+#: A comment line this often keeps proxies from closing a quiet stream.
+KEEP_ALIVE_S: Final = 10.0
+
+
+async def follow_events(
+    platform: Platform, caller: Caller, job_id: str, after: int, kind: str | None = None
+) -> AsyncGenerator[list[JobEventRow]]:
+    """Batches of events after a sequence number, empty ones while nothing happens; ends after the final state.
+
+    It ends with the caller's token too.
+    """
+
+    def look() -> tuple[list[JobEventRow], bool]:
+        with platform.database.read() as session:
+            if not is_token_valid(session, caller.token_id, platform.clock.now()):
+                return [], True
+            # The state is read first: events written with it are then seen as well.
+            has_ended = JobState(get_job(session, caller.tenant_id, job_id).state) in FINAL
+            return list(list_events(session, job_id, after, kind=kind)), has_ended
+
+    followers = platform.followers
+    with followers.following(caller.tenant_id):
+        while True:
+            events, has_ended = await anyio.to_thread.run_sync(look, limiter=followers.looks)
+            if events:
+                after = events[-1].id
+            yield events
+            if has_ended and not events:
+                return
+            if not has_ended:
+                await anyio.sleep(followers.pause_s(caller.tenant_id))
+
+
+async def stream_events(platform: Platform, caller: Caller, job_id: str, after: int) -> AsyncIterator[bytes]:
+    """Server-sent events: ``event`` is the kind, ``id`` the sequence number, ``data`` the event as JSON."""
+    said_at = anyio.current_time()
+    async with aclosing(follow_events(platform, caller, job_id, after)) as batches:
+        async for batch in batches:
+            for row in batch:
+                data = orjson.dumps(show_event(row).model_dump())
+                yield f"event: {row.kind}\nid: {row.id}\n".encode() + b"data: " + data + b"\n\n"
+            if batch or anyio.current_time() - said_at >= KEEP_ALIVE_S:
+                said_at = anyio.current_time()
+                if not batch:
+                    yield b": still here\n\n"
+
+
+async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncIterator[bytes]:
+    """Log lines as text."""
+    async with aclosing(follow_events(platform, caller, job_id, 0, kind="log")) as batches:
+        async for batch in batches:
+            for row in batch:
+                yield log_line(row)
+
+
+def log_line(row: JobEventRow) -> bytes:
+    """A log event as a line of text."""
+    return f"{row.data.get('line', '')}\n".encode()

@@ -1,0 +1,257 @@
+"""Routes of tenants and tokens."""
+
+from collections.abc import Set
+from typing import Annotated
+
+from fastapi import APIRouter, Request, status
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
+
+from rdukit.errors import NotFound
+from rdukit.settings import resolve
+from rdukit_platform.api.audit_requests import entry_of
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import Admin, Anyone, StrictJsonRoute, TokenKeeper, platform_of
+from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
+from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.settings import TOKEN_GRACE_S
+from rdukit_platform.tenants.scopes import ADMIN, READ, WRITE
+from rdukit_platform.tenants.service import Caller, check_may_add, create_tenant, find_tenant, list_tenants
+from rdukit_platform.tenants.tokens import GLASS, HOST, give_token, list_tokens, own_tokens, revoke_tokens, rotate_token
+
+router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
+
+
+class Me(BaseModel):
+    """Who the token belongs to."""
+
+    tenant: "Tenant"
+    scopes: list[str]
+    #: Id of the token.
+    token: str
+    expires_at: float | None
+
+
+class Tenant(BaseModel):
+    """A tenant."""
+
+    id: str
+    name: str
+    created_at: float | None = None
+
+
+class TenantList(BaseModel):
+    """All tenants by name."""
+
+    tenants: list[Tenant]
+
+
+class TenantRequest(BaseModel):
+    """Body of ``POST /v1/tenants``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+
+
+class TokenRequest(BaseModel):
+    """Body of ``POST /v1/tokens`` and ``POST /v1/tenants/{id}/tokens``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: Annotated[str, Field(min_length=1, max_length=64)] = "token"
+    scopes: Annotated[list[str], Field(max_length=32)] = [READ, WRITE]
+    #: Seconds that it lives; without it as long as who makes it, or ``token.max_days``.
+    expires_in_s: Annotated[float | None, Field(gt=0, le=1e10, allow_inf_nan=False)] = None
+
+
+class RotateRequest(BaseModel):
+    """Body of ``POST /v1/tokens/{id}/rotate``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    #: Seconds that the old token stays valid; without it ``token.grace_s``.
+    grace_s: Annotated[float | None, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = None
+
+
+class Token(BaseModel):
+    """A new token; its text is shown this once."""
+
+    id: str
+    tenant: str
+    name: str
+    scopes: list[str]
+    token: str
+    expires_at: float | None
+
+
+class TokenView(BaseModel):
+    """A token, without its text, which nobody has but who it was given to."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    #: When it was last used, to about a minute.
+    last_used_at: float | None
+    #: The token that made it (administrator: another tenant's), or host, or break-glass; none: before that was kept.
+    made_by: str | None
+    #: The token that it was rotated into.
+    replaced_by: str | None
+
+
+class TokenPage(BaseModel):
+    """A tenant's tokens, newest first; ``next_cursor`` asks for the rest."""
+
+    tokens: list[TokenView]
+    next_cursor: str | None
+
+
+class RevokedTokens(BaseModel):
+    """Ids of the tokens that ended with the request."""
+
+    revoked: list[str]
+
+
+@router.get("/me")
+def me(caller: Anyone) -> Me:
+    """Whose the token is, and what it allows. Any token may ask."""
+    tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
+    return Me(tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at)
+
+
+@router.get("/tenants")
+def list_(request: Request, caller: Admin) -> TenantList:
+    """All tenants."""
+    with platform_of(request).database.read() as session:
+        return TenantList(tenants=[_show(row) for row in list_tenants(session)])
+
+
+@router.post("/tenants", status_code=status.HTTP_201_CREATED)
+def create(request: Request, caller: Admin, body: TenantRequest) -> Tenant:
+    """Add a tenant."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        check_may_add(session, platform.clock.now())
+        row = create_tenant(session, body.name, platform.clock.now())
+        record(session, entry_of(request, caller, Act.CREATE_TENANT, row.id, row.id))
+        return _show(row)
+
+
+@router.post("/tenants/{tenant_id}/tokens", status_code=status.HTTP_201_CREATED)
+def create_token_of(request: Request, tenant_id: str, caller: Admin, body: TokenRequest) -> Token:
+    """Add a token of a tenant (by id or name)."""
+    platform = platform_of(request)
+    with platform.database.read() as session:
+        tenant = find_tenant(session, tenant_id)
+    if tenant is None:
+        raise NotFound(f"there is no tenant {tenant_id!r}; list them with: rdukit tenant list")
+    return make_token(request, caller, tenant.id, body)
+
+
+@router.get("/tokens")
+def list_tokens_(
+    request: Request, caller: TokenKeeper, tenant: str | None = None, limit: int = 50, cursor: str | None = None
+) -> TokenPage:
+    """The tenant's tokens, newest first, those that have ended too. An administrator may name another ``tenant``."""
+    return read_tokens(platform_of(request), caller, tenant, limit, cursor)
+
+
+def read_tokens(
+    platform: Platform, caller: Caller, tenant: str | None = None, limit: int = 50, cursor: str | None = None
+) -> TokenPage:
+    """A page of tokens, as ``caller`` may see them. Raises as ``choose_tenant``."""
+    with platform.database.read() as session:
+        tenant_id = choose_tenant(session, caller, tenant)
+        rows, following = list_tokens(session, tenant_id, limit, cursor)
+        known = own_tokens(session, tenant_id)
+    seen = known if ADMIN not in caller.scopes else None
+    return TokenPage(tokens=[show_token(row, seen) for row in rows], next_cursor=following)
+
+
+@router.post("/tokens", status_code=status.HTTP_201_CREATED)
+def create_token_(request: Request, caller: TokenKeeper, body: TokenRequest) -> Token:
+    """Add a token of the caller's tenant, with no more than the caller's own scopes and life."""
+    return make_token(request, caller, caller.tenant_id, body)
+
+
+@router.post("/tokens/{token_id}/rotate", status_code=status.HTTP_201_CREATED)
+def rotate(request: Request, token_id: str, caller: TokenKeeper, body: RotateRequest | None = None) -> Token:
+    """Replace a token by one with the same name, scopes and length of life. The old one ends after a grace."""
+    return replace_token(request, caller, token_id, body.grace_s if body else None)
+
+
+@router.delete("/tokens/{token_id}")
+def revoke(request: Request, token_id: str, caller: TokenKeeper, with_made: bool = False) -> RevokedTokens:
+    """End a token now; ``with_made`` also those that it made, and those that they made."""
+    return end_token(request, caller, token_id, with_made=with_made)
+
+
+def make_token(request: Request, caller: Caller, tenant_id: str, body: TokenRequest) -> Token:
+    """Make a token for ``caller``, and record it. Raises as ``give_token``."""
+    platform = platform_of(request)
+    now = platform.clock.now()
+    with platform.database.write() as session:
+        row, text = give_token(session, caller, tenant_id, body.name, body.scopes, now, body.expires_in_s)
+        record(session, entry_of(request, caller, Act.CREATE_TOKEN, row.id, tenant_id, _describe(row)))
+    return _show_new(row, text)
+
+
+def replace_token(request: Request, caller: Caller, token_id: str, grace_s: float | None = None) -> Token:
+    """Rotate a token for ``caller``, and record it. Raises as ``rotate_token``."""
+    platform = platform_of(request)
+    grace_s = resolve(TOKEN_GRACE_S) if grace_s is None else grace_s
+    with platform.database.write() as session:
+        old, new, text = rotate_token(session, caller, token_id, platform.clock.now(), grace_s)
+        detail = f"into {new.id}, {_describe(new)}; the old one ends after {grace_s:g} s at the latest"
+        record(session, entry_of(request, caller, Act.ROTATE_TOKEN, old.id, old.tenant_id, detail))
+    return _show_new(new, text)
+
+
+def end_token(request: Request, caller: Caller, token_id: str, *, with_made: bool = False) -> RevokedTokens:
+    """Revoke a token for ``caller``, and record it. Raises as ``revoke_tokens``."""
+    platform = platform_of(request)
+    with platform.database.write() as session:
+        rows = revoke_tokens(session, caller, token_id, platform.clock.now(), with_made=with_made)
+        for row in rows:
+            record(session, entry_of(request, caller, Act.REVOKE_TOKEN, row.id, row.tenant_id, f"named {row.name!r}"))
+    return RevokedTokens(revoked=[row.id for row in rows])
+
+
+def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
+    """Whose tokens are asked for.
+
+    Raises:
+        NotFound: no tenant has this id or name, or it is not the caller's to see.
+    """
+    if asked is None:
+        return caller.tenant_id
+    found = find_tenant(session, asked) if ADMIN in caller.scopes else None
+    if found is not None:
+        return found.id
+    if asked in (caller.tenant_id, caller.tenant_name):
+        return caller.tenant_id
+    raise NotFound(f"there is no tenant {asked!r}; list them with: rdukit tenant list")
+
+
+def show_token(row: TokenRow, known: Set[str] | None) -> TokenView:
+    """A row as the API shows it to a tenant that has the tokens ``known``; ``None``: to an administrator."""
+    values = {name: getattr(row, name) for name in TokenView.model_fields}
+    made_by = row.made_by
+    if known is not None and made_by is not None and made_by not in {HOST, GLASS, *known}:
+        values["made_by"] = ADMINISTRATOR
+    return TokenView.model_validate(values)
+
+
+def _describe(row: TokenRow) -> str:
+    end = "without an end" if row.expires_at is None else f"for {row.expires_at - row.created_at:.0f} s"
+    return f"named {row.name!r}, {' '.join(row.scopes)}, {end}"
+
+
+def _show_new(row: TokenRow, text: str) -> Token:
+    return Token(
+        id=row.id, tenant=row.tenant_id, name=row.name, scopes=row.scopes, token=text, expires_at=row.expires_at
+    )
+
+
+def _show(row: TenantRow) -> Tenant:
+    return Tenant(id=row.id, name=row.name, created_at=row.created_at)

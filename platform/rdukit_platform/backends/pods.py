@@ -1,0 +1,318 @@
+"""What an operator adds to the Pods of boxes: where they run and what they may use, never rights."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.box.image import BOX_LABEL, GRPC_PORT, REST_PORT, USER_ID
+from rdukit.errors import InvalidArgument
+from rdukit.fence.in_pod import in_pod_command
+from rdukit_platform.backends.container_options import EPOCH_LABEL, OWNER_LABEL, box_command
+from rdukit_platform.backends.contract import BoxOwner, BoxSpec, ClaimedFolder
+
+#: Of a Pod's specification: where it runs, and what runs it. Nothing that takes a wall away.
+SPEC_KEYS: Final = frozenset({
+    "affinity", "hostUsers", "imagePullSecrets", "nodeSelector", "priorityClassName", "runtimeClassName",
+    "schedulerName", "serviceAccountName", "tolerations", "topologySpreadConstraints",
+})  # fmt: skip
+_KINDS: Final[Mapping[str, type]] = {
+    "labels": dict, "annotations": dict, "spec": dict, "resources": dict, "imagePullPolicy": str, "tmpSize": str,
+}  # fmt: skip
+_UNITS: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """What Pods of boxes have beside what each of them has."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    #: Of the Pod's specification; ``SPEC_KEYS`` are legal.
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    #: Requests and limits, unless a box has its own.
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pull_policy: str = ""
+    #: Size of ``/tmp``; whoever writes more is evicted.
+    tmp_size: str = "2Gi"
+
+
+def read_template(file: Path) -> PodTemplate:
+    """A template from a JSON file with the keys labels, annotations, spec, resources, imagePullPolicy and tmpSize.
+
+    Raises:
+        InvalidArgument: it cannot be read, or has something that is not legal; the message says what.
+    """
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError) as cause:
+        raise InvalidArgument(f"the template of pods {file} cannot be read: {cause}") from cause
+    return make_template(value, f"the template of pods {file}")
+
+
+def make_template(value: object, what: str = "the template") -> PodTemplate:
+    """A template from JSON's values (pure).
+
+    Raises:
+        InvalidArgument: something in it is not legal.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{what} is {value!r}; legal is an object")
+    for key, found in value.items():
+        if key not in _KINDS or not isinstance(found, _KINDS[key]):
+            legal = ", ".join(f"{name} ({'text' if kind is str else 'object'})" for name, kind in _KINDS.items())
+            raise InvalidArgument(f"{what}: {key} is {found!r}; legal: {legal}")
+    spec, resources = value.get("spec", {}), value.get("resources", {})
+    if wrong := sorted(set(spec) - SPEC_KEYS):
+        raise InvalidArgument(f"{what}: spec.{wrong[0]} is not legal; legal: {', '.join(sorted(SPEC_KEYS))}")
+    if spec.get("hostUsers", False) is not False:
+        raise InvalidArgument(f"{what}: spec.hostUsers is {spec['hostUsers']!r}; legal: false")
+    if wrong := sorted(set(resources) - {"requests", "limits"}):
+        raise InvalidArgument(f"{what}: resources.{wrong[0]} is not legal; legal: requests, limits")
+    if wrong := sorted(key for key in value.get("labels", {}) if key.startswith("dev.rdukit.")):
+        raise InvalidArgument(f"{what}: the label {wrong[0]} is not legal: it says whose box a pod is")
+    amounts = {kind: {name: str(amount) for name, amount in each.items()} for kind, each in resources.items()}
+    for kind, each in amounts.items():
+        for name, amount in each.items():
+            try:
+                parse_quantity(amount)
+            except (KeyError, ValueError) as cause:
+                raise InvalidArgument(f"{what}: resources.{kind}.{name} is {amount!r}, which is no quantity") from cause
+    return PodTemplate(
+        value.get("labels", {}), value.get("annotations", {}), spec, amounts, value.get("imagePullPolicy", ""),
+        value.get("tmpSize", PodTemplate().tmp_size),
+    )  # fmt: skip
+
+
+def parse_quantity(text: str) -> float:
+    """A number with Kubernetes' unit: ``250m`` is 0.25, ``64Mi`` 67108864.
+
+    Raises:
+        KeyError: there is no such unit.
+        ValueError: there is no number.
+    Source: Kubernetes API reference, "Quantity".
+    """
+    number = text.rstrip("numkMGTPiK")
+    return float(number) * _UNITS[text[len(number) :]]
+
+
+#: In the folder of a box's state: its variables, until it has taken them.
+VARIABLES: Final = "pod-variables.json"
+#: How long a Pod's network may take to be shut, and how often the one that only tries it looks.
+SHUT_WITHIN_S: Final = 10.0
+LOOKS: Final = 3
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+_GRACE_S: Final = 10
+_HARDENED: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_LITTLE: Final[Mapping[str, Any]] = {
+    "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "16Mi"},
+    "limits": {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "64Mi"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodRules:
+    """What holds for all Pods of a backend."""
+
+    namespace: str
+    image: str
+    folders: Sequence[ClaimedFolder] = ()
+    template: PodTemplate = field(default_factory=PodTemplate)
+    #: User and group of boxes that share folders with the process that starts them.
+    user: int = USER_ID
+    #: The Pod that starts them: what is left of them goes with it.
+    parent: Mapping[str, str] | None = None
+    #: Boxes with sockets try first whether they reach a network, and do not begin where they do.
+    is_shut: bool = False
+
+
+def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
+    """The Pod that runs ``spec``: not root, a read-only system, no capabilities, no token of the API.
+
+    With sockets, no port is open and its variables are in a file of its own folder, not in the Pod.
+
+    Raises:
+        InvalidArgument: a name is not legal in Kubernetes, or a path lies in none of the rules' folders.
+    """
+    sockets = [path.parent for path in spec.sockets]  # connecting writes nothing there
+    mounts = [
+        *(_mount(path, rules.folders, is_read_only=False) for path in (spec.state, *spec.outputs)),
+        *(_mount(path, rules.folders, is_read_only=True) for path in (*spec.mounts, *sockets)),
+    ]
+    resources = _resources(spec, rules.template)
+    environment = {"RDUKIT_HOME": str(spec.state), "HOME": str(spec.state), **_threads(resources)}
+    container: dict[str, Any] = {
+        "name": "box",
+        "image": spec.image or rules.image,
+        "args": box_command(spec),
+        "resources": resources,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
+    }
+    if spec.has_sockets:
+        within_s = SHUT_WITHIN_S if rules.is_shut else None
+        container["args"] = in_pod_command(box_command(spec), spec.state / VARIABLES, spec.limits.pids, within_s)
+        user = {"runAsUser": rules.user, "runAsGroup": rules.user}
+    else:
+        environment |= spec.environment
+        container |= {
+            "ports": [{"name": "rest", "containerPort": REST_PORT}, {"name": "grpc", "containerPort": GRPC_PORT}],
+            "readinessProbe": _probe("/health/ready", 2, 3),
+            "livenessProbe": _probe("/health/live", 10, 3),
+            "startupProbe": _probe("/health/live", 2, 30),
+        }
+        user = {"runAsUser": USER_ID, "runAsGroup": USER_ID, "fsGroup": USER_ID}
+    container["env"] = [{"name": key, "value": value} for key, value in environment.items()]
+    volumes = [
+        {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+        for claim in sorted({mount["name"] for mount in mounts})
+    ]
+    return _pod(name, labels_of(spec, name), container, volumes, user, rules)
+
+
+def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
+    """A Pod with no folder that is shut off from the network as a box's is, and only tries whether that holds.
+
+    Raises:
+        InvalidArgument: the name is not legal in Kubernetes.
+    """
+    container = {
+        "name": "box",
+        "image": rules.image,
+        "args": in_pod_command([], shut_within_s=SHUT_WITHIN_S, looks=LOOKS),
+        "resources": {key: dict(value) for key, value in _LITTLE.items()},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    return _pod(name, _labels(name), container, [], {"runAsUser": rules.user, "runAsGroup": rules.user}, rules)
+
+
+def _pod(
+    name: str,
+    labels: Mapping[str, str],
+    container: Mapping[str, Any],
+    volumes: Sequence[Mapping[str, Any]],
+    user: Mapping[str, int],
+    rules: PodRules,
+) -> dict[str, Any]:
+    _check_name(name)
+    template = rules.template
+    metadata: dict[str, Any] = {"name": name, "namespace": rules.namespace, "labels": {**labels, **template.labels}}
+    if template.annotations:
+        metadata["annotations"] = dict(template.annotations)
+    if rules.parent is not None:
+        metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", **rules.parent}]
+    pull = {"imagePullPolicy": template.pull_policy} if template.pull_policy else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            **template.spec,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            # Otherwise every box is told the names and addresses of all services.
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "securityContext": {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{**container, **pull, "securityContext": dict(_HARDENED)}],
+            "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": template.tmp_size}}, *volumes],
+        },
+    }
+
+
+def labels_of(spec: BoxSpec, name: str) -> dict[str, str]:
+    """Labels of a box's Pod.
+
+    Raises:
+        InvalidArgument: the owner's id cannot be a label.
+    """
+    labels = _labels(name)
+    labels[BOX_LABEL] = Path(spec.box).parent.name if "/" in spec.box else spec.box
+    if spec.owner is not None:
+        if not _LABEL.match(spec.owner.id):
+            raise InvalidArgument(
+                f"owner {spec.owner.id!r} is not legal in Kubernetes; legal: up to 63 letters, digits, - _ and ."
+            )
+        labels |= {OWNER_LABEL: spec.owner.id, EPOCH_LABEL: str(spec.owner.epoch)}
+    return labels
+
+
+def _labels(name: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "rdukit-box",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": "rdukit",
+    }
+
+
+def owner_of(labels: Mapping[str, str]) -> BoxOwner:
+    """Who the labels say has started a box."""
+    return BoxOwner(labels.get(OWNER_LABEL, ""), int(labels.get(EPOCH_LABEL, "0")))
+
+
+def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
+    """What comes of each limit asked for, and of those of all Pods."""
+    limits = _resources(spec, template).get("limits", {})
+    told: dict[str, str] = {}
+    if spec.limits.cores is not None or "cpu" in limits:
+        told["cores"] = f"applied: {limits['cpu']} processors; the node decides which"
+    if spec.limits.memory_bytes is not None or "memory" in limits:
+        told["memory"] = f"applied: {int(parse_quantity(limits['memory']))} bytes"
+    if spec.limits.pids is not None and spec.has_sockets:
+        told["pids"] = f"applied: {spec.limits.pids} processes and threads of the user of all boxes (RLIMIT_NPROC)"
+    elif spec.limits.pids is not None:
+        told["pids"] = "not applied: a pod has no such limit; the kubelet's podPidsLimit holds for all"
+    if spec.limits.disk_bytes is not None:
+        told["disk"] = "not applied: a box's folders are in claims, whose sizes hold"
+    return told
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise InvalidArgument(f"name {name!r} is not legal in Kubernetes; legal: up to 63 of a-z, 0-9 and -, RFC 1123")
+
+
+def _threads(resources: Mapping[str, Any]) -> dict[str, str]:
+    """As many as the limit of processors: torch asks the machine, not the container."""
+    cpu = resources.get("limits", {}).get("cpu")
+    return {} if cpu is None else {"OMP_NUM_THREADS": str(max(int(parse_quantity(cpu)), 1))}
+
+
+def _resources(spec: BoxSpec, template: PodTemplate) -> dict[str, Any]:
+    """The template's, and equal requests and limits of what the spec limits."""
+    amounts: dict[str, str] = {}
+    if spec.limits.cores is not None:
+        amounts["cpu"] = str(len(spec.limits.cores))
+    if spec.limits.memory_bytes is not None:
+        amounts["memory"] = str(spec.limits.memory_bytes)
+    merged = {kind: {**template.resources.get(kind, {}), **amounts} for kind in ("requests", "limits")}
+    return {kind: values for kind, values in merged.items() if values}
+
+
+def _mount(path: Path, folders: Sequence[ClaimedFolder], is_read_only: bool) -> dict[str, Any]:
+    found = [folder for folder in folders if path.is_relative_to(folder.root)]
+    if not found:
+        legal = ", ".join(str(folder.root) for folder in folders) or "none"
+        raise InvalidArgument(f"{path} is in no persistent volume claim; folders that are: {legal}")
+    folder = max(found, key=lambda folder: len(folder.root.parts))
+    mount: dict[str, Any] = {"name": folder.claim, "mountPath": str(path)}
+    inside = path.relative_to(folder.root).as_posix()
+    if inside != ".":
+        mount["subPath"] = inside
+    return {**mount, "readOnly": True} if is_read_only else mount
+
+
+def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "rest"},
+        "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": failures,
+    }  # fmt: skip

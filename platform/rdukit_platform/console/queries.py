@@ -1,0 +1,205 @@
+"""What pages show, read from the database and the node; one transaction a page."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from rdukit.units import format_seconds
+from rdukit_platform.api.artifacts import show_artifact
+from rdukit_platform.artifacts.service import Artifact, get_artifact, parents_and_children
+from rdukit_platform.catalog.model import BoxDescription, Selector
+from rdukit_platform.console.curve import Curve, draw_curve
+from rdukit_platform.console.views import (
+    TONES,
+    EventView,
+    Figure,
+    JobView,
+    attempt_words,
+    fault_of,
+    loss_points,
+    result_figures,
+    tile_words,
+    view_events,
+    view_job,
+)
+from rdukit_platform.db.models import ArtifactRow, JobEventRow, JobRow, PipelineRow
+from rdukit_platform.jobs.promotion import pipeline_jobs
+from rdukit_platform.jobs.schemas import (
+    Attempt,
+    EventRecord,
+    Pipeline,
+    show_attempt,
+    show_event,
+    show_job,
+    show_pipeline,
+)
+from rdukit_platform.jobs.service import list_attempts, list_events
+from rdukit_platform.jobs.states import JobState
+
+#: Progress events that a curve is drawn from, and log lines that a page shows.
+MAX_PROGRESS: Final = 20_000
+MAX_LINES: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLine:
+    """An attempt in words."""
+
+    attempt: Attempt
+    tiles: str
+    took: str
+    words: str
+    #: Id of the hardware fault that ended it, or empty.
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """An artifact that another was made from, by the slot it had."""
+
+    id: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLine:
+    """One input or output of a job; ``artifact`` is ``None`` while it is not there, and ``words`` say why."""
+
+    side: str
+    slot: str
+    artifact: Artifact | None
+    words: str
+    parents: tuple[Parent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLine:
+    """A pipeline and its jobs."""
+
+    pipeline: Pipeline
+    tone: str
+    views: tuple[JobView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobListing:
+    """Everything on a job's page but its log."""
+
+    view: JobView
+    timeline: Sequence[EventView]
+    attempts: Sequence[AttemptLine]
+    inputs: Sequence[SlotLine]
+    outputs: Sequence[SlotLine]
+    figures: Sequence[Figure]
+    curve: Curve | None
+
+
+def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
+    """The tenant's jobs by the tone of their state."""
+    query = select(JobRow.state, func.count()).where(JobRow.tenant_id == tenant_id).group_by(JobRow.state)
+    counts = dict.fromkeys(TONES.values(), 0)
+    for state, count in session.execute(query):
+        counts[TONES[JobState(state)]] += count
+    return counts
+
+
+def gather_job(session: Session, row: JobRow, now: float) -> JobListing:
+    """The page of a job that was read in this transaction."""
+    attempts = [show_attempt(attempt) for attempt in list_attempts(session, row.id)]
+    progress = [show_event(e) for e in list_events(session, row.id, limit=MAX_PROGRESS, kind="progress")]
+    return JobListing(
+        view=view_job(show_job(row), now),
+        timeline=view_events(show_event(e) for e in list_events(session, row.id, kind="state")),
+        attempts=[_attempt_line(attempt, now) for attempt in reversed(attempts)],
+        inputs=[_slot_line(session, row, "in", slot, value) for slot, value in row.inputs.items()],
+        outputs=[_slot_line(session, row, "out", slot, value) for slot, value in row.outputs.items()],
+        figures=result_figures(row.result),
+        curve=draw_curve(loss_points(progress)) if row.verb == "train" else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactListing:
+    """An artifact, what it was made from and what was made from it."""
+
+    artifact: Artifact
+    parents: Sequence[Artifact]
+    children: Sequence[Artifact]
+
+
+def gather_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactListing:
+    """The page of an artifact.
+
+    Raises:
+        NotFound: the tenant has no such artifact.
+    """
+    row = get_artifact(session, tenant_id, artifact_id)
+    up, down = parents_and_children(session, row)
+    return ArtifactListing(
+        show_artifact(row),
+        _show_all(session, tenant_id, [link.parent for link in up]),
+        _show_all(session, tenant_id, [link.child for link in down]),
+    )
+
+
+def last_log_events(session: Session, job_id: str) -> list[EventRecord]:
+    """The newest log lines, oldest first."""
+    query = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.kind == "log")
+    rows = session.scalars(query.order_by(JobEventRow.id.desc()).limit(MAX_LINES)).all()
+    return [show_event(row) for row in reversed(rows)]
+
+
+def gather_pipelines(session: Session, rows: Iterable[PipelineRow], now: float) -> list[PipelineLine]:
+    """Pipelines with their jobs."""
+    lines = []
+    for row in rows:
+        shown = show_pipeline(row, pipeline_jobs(session, row.id))
+        views = tuple(view_job(job, now) for job in shown.jobs)
+        lines.append(PipelineLine(shown, TONES[JobState(shown.state)], views))
+    return lines
+
+
+def own_jobs(session: Session, tenant_id: str, ids: Iterable[str]) -> set[str]:
+    """Those of ``ids`` that are jobs of the tenant."""
+    query = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(list(ids)))
+    return set(session.scalars(query))
+
+
+def submit_commands(box: BoxDescription) -> dict[str, str]:
+    """For each verb, the shell command that submits it with its defaults."""
+    commands = {}
+    name = Selector(box.name, box.version)
+    for verb in box.verbs:
+        words = [f"rdukit job submit {name} {verb.name}"]
+        words += [f"--input {slot.name}=ARTIFACT" for slot in verb.inputs if slot.is_required]
+        words += [f"--set {p.name}={_shell_value(p.default)}" for p in verb.parameters[:2] if p.default is not None]
+        commands[verb.name] = " ".join(words)
+    return commands
+
+
+def _show_all(session: Session, tenant_id: str, ids: Iterable[str]) -> list[Artifact]:
+    rows = [session.get(ArtifactRow, one) for one in dict.fromkeys(ids)]
+    return [show_artifact(row) for row in rows if row is not None and row.tenant_id == tenant_id]
+
+
+def _shell_value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _attempt_line(attempt: Attempt, now: float) -> AttemptLine:
+    began = attempt.started_at
+    took = "–" if began is None else format_seconds(round((attempt.ended_at or now) - began, 1))
+    return AttemptLine(attempt, tile_words(attempt.tiles or []), took, attempt_words(attempt), fault_of(attempt))
+
+
+def _slot_line(session: Session, job: JobRow, side: str, slot: str, value: str) -> SlotLine:
+    artifact = session.get(ArtifactRow, value)
+    if artifact is None or artifact.tenant_id != job.tenant_id:
+        words = f"from step {value[1:].replace('.', ', ')}" if value.startswith("@") else f"{value} is gone"
+        return SlotLine(side, slot, None, words, ())
+    links, _ = parents_and_children(session, artifact)
+    return SlotLine(side, slot, show_artifact(artifact), "", tuple(Parent(link.parent, link.slot) for link in links))

@@ -1,0 +1,92 @@
+"""Pages of rows that are listed newest first: the cursor names the last row of the page before."""
+
+import base64
+import binascii
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from sqlalchemy import ColumnElement, Select, and_, or_
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from rdukit.errors import InvalidArgument
+
+MAX_LIMIT: Final = 200
+
+
+class Listed(Protocol):
+    """A row with an id and a time of creation."""
+
+    @property
+    def id(self) -> Any: ...
+    @property
+    def created_at(self) -> Any: ...
+
+
+R = TypeVar("R", bound=Listed)
+
+
+def read_page(
+    session: Session,
+    query: Select[R],
+    created_at: InstrumentedAttribute[float],
+    row_id: InstrumentedAttribute[str],
+    limit: int,
+    cursor: str | None,
+) -> tuple[list[R], str | None]:
+    """The page of a query's rows that comes after ``cursor``, and the cursor of the next page; None: it is the last.
+
+    ``created_at`` and ``row_id`` are the columns of the rows.
+
+    Raises:
+        InvalidArgument: limit or cursor are not legal.
+    """
+    if cursor is not None:
+        query = query.where(after_cursor(cursor, created_at, row_id))
+    query = query.order_by(created_at.desc(), row_id.desc()).limit(check_limit(limit) + 1)
+    return cut_page(session.scalars(query).all(), limit)
+
+
+def check_limit(limit: int) -> int:
+    """``limit`` if it is legal.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidArgument(f"limit is {limit}; legal: 1 to {MAX_LIMIT}")
+    return limit
+
+
+def after_cursor(
+    cursor: str, created_at: InstrumentedAttribute[float], row_id: InstrumentedAttribute[str]
+) -> ColumnElement[bool]:
+    """The condition that a row comes after the cursor.
+
+    Raises:
+        InvalidArgument: the text is not a cursor.
+    """
+    try:
+        at, last_id = json.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
+        at, last_id = float(at), str(last_id)
+    except (ValueError, TypeError, binascii.Error) as cause:
+        raise InvalidArgument(f"{cursor!r} is not a cursor; use next_cursor of the page before") from cause
+    return or_(created_at < at, and_(created_at == at, row_id < last_id))
+
+
+def cut_page(rows: Sequence[R], limit: int) -> tuple[list[R], str | None]:
+    """The page and the next cursor, from up to ``limit + 1`` rows."""
+    page = list(rows[:limit])
+    if len(rows) <= limit:
+        return page, None
+    text = json.dumps([page[-1].created_at, page[-1].id]).encode()
+    return page, base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_id(kind: str) -> str:
+    """``job-7k2m…``; 12 characters of Crockford's base 32 after the kind."""
+    return f"{kind}-" + "".join(secrets.choice(_ALPHABET) for _ in range(12))

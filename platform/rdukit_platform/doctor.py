@@ -1,0 +1,225 @@
+"""Reads what the platform's checks need, and changes nothing."""
+
+import ipaddress
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from rdukit.doctor.cli import Finding, Severity
+from rdukit.errors import RdukitError
+from rdukit.fence.probe import what_holds
+from rdukit.interfaces import SystemClock
+from rdukit.settings import TLS_KEY, resolve
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import is_newest
+from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.settings import (
+    BOX_BACKEND,
+    BROKER_PASSWORD_FILE,
+    FENCE,
+    GATEWAY_HOST,
+    GATEWAY_PROXIES,
+    GATEWAY_TLS_CERTIFICATE,
+    GATEWAY_TLS_KEY,
+    INSTALL_TENANTS,
+    PROCESS,
+    Home,
+    current_home,
+)
+from rdukit_platform.tenants.scopes import ADMIN, is_over
+from rdukit_platform.tenants.tokens import GLASS
+
+
+def check_platform() -> Iterator[Finding]:
+    """The settings of gateway, broker, database and boxes, and the tokens that are valid."""
+    home = current_home()
+    yield gateway_finding(resolve(GATEWAY_HOST), bool(resolve(GATEWAY_TLS_CERTIFICATE)), resolve(GATEWAY_PROXIES))
+    yield from key_findings(_modes([resolve(GATEWAY_TLS_KEY), resolve(TLS_KEY), resolve(BROKER_PASSWORD_FILE)]))
+    try:
+        yield broker_finding(home.broker_url())
+    except RdukitError as error:
+        yield Finding("broker.password", Severity.UNKNOWN, error.message)
+    yield database_finding(home.database_url())
+    yield from compose_findings(os.environ)
+    yield from _of_database(home)
+
+
+def _modes(files: Iterable[str]) -> list[tuple[str, int]]:
+    return [(file, stat.S_IMODE(Path(file).stat().st_mode)) for file in files if file and Path(file).exists()]
+
+
+def _of_database(home: Home) -> Iterator[Finding]:
+    path = home.database_file()
+    if path is not None and not path.exists():
+        yield Finding("tokens", Severity.GOOD, f"there is no database {path} yet")
+        return
+    try:
+        with closing(Database.of_home(home)) as database:
+            if not is_newest(database):
+                yield Finding("tokens", Severity.UNKNOWN, "the database is of another version of rdukit")
+                return
+            with database.read() as session:
+                rows = session.execute(
+                    select(TokenRow, TenantRow.name).join(TenantRow, TenantRow.id == TokenRow.tenant_id)
+                )
+                now = SystemClock().now()
+                tokens = [
+                    TokenFacts(row.id, name, frozenset(row.scopes), row.created_at, row.expires_at, row.last_used_at,
+                               row.made_by)
+                    for row, name in rows
+                    if not is_over(now, row.revoked_at, row.expires_at)
+                ]  # fmt: skip
+                tenants = len(session.scalars(select(TenantRow.id)).all())
+    except SQLAlchemyError as error:
+        yield Finding("tokens", Severity.UNKNOWN, f"the database does not answer: {type(error).__name__}")
+        return
+    yield from token_findings(tokens, now)
+    yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
+
+
+def _is_fenced() -> bool:
+    return resolve(FENCE) != "off" and what_holds().holds
+
+
+DAY_S: Final = 86400.0
+#: A token that was not used for so long is one that nobody misses.
+IDLE_DAYS: Final = 90
+#: Passwords that come with examples.
+KNOWN_PASSWORDS: Final = frozenset({"rdukit", "postgres", "password", "changeme", "secret", "guest"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """What is known of a valid token."""
+
+    id: str
+    tenant: str
+    scopes: frozenset[str]
+    created_at: float
+    expires_at: float | None
+    last_used_at: float | None
+    made_by: str | None
+
+
+def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding]:
+    """Tokens without an end, that nobody uses, that may more than most need."""
+    endless = [token for token in tokens if token.expires_at is None]
+    strong = [token for token in endless if ADMIN in token.scopes]
+    if len(strong) > 1:
+        what = f"{len(strong)} administrator's tokens never end: {_names(strong)}"
+        yield Finding("tokens.admin", Severity.WARN, what, "keep the one in the home folder; rdukit token revoke …")
+    weak = [token for token in endless if token not in strong]
+    if weak:
+        todo = "rotate them into ones with an end (rdukit token create --expires-in 90d), or set token.max_days"
+        yield Finding("tokens.endless", Severity.WARN, f"{len(weak)} tokens never end: {_names(weak)}", todo)
+    idle = [t for t in tokens if now - (t.last_used_at or t.created_at) > IDLE_DAYS * DAY_S]
+    if idle:
+        what = f"{len(idle)} tokens were not used for {IDLE_DAYS} days: {_names(idle)}"
+        yield Finding("tokens.idle", Severity.WARN, what, "rdukit token revoke …")
+    glass = [token for token in tokens if token.made_by == GLASS]
+    if glass:
+        what = f"a break-glass token is valid: {_names(glass)}"
+        yield Finding("tokens.break-glass", Severity.WARN, what, "revoke it when it is not needed any more")
+    if not (len(strong) > 1 or weak or idle or glass):
+        yield Finding(
+            "tokens", Severity.GOOD, f"{len(tokens)} tokens are valid; all but an administrator's first one end"
+        )
+
+
+def broker_finding(url: str) -> Finding:
+    """Whether who reaches the broker needs a password: its messages start jobs."""
+    parts = urlsplit(url)
+    if parts.scheme in {"redis+socket", "unix"}:
+        return Finding("broker.password", Severity.GOOD, "the broker is a socket in the home folder")
+    where = f"the broker at {parts.hostname}:{parts.port or 6379}"
+    if not parts.password:
+        todo = "give it one (requirepass), and name it in broker.url or broker.password_file"
+        return Finding("broker.password", Severity.BAD, f"{where} asks for no password", todo)
+    if parts.password.lower() in KNOWN_PASSWORDS:
+        return Finding(
+            "broker.password", Severity.BAD, f"{where} has a password that everybody knows", "choose another"
+        )
+    if parts.scheme != "rediss" and not is_loopback(parts.hostname or ""):
+        todo = "use rediss://, or a network that only gateway, scheduler and worker are in"
+        return Finding("broker.password", Severity.WARN, f"{where} has a password, which goes over the network", todo)
+    return Finding("broker.password", Severity.GOOD, f"{where} asks for a password")
+
+
+def database_finding(url: str) -> Finding:
+    """Whether who reaches the database needs a password."""
+    parts = urlsplit(url)
+    if parts.scheme.startswith("sqlite"):
+        return Finding("database.password", Severity.GOOD, "the database is a file")
+    where = f"the database at {parts.hostname}"
+    if not parts.password or parts.password.lower() in KNOWN_PASSWORDS:
+        what = f"{where} has no password in its URL" if not parts.password else f"{where} has a password of an example"
+        return Finding("database.password", Severity.WARN, what, "choose one: database.url")
+    if "sslmode=" not in parts.query and not is_loopback(parts.hostname or ""):
+        todo = "add sslmode=verify-full to database.url, or use a network of its own"
+        return Finding("database.password", Severity.WARN, f"{where} is asked without TLS being demanded", todo)
+    return Finding("database.password", Severity.GOOD, f"{where} asks for a password")
+
+
+def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
+    """Whether tokens cross a network in clear."""
+    if is_loopback(host) or has_tls:
+        return Finding(
+            "gateway.tls", Severity.GOOD, f"the gateway listens on {host}" + (" with TLS" if has_tls else "")
+        )
+    if proxies:
+        what = f"the gateway listens on {host} without TLS, behind {proxies}"
+        return Finding("gateway.tls", Severity.WARN, what, "let only the proxy reach its port")
+    todo = "listen on 127.0.0.1 behind a proxy that has TLS (gateway.proxies), or give it a certificate"
+    return Finding("gateway.tls", Severity.BAD, f"tokens reach the gateway on {host} in clear", todo)
+
+
+def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
+    """Files with keys and passwords, and their modes, that others may read."""
+    for file, mode in files:
+        if mode & 0o027:  # a group may read: of a key that several services share
+            yield Finding("keys", Severity.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}")
+
+
+def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
+    """Whether a tenant's programs are kept from the others' and the platform's."""
+    if backend != PROCESS:
+        return Finding("boxes", Severity.GOOD, f"boxes of jobs are containers ({backend})")
+    if is_fenced:
+        return Finding("boxes", Severity.GOOD, "boxes of jobs are fenced")
+    if tenants > 1 or install.strip() == "*":
+        what = f"boxes of jobs are processes without a fence, and the platform has {tenants} tenants"
+        todo = "see the finding fence, or set worker.box_backend to podman, docker or kubernetes"
+        return Finding("boxes", Severity.BAD, what, todo)
+    what = "boxes of jobs are processes without a fence: its one tenant is trusted as the operator is"
+    return Finding("boxes", Severity.WARN, what, "before a second tenant comes, see the finding fence")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def compose_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Values that the compose file's users forget to choose."""
+    password = environment.get("RDUKIT_DATABASE_PASSWORD")
+    if password is not None and (not password or password.lower() in KNOWN_PASSWORDS):
+        what = "RDUKIT_DATABASE_PASSWORD of the compose file is empty or an example's"
+        yield Finding("compose.password", Severity.BAD, what, "choose a long one: openssl rand -hex 32")
+
+
+def _names(tokens: Sequence[TokenFacts]) -> str:
+    shown = ", ".join(f"{token.id} ({token.tenant})" for token in tokens[:5])
+    return shown if len(tokens) <= 5 else f"{shown} and {len(tokens) - 5} more"

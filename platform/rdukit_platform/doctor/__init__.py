@@ -1,1 +1,0 @@
-"""Checks of ``rdukit doctor`` about the platform."""

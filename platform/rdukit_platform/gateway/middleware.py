@@ -1,0 +1,244 @@
+"""At a request's border: its id, its metrics, and every error as the one error body."""
+
+import logging
+import re
+import secrets
+import time
+from typing import Any, Final
+
+import orjson
+from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import Counter, Histogram
+from pydantic import BaseModel, JsonValue
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rdukit.errors import (
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    RdukitError,
+    RequestTooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from rdukit.settings import resolve
+from rdukit.strict_json import as_words
+from rdukit_platform.api.audit_requests import note_refusal
+from rdukit_platform.api.context import Platform
+from rdukit_platform.api.dependencies import authenticate_token
+from rdukit_platform.settings import MAX_BODY_BYTES, MAX_UPLOAD_BYTES
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID: Final = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
+REQUESTS: Final = Counter("rdukit_gateway_requests", "Requests answered.", ["method", "route", "status"])
+SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the answer's end.", ["method", "route"])
+
+
+class ErrorTold(BaseModel):
+    """What went wrong; ``detail`` is for machines."""
+
+    code: str
+    message: str
+    detail: dict[str, JsonValue]
+    request_id: str | None
+
+
+class ErrorResponse(BaseModel):
+    """The one error body."""
+
+    error: ErrorTold
+
+
+#: What any route may answer, for the OpenAPI.
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": ErrorResponse, "description": "The request cannot be served as it is."},
+    503: {"model": ErrorResponse, "description": "A part of the platform does not answer; try again."},
+}
+
+
+class RequestContextMiddleware:
+    """Gives each request an id (its own ``X-Request-Id`` if legal), answers with it, and counts."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = given.decode() if _REQUEST_ID.match(given) else "req-" + secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+        began, status = time.perf_counter(), 500
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            REQUESTS.labels(scope["method"], route, str(status)).inc()
+            SECONDS.labels(scope["method"], route).observe(time.perf_counter() - began)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with ``{"error": {code, message, detail, request_id}}``."""
+    app.add_exception_handler(RdukitError, _known)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(HTTPException, _routing)
+    app.add_exception_handler(DataError, _unstorable)
+    app.add_exception_handler(IntegrityError, _raced)
+    app.add_exception_handler(OperationalError, _away)
+    app.add_exception_handler(InterfaceError, _away)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def error_response(request: Request, error: RdukitError) -> Response:
+    """The answer for an error; a refusal goes into the audit log."""
+    note_refusal(request, error)
+    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
+    body = orjson.dumps(as_words(error.body(getattr(request.state, "request_id", None))), default=str)
+    return Response(body, error.http_status, headers, media_type="application/json")
+
+
+async def _away(request: Request, error: Exception) -> Response:
+    logger.warning("database does not answer path=%s error=%s", request.url.path, error)
+    return error_response(request, Unavailable("the database does not answer at present; try again"))
+
+
+async def _unstorable(request: Request, error: Exception) -> Response:
+    logger.info("value refused by the database path=%s error=%s", request.url.path, error)
+    said = "a text has the character NUL, or a number is too large, for the database; leave it out"
+    return error_response(request, InvalidArgument(f"the request is not legal: {said}"))
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RdukitError)
+    if error.http_status >= 500:
+        logger.warning("request failed code=%s message=%s", error.code, error.message)
+    return error_response(request, error)
+
+
+async def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        {"where": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+        for problem in error.errors()
+    ]
+    text = "; ".join(f"{p['where']}: {p['problem']}" for p in problems)
+    return error_response(request, InvalidArgument(f"the request is not legal: {text}", problems=problems))
+
+
+class MethodNotAllowed(InvalidArgument):
+    """The route exists, but not for this HTTP method."""
+
+    code, http_status = "method-not-allowed", 405
+
+
+async def _routing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, RdukitError):
+        return error_response(request, error.__cause__)
+    where = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return error_response(request, NotFound(f"there is no route {where}; see /docs"))
+    if error.status_code == 405:
+        answer = error_response(request, MethodNotAllowed(f"{where} is not served; see /docs"))
+        answer.headers["Allow"] = ", ".join(_methods_at(request))
+        return answer
+    found = InvalidArgument(f"{where}: {error.detail}")
+    return error_response(request, found)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """What is served at the request's path: by several routes, of which the framework names one."""
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+
+
+async def _raced(request: Request, error: Exception) -> Response:
+    logger.info("request lost a race path=%s error=%s", request.url.path, error)
+    return error_response(request, Conflict("somebody else made the same thing at the same time; send it again"))
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    logger.error("request failed path=%s", request.url.path, exc_info=error)
+    return error_response(request, RdukitError("the gateway failed; its log has the cause under the request id"))
+
+
+#: What takes files, which go to the disk as they come.
+UPLOADS: Final = ("/v1/artifacts", "/v1/boxes")
+#: Longest body of a request whose caller is known only by it, as of a form that logs in.
+STRANGERS_BYTES: Final = 64 << 10
+_WITHOUT_BODY: Final = ("GET", "HEAD", "OPTIONS")
+
+
+class BodyLimitMiddleware:
+    """Refuses bodies of strangers before they are read, and those that are too long at the latest when they are."""
+
+    def __init__(self, app: ASGIApp, platform: Platform) -> None:
+        self._app = app
+        self._platform = platform
+        self._limits = resolve(MAX_BODY_BYTES), resolve(MAX_UPLOAD_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+            await self._app(scope, receive, send)
+            return
+        request, headers = Request(scope), Headers(scope=scope)
+        limit = self._limits[scope["path"].rstrip("/") in UPLOADS]
+        if not scope["path"].startswith("/v1/"):
+            limit = min(limit, STRANGERS_BYTES)
+        try:
+            length = headers.get("content-length", "")
+            if length.isdecimal() and int(length[:20]) > limit:
+                raise _too_large(limit)
+            if scope["path"].startswith("/v1/"):
+                scope.setdefault("state", {})["caller"] = await to_thread.run_sync(self._authenticate, headers)
+        except RdukitError as refused:
+            await error_response(request, refused)(scope, receive, send)
+            return
+        received, is_over = 0, False
+
+        async def bounded() -> Message:
+            nonlocal received, is_over
+            if is_over:
+                return {"type": "http.disconnect"}
+            message = await receive()
+            received += len(message.get("body") or b"")
+            if received > limit:
+                is_over = True
+                await error_response(request, _too_large(limit))(scope, receive, send)
+                return {"type": "http.disconnect"}
+            return message
+
+        async def unless_over(message: Message) -> None:
+            if not is_over:
+                await send(message)
+
+        await self._app(scope, bounded, unless_over)
+
+    def _authenticate(self, headers: Headers) -> object:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return authenticate_token(self._platform, token.strip() if kind.lower() == "bearer" else None)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    message = f"the body has more than {limit} bytes (gateway.max_body_bytes; gateway.max_upload_bytes for files)"
+    return RequestTooLarge(message, field="body", limit=limit)

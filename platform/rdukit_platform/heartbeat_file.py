@@ -1,0 +1,62 @@
+"""A file that scheduler and worker touch while their loops turn: what container engines probe, having no port to ask.
+
+``python -m rdukit_platform.heartbeat_file worker`` ends with 0 if the worker of this host or container has touched its file
+lately. It says nothing about broker or database, whose absence a restart would not mend; the gateway's health does.
+"""
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rdukit.settings import home_folder
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a process that has not touched its file is taken as stuck. It waits for the database up to 15 s.
+STUCK_S: Final = 30.0
+KINDS: Final = ("scheduler", "worker")
+
+
+class HeartbeatFile:
+    """The file of one process of ``kind``; processes of a kind on one host share it."""
+
+    def __init__(self, run_folder: Path, kind: str) -> None:
+        self.path = run_folder / f"{kind}@{socket.gethostname()}.beat"
+
+    def touch(self) -> None:
+        """Say that the loop turns. A disk that cannot take it does not stop the work."""
+        try:
+            self.path.touch(mode=0o600)
+        except OSError as error:
+            logger.warning("beat not written file=%s error=%s", self.path, error)
+
+    def remove(self) -> None:
+        """Say that it ends."""
+        self.path.unlink(missing_ok=True)
+
+    def why_not(self, now: float) -> str | None:
+        """What is wrong at ``now`` (seconds since the epoch); ``None`` if nothing is."""
+        try:
+            age = now - self.path.stat().st_mtime
+        except FileNotFoundError:
+            return f"{self.path} is not there: nothing has begun to work yet"
+        return f"{self.path} was touched {age:.0f} s ago, legal are {STUCK_S:g}" if age > STUCK_S else None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status of the probe."""
+    if len(arguments) != 1 or arguments[0] not in KINDS:
+        print(f"usage: python -m rdukit_platform.heartbeat_file {'|'.join(KINDS)}", file=sys.stderr)
+        return 2
+    why = HeartbeatFile(home_folder() / "run", arguments[0]).why_not(time.time())
+    if why is not None:
+        print(why, file=sys.stderr)
+    return 0 if why is None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""What works on a node and what does not, from what its daemon tells (pure).
+
+``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rdukit.errors import RdukitError
+from rdukit.snd import SndClient
+from rdukit_platform.scheduler.decide import NodeCapacity
+
+#: Healths of a tile that may be leased; one that works worse than new still works.
+USABLE: Final = frozenset({"online", "degraded", ""})
+
+#: Operational states of an RDU, the worst last.
+RDU_STATES: Final = ("FUNCTIONAL", "PENDING", "DEGRADED", "UNAVAILABLE")
+
+
+def is_usable(tile: Mapping[str, object]) -> bool:
+    """Whether a tile of ``status`` can be leased at all."""
+    return str(tile.get("health") or "").lower() in USABLE
+
+
+def node_health(status: Mapping[str, Any]) -> str:
+    """The node in one of ``RDU_STATES``: as its RDUs if they agree, ``DEGRADED`` if only some of them work fully."""
+    states = {str(rdu.get("state")) for rdu in status.get("rdus") or []}
+    if len(states) == 1:
+        (state,) = states
+        return state
+    all_tiles_work = all(is_usable(tile) for tile in status.get("tiles") or [])
+    return "FUNCTIONAL" if not states and all_tiles_work else "DEGRADED"
+
+
+def active_faults(faults: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those that still count, the worst first, then the newest."""
+    ranks = {"Critical": 0, "Major": 1, "Minor": 2}
+    found = [dict(fault) for fault in faults if fault.get("fault_state") == "ACTIVE"]
+    return sorted(
+        found, key=lambda fault: (ranks.get(str(fault.get("severity")), 3), -int(fault.get("timestamp") or 0))
+    )
+
+
+def healthy_rows(tiles: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+    """Lengths of the rows of neighbouring usable tiles, a row ending where its RDU does."""
+    rows: list[int] = []
+    before: tuple[object, object] = (None, None)
+    for tile in tiles:
+        rdu, number = tile.get("rdu"), tile.get("tile")
+        if is_usable(tile):
+            follows = isinstance(number, int) and before == (rdu, number - 1)
+            if follows:
+                rows[-1] += 1
+            else:
+                rows.append(1)
+            before = (rdu, number)
+    return tuple(rows)
+
+
+def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
+    """What the scheduler needs to know of a node: tiles out of service are neither free nor to be waited for."""
+    tiles: list[Mapping[str, Any]] = list(status.get("tiles") or [])
+    usable = [tile for tile in tiles if is_usable(tile)]
+    applications = {lease["application"] for lease in status.get("leases") or []}
+    limit = int(status.get("max_applications") or len(usable))
+    by_rdu: dict[object, int] = {}
+    for tile in tiles:
+        by_rdu[tile.get("rdu")] = by_rdu.get(tile.get("rdu"), 0) + 1
+    return NodeCapacity(
+        tiles=len(usable),
+        free_tiles=sum(1 for tile in usable if not tile.get("lease")),
+        free_applications=max(limit - len(applications), 0),
+        broken_tiles=len(tiles) - len(usable),
+        rdu_tiles=max(by_rdu.values(), default=0),
+        rows=healthy_rows(tiles),
+    )
+
+
+ANSWER_TIMEOUT_S: Final = 2.0
+#: Active faults that are shown; a node with more of them needs its own tools.
+MAX_FAULTS: Final = 200
+
+
+def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
+    """The nodes with their tiles, who holds them, and what is broken, for people and the console.
+
+    ``state`` says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a daemon that does
+    not know of faults has none.
+    """
+    try:
+        with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
+            hello, status = snd.call("hello"), dict(snd.status())
+            knows_faults = "faults" in (hello.get("features") or [])
+            faults = snd.call("faults", limit=MAX_FAULTS)["faults"] if knows_faults else []
+    except RdukitError as error:
+        return [{"name": "local", "state": "unreachable", "error": error.message, "tiles": []}]
+    status.pop("ok", None)
+    return [
+        {
+            "name": str(hello.get("node") or "local"),
+            "state": "up",
+            "version": hello.get("version"),
+            **status,
+            "health": node_health(status),
+            "faults": active_faults(faults),
+        }
+    ]
+
+
+def find_node_view(snd_socket: Path) -> NodeCapacity | None:
+    """What the scheduler needs to know of the node; ``None`` if its daemon does not answer."""
+    try:
+        with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
+            return view_for_scheduler(snd.status())
+    except RdukitError:
+        return None
+
+
+#: Stands for the leases of others.
+OTHERS: Final = "others"
+
+#: Of a node's status: what is said of the node itself. All else has a rule below or is left out.
+_SHOWN: Final = (
+    "name", "state", "version", "platform", "chip", "node", "memory", "applications", "max_applications", "uptime_s",
+    "rdus", "health",
+)  # fmt: skip
+#: Of a tile and a fault: what is said of the hardware.
+_TILE: Final = ("path", "rdu", "tile", "health")
+_FAULT: Final = (
+    "fault_uuid", "fault_type", "fault_state", "severity", "comp_name", "fault_desc", "recovery_act", "timestamp",
+)  # fmt: skip
+
+
+def nodes_for(nodes: Sequence[Mapping[str, Any]], tenant_id: str) -> list[dict[str, Any]]:
+    """Nodes as ``read_nodes`` gives them, as a tenant may see them."""
+    return [_node_for(node, tenant_id) for node in nodes]
+
+
+def services_for(services: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The platform's processes without their hosts and process ids."""
+    counts: dict[str, int] = {}
+    shown = []
+    for service in sorted(services, key=lambda each: (each["started_at"], each["id"])):
+        kind = str(service["kind"])
+        counts[kind] = counts.get(kind, 0) + 1
+        shown.append({**service, "id": f"{kind}-{counts[kind]}"})
+    return shown
+
+
+def _node_for(node: Mapping[str, Any], tenant_id: str) -> dict[str, Any]:
+    def is_own(what: Mapping[str, Any]) -> bool:
+        return what.get("tenant") == tenant_id
+
+    leases = {str(lease["id"]): lease for lease in node.get("leases") or [] if is_own(lease)}
+    shown = {name: node[name] for name in _SHOWN if name in node}
+    if "error" in node:
+        shown["error"] = "the node daemon does not answer"
+    if "database" in node:
+        shown["database"] = {"is_writable": bool((node["database"] or {}).get("is_writable", True))}
+    return shown | {
+        "tiles": [_tile_for(tile, leases) for tile in node.get("tiles") or []],
+        "leases": list(leases.values()),
+        "waiting": [request for request in node.get("waiting") or [] if is_own(request)],
+        "faults": [
+            fault if is_own(fault) else {name: fault[name] for name in _FAULT if name in fault}
+            for fault in node.get("faults") or []
+        ],
+    }
+
+
+def _tile_for(tile: Mapping[str, Any], leases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    shown = {name: tile[name] for name in _TILE if name in tile}
+    lease = tile.get("lease")
+    if lease and str(lease) in leases:
+        return {**shown, "lease": lease, "application": tile.get("application")}
+    return {**shown, "lease": OTHERS if lease else None, "application": None}

@@ -1,1 +1,0 @@
-"""The emulated nodes as the platform sees them."""

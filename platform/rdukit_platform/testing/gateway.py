@@ -1,0 +1,293 @@
+"""A platform with jobs in every state, for tests and for looking at the console without running anything.
+
+The rows are written by the platform's own functions, as a scheduler and a worker would call them.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import exp, sin
+from typing import Any
+
+import httpx
+import uvicorn
+from sqlalchemy.orm import Session
+
+from rdukit.interfaces import Clock
+from rdukit_platform.api.context import Platform, open_platform
+from rdukit_platform.artifacts.store import BlobStore
+from rdukit_platform.audit.writer import AuditWriter
+from rdukit_platform.catalog.model import BoxDescription, Boxes, read_box
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import migrate
+from rdukit_platform.db.models import JobRow
+from rdukit_platform.gateway.app import create_app, forwarding
+from rdukit_platform.gateway.http_protocol import make_protocol
+from rdukit_platform.jobs import execution
+from rdukit_platform.jobs.attempts import AttemptOutcome
+from rdukit_platform.jobs.changes import apply_event, find_open_attempt, lock_job
+from rdukit_platform.jobs.pipelines import submit_pipeline
+from rdukit_platform.jobs.schemas import JobRequest, PipelineRequest, StepRequest
+from rdukit_platform.jobs.service import cancel_job, record_job
+from rdukit_platform.jobs.states import JobEvent
+from rdukit_platform.settings import checked_home
+from rdukit_platform.tenants.service import create_tenant, find_tenant
+from rdukit_platform.tenants.tokens import create_token, ensure_first_token
+
+#: What the examples' attempts hold.
+TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
+
+
+@contextmanager
+def serving(platform: Platform) -> Iterator[str]:
+    """The gateway at a free loopback port, as a thread of this process. Yields its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        create_app(platform), http=make_protocol(platform), ws="none", log_config=None, timeout_graceful_shutdown=1,
+        **forwarding(),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def example_box() -> BoxDescription:
+    """A box with two verbs that hand over a file."""
+    return read_box(
+        {
+            "name": "logreg",
+            "title": "Logistic regression",
+            "description": "One linear layer and cross entropy, on images of handwritten digits.",
+            "model": "logreg",
+            "compiler_version": "0.1.0",
+            "mode": "O3",
+            "target": "sn30",
+            "verbs": [
+                {
+                    "name": "compile",
+                    "parameters": [
+                        {"name": "batch_size", "type": "int", "default": 32, "legal": "one of 16, 32, 64",
+                         "help": "Samples per step."},
+                    ],
+                    "inputs": [],
+                    "outputs": [{"name": "pef", "kind": "pef"}],
+                },
+                {
+                    "name": "train",
+                    "parameters": [
+                        {"name": "learning_rate", "type": "float", "default": 0.1, "legal": "0 < x <= 1",
+                         "help": "Step size of SGD."},
+                    ],
+                    "inputs": [{"name": "pef", "kind": "pef", "required": True}],
+                    "outputs": [{"name": "checkpoint", "kind": "checkpoint"}],
+                },
+            ],
+        }
+    )  # fmt: skip
+
+
+class Example:
+    """Fills a migrated database. Each function runs in one transaction at ``now`` seconds since the epoch."""
+
+    def __init__(self, database: Database, store: BlobStore, tenant_id: str, now: float) -> None:
+        self.database, self.store, self.tenant_id, self.now = database, store, tenant_id, now
+
+    def fill(self) -> dict[str, str]:
+        """One job or more in each state. Returns a job's id for each."""
+        return {
+            "succeeded": self.run_pipeline()[1],
+            "running": self.start_training(steps=640),
+            "queued": self.add(name="second opinion", waits_for="2 tiles, of which 0 are free; XRDU_0 has the next 4"),
+            "submitted": self.waiting_pipeline(),
+            "failed": self.end(
+                AttemptOutcome.BOX_FAILED, "illegal-value", "batch_size is 33; legal: one of 16, 32, 64"
+            ),
+            "retrying": self.end(
+                AttemptOutcome.EXPIRED, "unavailable", "worker w1 has given no sign of life since its lease"
+            ),
+            "cancelled": self.cancel(),
+        }
+
+    def run_pipeline(self) -> tuple[str, str]:
+        """Compile and train, both done. Returns the jobs' ids."""
+        steps = [
+            StepRequest(name="compile", box="logreg", verb="compile", parameters={"batch_size": 32}),
+            StepRequest(name="train", box="logreg", verb="train", inputs={"pef": "@compile.pef"}),
+        ]
+        at = self.now - 3600
+        with self.database.write() as session:
+            request = PipelineRequest(name="handwritten digits", steps=steps)
+            _, jobs = submit_pipeline(session, Boxes({"logreg": example_box()}), self.tenant_id, request, at)
+            ids = [job.id for job in jobs]
+        self._succeed(ids[0], "pef", at, {"sections": 3, "mode": "O3", "projected_step_seconds": 0.000312})
+        result: dict[str, object] = {
+            "steps": 1250, "accuracy": 0.9145, "loss": 0.31, "host_seconds": 14.2, "emulated_seconds": 0.39,
+            "emulated_cycles": 546_000_000,
+        }  # fmt: skip
+        self._succeed(ids[1], "checkpoint", at + 9, result, steps=1250)
+        return ids[0], ids[1]
+
+    def waiting_pipeline(self) -> str:
+        """A pipeline whose first step waits. Returns the second step's job."""
+        steps = [
+            StepRequest(name="compile", box="logreg", verb="compile"),
+            StepRequest(name="train", box="logreg", verb="train", inputs={"pef": "@compile.pef"}),
+        ]
+        with self.database.write() as session:
+            request = PipelineRequest(name="nightly", steps=steps)
+            _, jobs = submit_pipeline(session, Boxes({"logreg": example_box()}), self.tenant_id, request, self.now - 30)
+            return jobs[1].id
+
+    def add(self, name: str, waits_for: str | None = None) -> str:
+        """A queued job."""
+        with self.database.write() as session:
+            request = JobRequest(box="logreg", verb="train", name=name, parameters={"learning_rate": 0.05}, tiles=2)
+            job = record_job(session, self.tenant_id, request, example_box(), self.now - 40)
+            apply_event(session, job, JobEvent.READY, self.now - 39)
+            job.waits_for = waits_for
+            return job.id
+
+    def start_training(self, steps: int) -> str:
+        """A training job that is at work. Returns its id."""
+        job_id = self.add("residual network, 5 epochs")
+        fencing = self._start(job_id, self.now - 35)
+        with self.database.write() as session:
+            self._train(session, fencing, steps, self.now - 35)
+        return job_id
+
+    def end(self, outcome: AttemptOutcome, code: str, message: str) -> str:
+        """A job whose attempt ended with an error. Returns its id."""
+        job_id = self.add(f"{outcome} example")
+        fencing = self._start(job_id, self.now - 20)
+        with self.database.write() as session:
+            execution.fail(session, fencing, outcome, {"code": code, "message": message}, 30.0, self.now - 12)
+        return job_id
+
+    def cancel(self) -> str:
+        """A cancelled job. Returns its id."""
+        job_id = self.add("not wanted any more")
+        with self.database.write() as session:
+            cancel_job(session, lock_job(session, job_id), self.now - 5)
+        return job_id
+
+    def advance(self, job_id: str, step: int, loss: float) -> None:
+        """Progress of a job that is at work, as its worker would report it."""
+        with self.database.write() as session:
+            attempt = find_open_attempt(session, lock_job(session, job_id))
+            assert attempt is not None
+            fencing = execution.FencingToken(job_id, attempt.id, attempt.token)
+            progress = {"stage": "train", "step": step, "total": 1250, "loss": loss}
+            execution.record_progress(session, fencing, progress, self.now)
+            execution.record_logs(session, fencing, [f"step {step} of 1250"], self.now)
+
+    def _succeed(self, job_id: str, slot: str, at: float, result: dict[str, object], steps: int = 0) -> None:
+        fencing = self._start(job_id, at)
+        content = self.store.add_manifest([])
+        with self.database.write() as session:
+            if steps:
+                self._train(session, fencing, steps, at)
+            output = execution.Output(slot, slot, content.digest, 31_400, is_folder=True)
+            execution.succeed(session, fencing, [output], result, at + 8.5)
+
+    def _start(self, job_id: str, at: float) -> execution.FencingToken:
+        with self.database.write() as session:
+            fencing = execution.admit(session, job_id, at)
+            execution.claim(session, fencing, "worker-1", 8.0, at + 0.1)
+            execution.hold_tiles(session, fencing, TILES)
+            execution.start(session, fencing, {"backend": "process", "id": "4242", "limits": {}}, at + 0.9)
+        return fencing
+
+    def _train(self, session: Session, fencing: execution.FencingToken, steps: int, at: float) -> None:
+        for step in range(10, steps + 1, 10):
+            loss = 0.28 + 2.0 * exp(-step / 130) + 0.03 * sin(step / 7)
+            seconds = 8.0 * step / 1250
+            progress = {"stage": "train", "step": step, "total": 1250, "loss": loss, "throughput": 41_000.0,
+                        "eta_s": 8.0 - seconds}  # fmt: skip
+            execution.record_progress(session, fencing, progress, at + seconds)
+            if step % 250 == 0:
+                line = f"step {step} of 1250: loss {loss:.4f}, checkpoint <step-{step}> written"
+                execution.record_logs(session, fencing, [line], at + seconds)
+
+    def _transact(self, change: Callable[[Session], object]) -> None:
+        with self.database.write() as session:
+            change(session)
+
+
+def job_state(database: Database, job_id: str) -> str:
+    """The state of a job, read now."""
+    with database.read() as session:
+        row = session.get(JobRow, job_id)
+        assert row is not None
+        return row.state
+
+
+class GatewayUnderTest:
+    """A gateway and those who ask it."""
+
+    def __init__(self, url: str, platform: Platform) -> None:
+        self.url, self.platform = url, platform
+
+    @property
+    def admin(self) -> str:
+        """The first token."""
+        return self.platform.home.token_file.read_text().strip()
+
+    def token(self, tenant: str, *scopes: str, life_s: float | None = None) -> str:
+        """A new token of a tenant, which is made if there is none of this name."""
+        return self.id_and_token(tenant, *scopes, life_s=life_s)[1]
+
+    def id_and_token(self, tenant: str, *scopes: str, life_s: float | None = None) -> tuple[str, str]:
+        """A new token's id and text, as ``token``."""
+        now = self.platform.clock.now()
+        with self.platform.database.write() as session:
+            found = find_tenant(session, tenant) or create_tenant(session, tenant, now)
+            row, text = create_token(session, found.id, "t", scopes, now, None if life_s is None else now + life_s)
+            return row.id, text
+
+    def ask(self, method: str, path: str, token: str | None, **arguments: Any) -> httpx.Response:
+        """The answer to one request."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= arguments.pop("headers", {})
+        return httpx.request(method, self.url + path, headers=headers, timeout=60.0, **arguments)
+
+    def refused(self, method: str, path: str, token: str | None, **arguments: Any) -> tuple[int, str]:
+        """Status and message of the answer to a request that must be refused."""
+        answer = self.ask(method, path, token, **arguments)
+        assert answer.status_code >= 400, answer.text
+        return answer.status_code, str(answer.json()["error"]["message"])
+
+    def entries(self, token: str, query: str = "") -> list[dict[str, Any]]:
+        """What the token sees of the audit log."""
+        answer = self.ask("GET", f"/v1/audit{query}", token)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["entries"]
+        return found
+
+
+@contextmanager
+def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
+    """The platform of ``RDUKIT_HOME``, with its first token; nothing of it runs."""
+    opened = open_platform(checked_home())
+    if clock is not None:
+        opened = replace(opened, clock=clock, audit=AuditWriter(opened.database, clock))
+    migrate(opened.database)
+    ensure_first_token(opened.database, opened.home, time.time() if clock is None else clock.now())
+    try:
+        yield opened
+    finally:
+        opened.database.close()
+
+
+@contextmanager
+def gateway_under_test(clock: Clock | None = None) -> Iterator[GatewayUnderTest]:
+    """``opened_platform`` at a real socket."""
+    with opened_platform(clock) as platform, serving(platform) as url:
+        yield GatewayUnderTest(url, platform)

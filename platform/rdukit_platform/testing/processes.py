@@ -1,0 +1,151 @@
+"""For tests: a database in a folder, jobs in it, and a platform of real processes."""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rdukit_platform.catalog.model import Boxes, read_box
+from rdukit_platform.cli.client import FINAL_STATES, ApiClient
+from rdukit_platform.cli.demo_run import started_platform
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.migrate import migrate
+
+#: A catalog with one box: ``preprocess`` makes the data set that ``train`` needs.
+COUNTER: Mapping[str, object] = {
+    "name": "counter",
+    "verbs": [
+        {
+            "name": "preprocess",
+            "parameters": [],
+            "inputs": [{"name": "data", "kind": "folder", "required": False}],
+            "outputs": [{"name": "dataset", "kind": "folder", "required": True}],
+        },
+        {
+            "name": "train",
+            "parameters": [
+                {
+                    "name": "steps",
+                    "type": "int",
+                    "default": 5,
+                    "legal": "1 <= x <= 1000",
+                    "help": "",
+                    "schema": {"type": "integer", "minimum": 1, "maximum": 1000},
+                },
+                {
+                    "name": "mode",
+                    "type": "string",
+                    "default": "o0",
+                    "legal": "one of o0, o1",
+                    "help": "",
+                    "schema": {"type": "string", "enum": ["o0", "o1"]},
+                },
+            ],
+            "inputs": [{"name": "dataset", "kind": "folder", "required": True}],
+            "outputs": [{"name": "checkpoint", "kind": "folder", "required": True}],
+        },
+    ],
+}
+
+
+def counter_boxes() -> Boxes:
+    """The catalog of ``COUNTER``."""
+    return Boxes({"counter": read_box(COUNTER)})
+
+
+@contextmanager
+def fresh_database(folder: Path) -> Iterator[Database]:
+    """An empty, migrated SQLite database."""
+    database = Database(f"sqlite:///{folder / 'db.sqlite'}")
+    migrate(database)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A temporary folder whose path is short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="rdk-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class PlatformUnderTest:
+    """A platform of real processes, and shortcuts to it."""
+
+    def __init__(self, client: ApiClient, home: Path, running: Mapping[str, Any]) -> None:
+        self.client, self.home, self.running = client, home, running
+
+    def pid_of(self, name: str) -> int:
+        """Process id of a child, as it was when the platform became ready."""
+        return int(self.running["pids"][name])
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a child."""
+        os.kill(self.pid_of(name), signal.SIGKILL)
+
+    def submit(self, verb: str, **body: object) -> dict[str, Any]:
+        """Submit a job of the box ``counter``, or of the one that ``box`` names."""
+        return self.client.submit("/v1/jobs", {"box": "counter", "verb": verb, **body})
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """The job as it is now."""
+        return self.client.get(f"/v1/jobs/{job_id}")
+
+    def wait_job(
+        self, job_id: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 120.0
+    ) -> dict[str, Any]:  # fmt: skip
+        """The job as soon as ``until`` holds."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.job(job_id)
+            if until(found):
+                return found
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"job {job_id} did not get there: {found}")
+            time.sleep(0.05)
+
+    def wait_end(self, job_id: str, timeout_s: float = 120.0) -> dict[str, Any]:
+        """The job when it has ended."""
+        return self.wait_job(job_id, lambda job: job["state"] in FINAL_STATES, timeout_s)
+
+    def states(self, job_id: str) -> list[str]:
+        """The states that a job went through."""
+        events = self.client.get(f"/v1/jobs/{job_id}/events")["events"]
+        return [event["data"]["to"] for event in events if event["kind"] == "state"]
+
+
+@contextmanager
+def platform_under_test(
+    home: Path, box_program: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[PlatformUnderTest]:
+    """``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command."""
+    variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
+    if box_program is not None:
+        variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
+    with started_platform(home, 0, variables) as (client, running):
+        yield PlatformUnderTest(client, home, running)
+
+
+def has_ended(pid: int, timeout_s: float = 60.0) -> bool:
+    """Whether a process is gone, or only its parent's to bury, within the time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,95 @@
+"""The worker's heartbeat: extends the leases of its attempts, and notices those that are no longer its own."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+from rdukit.interfaces import Clock
+from rdukit_platform.db.engine import Database
+from rdukit_platform.heartbeat_file import HeartbeatFile
+from rdukit_platform.jobs.execution import FencingToken, beat
+from rdukit_platform.services import beat_service, end_service
+
+logger = logging.getLogger(__name__)
+
+#: Cancellations are noticed at this pace.
+BEAT_S: Final = 0.5
+SERVICE_BEAT_S: Final = 2.0
+
+
+class LeaseHeartbeat:
+    """One thread for all attempts of a worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        name: str,
+        slots: int,
+        lease_s: float,
+        heartbeat_file: HeartbeatFile | None = None,
+        walls: str = "",
+    ) -> None:
+        """``walls``: what is round the boxes of the worker's jobs, for others to know."""
+        self._beat_file, self._walls = heartbeat_file, walls
+        self._database, self._clock, self._name, self._slots = database, clock, name, slots
+        self.lease_s = lease_s
+        self._lock = threading.Lock()
+        #: Attempts that run here, each with what to call once when it is lost.
+        self._held: dict[FencingToken, Callable[[], None]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; attempts that are still held expire."""
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def hold(self, fencing: FencingToken, on_lost: Callable[[], None]) -> None:
+        """Extend the lease from now on; ``on_lost`` is called, in the heart's thread, when it is not ours any more."""
+        with self._lock:
+            self._held[fencing] = on_lost
+
+    def drop(self, fencing: FencingToken) -> None:
+        """Extend no more."""
+        with self._lock:
+            self._held.pop(fencing, None)
+
+    def _run(self) -> None:
+        service_at = float("-inf")
+        while not self._stop.wait(BEAT_S):
+            with self._lock:
+                held = dict(self._held)
+            is_due = self._clock.monotonic() - service_at >= SERVICE_BEAT_S
+            if not held and not is_due:
+                continue
+            if is_due and self._beat_file is not None:
+                self._beat_file.touch()
+            try:
+                lost = self._beat(list(held), is_due)
+            except DBAPIError as error:
+                logger.warning("no heartbeat error=%s", error)
+                continue
+            if is_due:
+                service_at = self._clock.monotonic()
+            for fencing in lost:
+                logger.info("attempt is not ours any more job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
+                self.drop(fencing)
+                held[fencing]()
+        if self._beat_file is not None:
+            self._beat_file.remove()
+        end_service(self._database, self._name)
+
+    def _beat(self, fencing_tokens: list[FencingToken], is_service_due: bool) -> list[FencingToken]:
+        with self._database.write() as session:
+            now = self._clock.now()
+            if is_service_due:
+                beat_service(session, self._name, "worker", self._slots, now, self._walls)
+            return beat(session, fencing_tokens, self.lease_s, now)

@@ -1,0 +1,138 @@
+"""Boxes and folders that outlived their attempts: found by what they were made for, and ended or removed.
+
+The database says which attempt of a job is under way; a box of any other attempt has nobody who waits for it. So a box
+that a killed worker left is ended by whichever worker looks next, and the box of a living attempt never is.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from rdukit.errors import RdukitError, Unavailable
+from rdukit.files.atomic import remove_tree
+from rdukit_platform.backends.contract import BoxBackend, BoxOwner, OwnedBox
+from rdukit_platform.db.engine import Database
+from rdukit_platform.db.models import AttemptRow, JobRow
+from rdukit_platform.jobs.states import FINAL
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S: Final = 5.0
+GONE_S: Final = 10.0
+
+
+def choose_orphans(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collection[int]]) -> list[OwnedBox]:
+    """Boxes whose attempt is over (pure).
+
+    Args:
+        open_attempts: of each job that the platform knows the numbers of the attempts that have not ended. Boxes of
+            other jobs are not ours. To be read after ``boxes``, since attempts begin before their boxes.
+    """
+    return [
+        box
+        for box in boxes
+        if (numbers := open_attempts.get(box.owner.id)) is not None and box.owner.epoch not in numbers
+    ]
+
+
+def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str, list[int]]:
+    """Of each of the jobs that there is, the numbers of its attempts that have not ended."""
+    with database.read() as session:
+        found: dict[str, list[int]] = {
+            id: [] for id in session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids)))
+        }
+        rows = session.execute(
+            select(AttemptRow.job_id, AttemptRow.number).where(
+                AttemptRow.job_id.in_(job_ids), AttemptRow.ended_at.is_(None)
+            )
+        )
+        for job_id, number in rows:
+            found[job_id].append(number)
+    return found
+
+
+def reap_orphans(backend: BoxBackend, database: Database) -> int:
+    """End every box whose attempt is over. Returns how many.
+
+    Raises:
+        Unavailable: the backend does not answer.
+    """
+    boxes = backend.owned()
+    if not boxes:
+        return 0
+    left = choose_orphans(boxes, read_open_attempts(database, {box.owner.id for box in boxes}))
+    for box in left:
+        reap(backend, box)
+    return len(left)
+
+
+def clear_folders(work: Path, database: Database) -> int:
+    """Remove the folders of jobs that have ended; a killed worker leaves them. Returns how many."""
+    folders = {path.name: path for path in work.iterdir()} if work.is_dir() else {}
+    if not folders:
+        return 0
+    states = [str(state) for state in FINAL]
+    with database.read() as session:
+        ended = session.scalars(select(JobRow.id).where(JobRow.id.in_(folders), JobRow.state.in_(states))).all()
+    for job_id in ended:
+        remove_tree(folders[job_id])
+    return len(ended)
+
+
+def reap_earlier(backend: BoxBackend, owner: BoxOwner, wait_s: float = GONE_S) -> None:
+    """End the boxes of a job's earlier attempts, so that this one is alone in the job's folder.
+
+    Args:
+        wait_s: seconds that they may take to go once they were ended: the orphan_reaper may be at one just now.
+
+    Raises:
+        Unavailable: the backend does not answer, or one of them does not end.
+    """
+    left = backend.orphans(owner)
+    for box in left:
+        reap(backend, box)
+    deadline = time.monotonic() + wait_s
+    while left := left and backend.orphans(owner):
+        if time.monotonic() > deadline:
+            raise Unavailable(f"box {left[0].id} of attempt {left[0].owner.epoch} of job {owner.id} does not end")
+        time.sleep(0.1)
+
+
+def reap(backend: BoxBackend, box: OwnedBox) -> None:
+    """End one, and say so."""
+    logger.warning("box left behind job=%s attempt=%d box=%s id=%s", box.owner.id, box.owner.epoch, box.box, box.id)
+    backend.reap(box)
+
+
+class OrphanReaper:
+    """Looks at the start of a worker and then every ``SWEEP_S`` seconds, in a thread of its own."""
+
+    def __init__(self, backend: BoxBackend, database: Database, work: Path) -> None:
+        self._backend, self._database, self._work = backend, database, work
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="orphan_reaper", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a box that is just being ended is waited for."""
+        self._stop.set()
+        self._thread.join(15.0)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                reap_orphans(self._backend, self._database)
+                clear_folders(self._work, self._database)
+            except (RdukitError, DBAPIError, OSError) as error:
+                logger.warning("boxes were not looked through error=%s", error)
+            if self._stop.wait(SWEEP_S):
+                return
