@@ -1,4 +1,4 @@
-"""Reads what the platform's checks need, and changes nothing."""
+"""Checks of the platform for ``rdukit doctor``: reads what they need, and changes nothing."""
 
 import ipaddress
 import os

@@ -1,21 +1,59 @@
-"""What works on a node and what does not, from what its daemon tells (pure).
+"""Emulated nodes as the platform sees them: how they are, what they have, and what a tenant may see of them.
 
-``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``).
+``status`` and ``faults`` are the daemon's answers of those names (``docs/design/node.md``). All is pure but
+``read_nodes`` and ``find_node_view``, which ask the daemon.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import RdukitError
 from rdukit.snd import SndClient
-from rdukit_platform.scheduler.decide import NodeCapacity
 
 #: Healths of a tile that may be leased; one that works worse than new still works.
 USABLE: Final = frozenset({"online", "degraded", ""})
 
 #: Operational states of an RDU, the worst last.
 RDU_STATES: Final = ("FUNCTIONAL", "PENDING", "DEGRADED", "UNAVAILABLE")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """The node as its daemon tells it: healthy tiles, those of them free, and free application places."""
+
+    tiles: int
+    free_tiles: int
+    free_applications: int
+    #: Tiles out of service.
+    broken_tiles: int = 0
+    #: Tiles that an RDU has when all work; 0 if the daemon does not say which tile is on which.
+    rdu_tiles: int = 0
+    #: Lengths of the rows of neighbouring healthy tiles, each inside one RDU.
+    rows: tuple[int, ...] = ()
+
+    def repaired(self) -> "NodeCapacity":
+        """The node as it would be with all its tiles in service."""
+        total = self.tiles + self.broken_tiles
+        rows = (self.rdu_tiles,) * (total // self.rdu_tiles) if self.rdu_tiles else ()
+        return replace(self, tiles=total, broken_tiles=0, rows=rows)
+
+
+def why_never(tiles: int, node: NodeCapacity) -> str | None:
+    """Why so many tiles do not fit even if nobody else has any: they are neighbours in an RDU, or whole RDUs."""
+    total = node.tiles + node.broken_tiles
+    broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
+    if tiles > node.tiles:
+        return f"it needs {tiles} tiles, the node has {node.tiles} healthy ones{broken}"
+    if not node.rdu_tiles:
+        return None
+    if tiles <= node.rdu_tiles:
+        longest = max(node.rows, default=0)
+        why = f"it needs {tiles} tiles in a row inside an RDU, the longest healthy row has {longest}{broken}"
+        return why if tiles > longest else None
+    needed, whole = -(-tiles // node.rdu_tiles), node.rows.count(node.rdu_tiles)
+    return f"it needs {needed} whole RDUs, {whole} have all their tiles{broken}" if needed > whole else None
 
 
 def is_usable(tile: Mapping[str, object]) -> bool:

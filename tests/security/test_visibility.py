@@ -13,8 +13,8 @@ import pytest
 
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.console.access import COOKIE
-from rdukit_platform.nodes import OTHERS, nodes_for, services_for
-from rdukit_platform.scheduler.decide import NodeCapacity, QueuedJob, QueueSnapshot, decide
+from rdukit_platform.nodes import OTHERS, NodeCapacity, nodes_for, services_for
+from rdukit_platform.scheduler.decide import QueuedJob, QueueSnapshot, decide
 from rdukit_platform.testing.gateway import Example, GatewayUnderTest, gateway_under_test
 from rdukit_platform.testing.processes import short_folder
 

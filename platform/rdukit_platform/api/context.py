@@ -1,4 +1,4 @@
-"""How often streams of events look for more: one tenant's many followers keep nobody else waiting."""
+"""Open platform in one value, as routes and console need it, and how often its streams of events look for more."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ class Followers:
                 del self._streams[tenant_id]
 
     def check(self, tenant_id: str) -> None:
-        """Raises ``Overloaded`` if the tenant may not follow one more."""
+        """Raise ``Overloaded`` if the tenant may not follow one more."""
         if self._streams.get(tenant_id, 0) >= (most := resolve(MAX_STREAMS)):
             raise Overloaded(
                 f"{most} streams are followed already (gateway.max_streams); close some, or ask for events now and then"

@@ -1,4 +1,4 @@
-"""What routes ask for: the platform, and a caller with a scope."""
+"""Dependencies of routes: the platform, a caller with a scope, and JSON bodies that have no key twice."""
 
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any

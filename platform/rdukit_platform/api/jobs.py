@@ -1,4 +1,4 @@
-"""Routes of jobs and pipelines."""
+"""Routes of jobs and pipelines, and how a job is followed: events and log lines as they come, until it has ended."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -49,7 +49,7 @@ def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_k
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        body = with_tiles(platform, session, caller.tenant_id, body)
+        body = with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, body)
     with platform.database.write() as session:
         job = service.submit_job(session, boxes, caller.tenant_id, body, platform.clock.now())
         shown = show_job(job, service.list_attempts(session, job.id))
@@ -141,7 +141,9 @@ def submit_pipeline(
         body = body.model_copy(update={"idempotency_key": idempotency_key})
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
-        steps = [with_tiles(platform, session, caller.tenant_id, step) for step in body.steps]
+        steps = [
+            with_tiles(platform.store, platform.home.snd_socket, session, caller.tenant_id, step) for step in body.steps
+        ]
     body = body.model_copy(update={"steps": steps})
     with platform.database.write() as session:
         row, jobs = pipelines.submit_pipeline(session, boxes, caller.tenant_id, body, platform.clock.now())

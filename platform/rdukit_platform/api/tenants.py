@@ -4,7 +4,7 @@ from collections.abc import Set
 from typing import Annotated
 
 from fastapi import APIRouter, Request, status
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from rdukit.errors import NotFound
@@ -14,6 +14,7 @@ from rdukit_platform.api.context import Platform
 from rdukit_platform.api.dependencies import Admin, Anyone, StrictJsonRoute, TokenKeeper, platform_of
 from rdukit_platform.audit.service import ADMINISTRATOR, Act, record
 from rdukit_platform.db.models import TenantRow, TokenRow
+from rdukit_platform.jobs.schemas import RequestBody
 from rdukit_platform.settings import TOKEN_GRACE_S
 from rdukit_platform.tenants.scopes import ADMIN, READ, WRITE
 from rdukit_platform.tenants.service import Caller, check_may_add, create_tenant, find_tenant, list_tenants
@@ -46,27 +47,24 @@ class TenantList(BaseModel):
     tenants: list[Tenant]
 
 
-class TenantRequest(BaseModel):
+class TenantRequest(RequestBody):
     """Body of ``POST /v1/tenants``."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 
 
-class TokenRequest(BaseModel):
+class TokenRequest(RequestBody):
     """Body of ``POST /v1/tokens`` and ``POST /v1/tenants/{id}/tokens``."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     name: Annotated[str, Field(min_length=1, max_length=64)] = "token"
     scopes: Annotated[list[str], Field(max_length=32)] = [READ, WRITE]
     #: Seconds that it lives; without it as long as who makes it, or ``token.max_days``.
     expires_in_s: Annotated[float | None, Field(gt=0, le=1e10, allow_inf_nan=False)] = None
 
 
-class RotateRequest(BaseModel):
+class RotateRequest(RequestBody):
     """Body of ``POST /v1/tokens/{id}/rotate``."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     #: Seconds that the old token stays valid; without it ``token.grace_s``.
     grace_s: Annotated[float | None, Field(ge=0, le=30 * 86400, allow_inf_nan=False)] = None
 

@@ -1,4 +1,4 @@
-"""A tenant's artifacts: rows over the store's content, and their lineage."""
+"""Artifacts of a tenant: rows over the store's content, their lineage, and how the API shows them."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the audit log records, and how (pure).
+"""Audit log: what is recorded, and how its rows are written and listed.
 
 An entry says who (actor: a token's id, or a part of the platform) did or tried what (action) to what (target), how it
 ended, and for which reason it was refused. It holds no secret: no token's text, no body, no query.

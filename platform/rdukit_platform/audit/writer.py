@@ -1,4 +1,4 @@
-"""Writes what no request waits for: refusals, and which tokens are used.
+"""Writer of what no request waits for: refusals, of which many alike are one row with a count, and uses of tokens.
 
 A thread of the gateway, a transaction a batch.
 """

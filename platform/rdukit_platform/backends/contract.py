@@ -1,8 +1,4 @@
-"""What every way to run a ModelBox offers, and the values that go in and out.
-
-The ways themselves are in ``rdukit_platform.backends``. Who runs boxes without importing that part, as the platform
-does, finds them by name.
-"""
+"""Interface of every way to run a ModelBox, and the values that go in and out."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence

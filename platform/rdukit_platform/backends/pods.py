@@ -1,4 +1,7 @@
-"""What an operator adds to the Pods of boxes: where they run and what they may use, never rights."""
+"""A box in Kubernetes: its Pod as a value, and what an operator adds to all of them, never rights. Pure.
+
+Every folder that a box needs lies in a persistent volume claim; nothing of a node's own disk is mounted.
+"""
 
 import json
 import re

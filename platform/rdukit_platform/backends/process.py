@@ -382,7 +382,7 @@ def answers_ready(rest_url: str) -> bool:
 
 
 def describe_status(status: int) -> str:
-    """``ended with status 3`` or ``was killed by SIGKILL``."""
+    """Say ``ended with status 3`` or ``was killed by SIGKILL``."""
     if status == DISK_LIMIT:
         return "was ended: it filled more of the disk than it may"
     if status == MEMORY_LIMIT:

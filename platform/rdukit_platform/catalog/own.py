@@ -17,7 +17,6 @@ from rdukit_platform.artifacts.store import Content
 from rdukit_platform.catalog.model import BoxDescription, Boxes, Selector, read_box, read_selector, unknown_box
 from rdukit_platform.db.models import BoxRow, JobRow, TenantRow
 from rdukit_platform.db.rows import new_id, read_page
-from rdukit_platform.jobs.states import FINAL, JobState
 from rdukit_platform.services import workers_have_walls
 from rdukit_platform.settings import BOX_BACKEND, INSTALL_TENANTS, PROCESS
 
@@ -193,7 +192,7 @@ def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now
     users = session.scalars(
         select(JobRow.id)
         .where(
-            JobRow.state.in_([str(state) for state in JobState if state not in FINAL]),
+            JobRow.ended_at.is_(None),
             JobRow.tenant_id == tenant_id,
             JobRow.box == asked.name,
             JobRow.box_version.in_([row.version for row in rows]),

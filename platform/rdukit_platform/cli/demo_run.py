@@ -1,4 +1,4 @@
-"""Following a pipeline: live bars on a terminal, lines elsewhere. To stderr."""
+"""A platform for the length of the demo, and its pipeline's progress: live bars on a terminal, lines elsewhere."""
 
 import json
 import os

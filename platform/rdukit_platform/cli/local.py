@@ -1,27 +1,20 @@
-"""``rdukit up``: the platform on this machine."""
+"""``rdukit up`` and ``rdukit demo``: a platform on this machine."""
 
+import json
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rdukit.units import format_bytes, format_count, format_seconds
-
-if TYPE_CHECKING:
-    from rdukit_platform.cli.client import ApiClient
-
-import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
-
-import click
-
 from rdukit.settings import resolve
+from rdukit.units import format_bytes, format_count, format_seconds
 from rdukit_platform.settings import GATEWAY_HOST, GATEWAY_PORT, checked_home
 
 if TYPE_CHECKING:
+    from rdukit_platform.cli.client import ApiClient
     from rdukit_platform.up.run import Running
 
 

@@ -1,4 +1,4 @@
-"""How the command line shows things to people."""
+"""Output of the command line for people, and ``rdukit audit``."""
 
 import json
 import time
@@ -108,18 +108,17 @@ def list_(action: str | None, outcome: str | None, limit: int, cursor: str | Non
 
     Example: rdukit audit list --action token.create --json
     """
-    from rdukit_platform.cli import show
     from rdukit_platform.cli.client import ApiClient
 
     with ApiClient.of_home() as client:
         page = client.get("/v1/audit", action=action, outcome=outcome, limit=limit, cursor=cursor)
     if as_json:
-        show.print_json(page)
+        print_json(page)
         return
-    show.print_table(
+    print_table(
         ("TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "REASON", "ADDRESS", "COUNT"),
         [
-            (show.clock(e["at"]), e["actor"], e["action"], e["target"], e["outcome"], e["reason"], e["address"],
+            (clock(e["at"]), e["actor"], e["action"], e["target"], e["outcome"], e["reason"], e["address"],
              e["count"])
             for e in page["entries"]
         ],

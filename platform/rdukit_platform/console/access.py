@@ -1,4 +1,4 @@
-"""Who looks at the console: the cookie's session to a caller, and the key that signs cookies."""
+"""Sessions of the console: a signed cookie to a caller, and the key that signs cookies."""
 
 import base64
 import binascii

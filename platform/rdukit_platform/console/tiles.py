@@ -1,4 +1,4 @@
-"""The tiles of a node as a coloured picture: one colour per tenant and application (pure)."""
+"""Nodes in the console: tiles as a coloured picture, one colour per tenant and application; faults and queue (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

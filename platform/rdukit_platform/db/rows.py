@@ -1,4 +1,4 @@
-"""Pages of rows that are listed newest first: the cursor names the last row of the page before."""
+"""Names for new rows, and pages of rows that are listed newest first."""
 
 import base64
 import binascii

@@ -1,6 +1,5 @@
-"""The gateway's ASGI application."""
+"""ASGI application of the gateway, with its pages of documentation."""
 
-import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,8 @@ from rdukit_platform.api.jobs import router as jobs
 from rdukit_platform.api.nodes import router as nodes
 from rdukit_platform.api.tenants import router as tenants
 from rdukit_platform.catalog.catalog import clear_incoming
+from rdukit_platform.console.access_pages import router as access
+from rdukit_platform.console.routes import router as console
 from rdukit_platform.gateway.health import router as health
 from rdukit_platform.gateway.middleware import ERRORS, BodyLimitMiddleware, RequestContextMiddleware, add_error_handlers
 from rdukit_platform.settings import GATEWAY_PROXIES
@@ -59,14 +60,8 @@ def create_app(platform: Platform) -> FastAPI:
         responses=ERRORS,
     )
     app.state.platform = platform
-    for router in (health, jobs, artifacts, catalog, nodes, tenants, audit, manual):
-        app.include_router(router)
-    if importlib.util.find_spec("rdukit_platform.console") is not None:
-        from rdukit_platform.console.access_pages import router as access
-        from rdukit_platform.console.routes import router as console
-
-        app.include_router(console)
-        app.include_router(access)
+    for each in (health, jobs, artifacts, catalog, nodes, tenants, audit, router, console, access):
+        app.include_router(each)
     add_error_handlers(app)
     app.add_middleware(BodyLimitMiddleware, platform=platform)
     app.add_middleware(RequestContextMiddleware)

@@ -1,4 +1,7 @@
-"""At a request's border: its id, its metrics, and every error as the one error body."""
+"""Middleware of the gateway: a request's id, its metrics, its caller and the length of its body; errors as one body.
+
+FastAPI reads a body before it asks who sends it; ``BodyLimitMiddleware`` asks first.
+"""
 
 import logging
 import re

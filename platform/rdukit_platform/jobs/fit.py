@@ -1,4 +1,4 @@
-"""Whether a job can ever have its tiles (pure): what the node has, and what its PEF was compiled for."""
+"""Tiles of a request: chosen, and checked against what the node has and what the PEF was compiled for."""
 
 import functools
 from collections.abc import Mapping
@@ -9,13 +9,11 @@ from sqlalchemy.orm import Session
 
 from rdukit.errors import IllegalValue
 from rdukit.pef.file import read_tiles
-from rdukit_platform.api.context import Platform
 from rdukit_platform.artifacts.service import get_artifact
 from rdukit_platform.artifacts.store import BlobStore
 from rdukit_platform.jobs.schemas import JobRequest, StepRequest
 from rdukit_platform.jobs.service import HOST_VERBS, default_tiles
-from rdukit_platform.nodes import find_node_view
-from rdukit_platform.scheduler.decide import NodeCapacity, why_never
+from rdukit_platform.nodes import NodeCapacity, find_node_view, why_never
 
 #: The input of a job that is a PEF.
 PEF: Final = "pef"
@@ -52,7 +50,7 @@ def check_pef(tiles: int, needed: int) -> None:
 Request = TypeVar("Request", JobRequest, StepRequest)
 
 
-def with_tiles(platform: Platform, session: Session, tenant_id: str, request: Request) -> Request:
+def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: str, request: Request) -> Request:
     """The request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
 
     Raises:
@@ -60,12 +58,12 @@ def with_tiles(platform: Platform, session: Session, tenant_id: str, request: Re
         it gives as a PEF is none.
     """
     is_on_host = request.verb in HOST_VERBS
-    pef = None if is_on_host else _find_pef(session, platform.store, tenant_id, request.inputs)
+    pef = None if is_on_host else _find_pef(session, store, tenant_id, request.inputs)
     needed = 0 if pef is None else _tiles_of(pef)
     if request.tiles is None:
         return request.model_copy(update={"tiles": needed or default_tiles(request.verb)})
     if request.tiles:
-        check_node(request.tiles, find_node_view(platform.home.snd_socket))
+        check_node(request.tiles, find_node_view(snd_socket))
     check_pef(request.tiles, needed)
     return request
 

@@ -1,4 +1,4 @@
-"""Jobs and pipelines on the wire (``docs/design/wire.md`` section 3)."""
+"""Jobs and pipelines on the wire (``docs/design/wire.md`` section 3), and how rows become them."""
 
 from collections.abc import Iterable
 from typing import Annotated

@@ -1,4 +1,7 @@
-"""The scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles."""
+"""Scheduler process: reads a snapshot, asks ``decide``, writes the admissions, sends the messages, reconciles.
+
+Silence means death only where this host itself did not stand still (``ClockWatch``).
+"""
 
 import logging
 import os
@@ -23,8 +26,8 @@ from rdukit_platform.heartbeat_file import HeartbeatFile
 from rdukit_platform.jobs.broker import Notifier, make_app, publish
 from rdukit_platform.jobs.execution import FencingToken, admit, expire_attempts, queue_due_jobs, take_unclaimed
 from rdukit_platform.jobs.promotion import promote_all
-from rdukit_platform.nodes import find_node_view
-from rdukit_platform.scheduler.decide import NodeCapacity, decide
+from rdukit_platform.nodes import NodeCapacity, find_node_view
+from rdukit_platform.scheduler.decide import decide
 from rdukit_platform.scheduler.snapshot import needs_pass, read_snapshot, tell_reasons
 from rdukit_platform.services import beat_service, end_service
 from rdukit_platform.settings import (

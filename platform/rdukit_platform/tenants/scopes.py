@@ -1,4 +1,4 @@
-"""What a token allows (pure): the scopes, what each includes, and who may give which."""
+"""Scopes and lives of tokens (pure): what a token allows, who may give which, and until when it is valid."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""A platform with jobs in every state, for tests and for looking at the console without running anything.
+"""A gateway in this process over a platform with jobs in every state, and callers of it.
 
 The rows are written by the platform's own functions, as a scheduler and a worker would call them.
 """

@@ -1,4 +1,4 @@
-"""The platform's processes as data, in the order in which they are stopped backwards."""
+"""Processes of the platform as data, and their supervisor: starts them, starts them again, and stops them backwards."""
 
 import logging
 import os

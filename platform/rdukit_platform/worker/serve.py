@@ -1,4 +1,4 @@
-"""The worker process: Celery's thread pool around attempts, one heartbeat thread."""
+"""Worker process: Celery's thread pool around attempts, one heartbeat thread, and how messages are acknowledged."""
 
 import logging
 import os

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdukit_platform.scheduler.decide import ActiveJob, NodeCapacity, QueuedJob, QueueSnapshot, decide
+from rdukit_platform.nodes import NodeCapacity
+from rdukit_platform.scheduler.decide import ActiveJob, QueuedJob, QueueSnapshot, decide
 
 NODE = NodeCapacity(tiles=8, free_tiles=8, free_applications=8)
 EMPTY = QueueSnapshot(now=100.0, queued=(), active=(), node=NODE, slots=4)
