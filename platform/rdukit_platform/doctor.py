@@ -39,7 +39,7 @@ from rdukit_platform.tenants.tokens import GLASS
 
 
 def check_platform() -> Iterator[Finding]:
-    """The settings of gateway, broker, database and boxes, and the tokens that are valid."""
+    """Yield the settings of gateway, broker, database and boxes, and the tokens that are valid."""
     home = current_home()
     yield gateway_finding(resolve(GATEWAY_HOST), bool(resolve(GATEWAY_TLS_CERTIFICATE)), resolve(GATEWAY_PROXIES))
     yield from key_findings(_modes([resolve(GATEWAY_TLS_KEY), resolve(TLS_KEY), resolve(BROKER_PASSWORD_FILE)]))
@@ -98,7 +98,7 @@ KNOWN_PASSWORDS: Final = frozenset({"rdukit", "postgres", "password", "changeme"
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """What is known of a valid token."""
+    """Facts of a valid token."""
 
     id: str
     tenant: str
@@ -135,7 +135,7 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
 
 
 def broker_finding(url: str) -> Finding:
-    """Whether who reaches the broker needs a password: its messages start jobs."""
+    """Check that the broker asks for a password: its messages start jobs."""
     parts = urlsplit(url)
     if parts.scheme in {"redis+socket", "unix"}:
         return Finding("broker.password", Severity.GOOD, "the broker is a socket in the home folder")
@@ -154,7 +154,7 @@ def broker_finding(url: str) -> Finding:
 
 
 def database_finding(url: str) -> Finding:
-    """Whether who reaches the database needs a password."""
+    """Check that the database asks for a password."""
     parts = urlsplit(url)
     if parts.scheme.startswith("sqlite"):
         return Finding("database.password", Severity.GOOD, "the database is a file")
@@ -169,7 +169,7 @@ def database_finding(url: str) -> Finding:
 
 
 def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
-    """Whether tokens cross a network in clear."""
+    """Check that no tokens cross a network in clear."""
     if is_loopback(host) or has_tls:
         return Finding(
             "gateway.tls", Severity.GOOD, f"the gateway listens on {host}" + (" with TLS" if has_tls else "")
@@ -182,14 +182,14 @@ def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
 
 
 def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
-    """Files with keys and passwords, and their modes, that others may read."""
+    """Find files with keys and passwords, and their modes, that others may read."""
     for file, mode in files:
         if mode & 0o027:  # a group may read: of a key that several services share
             yield Finding("keys", Severity.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}")
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
-    """Whether a tenant's programs are kept from the others' and the platform's."""
+    """Check that a tenant's programs are kept from the others' and the platform's."""
     if backend != PROCESS:
         return Finding("boxes", Severity.GOOD, f"boxes of jobs are containers ({backend})")
     if is_fenced:
@@ -203,7 +203,7 @@ def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     if host == "localhost":
         return True
     try:
@@ -213,7 +213,7 @@ def is_loopback(host: str) -> bool:
 
 
 def compose_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Values that the compose file's users forget to choose."""
+    """Find values that the compose file's users forget to choose."""
     password = environment.get("RDUKIT_DATABASE_PASSWORD")
     if password is not None and (not password or password.lower() in KNOWN_PASSWORDS):
         what = "RDUKIT_DATABASE_PASSWORD of the compose file is empty or an example's"

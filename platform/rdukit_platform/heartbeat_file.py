@@ -40,7 +40,7 @@ class HeartbeatFile:
         self.path.unlink(missing_ok=True)
 
     def why_not(self, now: float) -> str | None:
-        """What is wrong at ``now`` (seconds since the epoch); ``None`` if nothing is."""
+        """Say what is wrong at ``now`` (seconds since the epoch); ``None`` if nothing is."""
         try:
             age = now - self.path.stat().st_mtime
         except FileNotFoundError:

@@ -34,14 +34,14 @@ class NodeCapacity:
     rows: tuple[int, ...] = ()
 
     def repaired(self) -> "NodeCapacity":
-        """The node as it would be with all its tiles in service."""
+        """Return the node as it would be with all its tiles in service."""
         total = self.tiles + self.broken_tiles
         rows = (self.rdu_tiles,) * (total // self.rdu_tiles) if self.rdu_tiles else ()
         return replace(self, tiles=total, broken_tiles=0, rows=rows)
 
 
 def why_never(tiles: int, node: NodeCapacity) -> str | None:
-    """Why so many tiles do not fit even if nobody else has any: they are neighbours in an RDU, or whole RDUs."""
+    """Say why so many tiles never fit, even alone: they are neighbours in an RDU, or whole RDUs."""
     total = node.tiles + node.broken_tiles
     broken = f"; {node.broken_tiles} of {total} are out of service" if node.broken_tiles else ""
     if tiles > node.tiles:
@@ -57,12 +57,12 @@ def why_never(tiles: int, node: NodeCapacity) -> str | None:
 
 
 def is_usable(tile: Mapping[str, object]) -> bool:
-    """Whether a tile of ``status`` can be leased at all."""
+    """Return whether a tile of ``status`` can be leased at all."""
     return str(tile.get("health") or "").lower() in USABLE
 
 
 def node_health(status: Mapping[str, Any]) -> str:
-    """The node in one of ``RDU_STATES``: as its RDUs if they agree, ``DEGRADED`` if only some of them work fully."""
+    """Return the node's state of ``RDU_STATES``: as its RDUs if they agree, ``DEGRADED`` if only some work fully."""
     states = {str(rdu.get("state")) for rdu in status.get("rdus") or []}
     if len(states) == 1:
         (state,) = states
@@ -72,7 +72,7 @@ def node_health(status: Mapping[str, Any]) -> str:
 
 
 def active_faults(faults: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Those that still count, the worst first, then the newest."""
+    """Return those that still count, the worst first, then the newest."""
     ranks = {"Critical": 0, "Major": 1, "Minor": 2}
     found = [dict(fault) for fault in faults if fault.get("fault_state") == "ACTIVE"]
     return sorted(
@@ -81,7 +81,7 @@ def active_faults(faults: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def healthy_rows(tiles: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Lengths of the rows of neighbouring usable tiles, a row ending where its RDU does."""
+    """Return the lengths of the rows of neighbouring usable tiles, a row ending where its RDU does."""
     rows: list[int] = []
     before: tuple[object, object] = (None, None)
     for tile in tiles:
@@ -97,7 +97,7 @@ def healthy_rows(tiles: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 def view_for_scheduler(status: Mapping[str, Any]) -> NodeCapacity:
-    """What the scheduler needs to know of a node: tiles out of service are neither free nor to be waited for."""
+    """Derive a node's capacity: tiles out of service are neither free nor to be waited for."""
     tiles: list[Mapping[str, Any]] = list(status.get("tiles") or [])
     usable = [tile for tile in tiles if is_usable(tile)]
     applications = {lease["application"] for lease in status.get("leases") or []}
@@ -121,7 +121,7 @@ MAX_FAULTS: Final = 200
 
 
 def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
-    """The nodes with their tiles, who holds them, and what is broken, for people and the console.
+    """Return the nodes with their tiles, who holds them, and what is broken, for people and the console.
 
     ``state`` says whether the daemon answers (``up``, ``unreachable``), ``health`` how the node is; a daemon that does
     not know of faults has none.
@@ -147,7 +147,7 @@ def read_nodes(snd_socket: Path) -> list[dict[str, Any]]:
 
 
 def find_node_view(snd_socket: Path) -> NodeCapacity | None:
-    """What the scheduler needs to know of the node; ``None`` if its daemon does not answer."""
+    """Ask for the node's capacity; ``None`` if its daemon does not answer."""
     try:
         with SndClient(snd_socket, timeout_s=ANSWER_TIMEOUT_S) as snd:
             return view_for_scheduler(snd.status())
@@ -171,12 +171,12 @@ _FAULT: Final = (
 
 
 def nodes_for(nodes: Sequence[Mapping[str, Any]], tenant_id: str) -> list[dict[str, Any]]:
-    """Nodes as ``read_nodes`` gives them, as a tenant may see them."""
+    """Reduce nodes as ``read_nodes`` gives them to what a tenant may see."""
     return [_node_for(node, tenant_id) for node in nodes]
 
 
 def services_for(services: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The platform's processes without their hosts and process ids."""
+    """Return the platform's processes without their hosts and process ids."""
     counts: dict[str, int] = {}
     shown = []
     for service in sorted(services, key=lambda each: (each["started_at"], each["id"])):

@@ -1,4 +1,4 @@
-"""Which schedulers and workers are up: each beats in the database."""
+"""Schedulers and workers that are up: each beats in the database."""
 
 import logging
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def beat_service(session: Session, service_id: str, kind: str, slots: int, now: 
 
 
 def workers_have_walls(session: Session) -> bool:
-    """There are workers, and each has something round the boxes of its jobs; one that was killed counts for a while."""
+    """Return whether there are workers and all isolate the boxes of their jobs; a killed one counts for a while."""
     told = session.scalars(select(ServiceRow.walls).where(ServiceRow.kind == "worker")).all()
     return bool(told) and not any(walls.partition(": ")[0] in {UNFENCED, ""} for walls in told)
 
@@ -45,5 +45,5 @@ def end_service(database: Database, service_id: str) -> None:
 
 
 def live_services(session: Session, now: float) -> Sequence[ServiceRow]:
-    """The services that have beaten lately."""
+    """Return the services that have beaten lately."""
     return session.scalars(select(ServiceRow).where(ServiceRow.beat_at >= now - GONE_S).order_by(ServiceRow.id)).all()

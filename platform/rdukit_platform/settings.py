@@ -224,17 +224,17 @@ class Home:
 
     @property
     def work(self) -> Path:
-        """One folder per job that is not finished."""
+        """Folder of the jobs that are not finished, one in it for each."""
         return self.folder / "work"
 
     @property
     def tenants(self) -> Path:
-        """One folder per tenant whose jobs are fenced: the home folder of its boxes."""
+        """Folder with a folder for each tenant whose jobs are fenced: the home of its boxes."""
         return self.folder / "tenants"
 
     @property
     def installing(self) -> Path:
-        """Folders of boxes that are being read; empty but for moments."""
+        """Folder of boxes that are being read; empty but for moments."""
         return self.folder / "installing"
 
     @property
@@ -264,19 +264,19 @@ class Home:
 
     @property
     def address_file(self) -> Path:
-        """Written by ``rdukit up`` when it is ready: ``{"url", "pid", …}``."""
+        """File that ``rdukit up`` writes when it is ready: ``{"url", "pid", …}``."""
         return self.run / "platform.json"
 
     def database_url(self) -> str:
         return resolve(DATABASE_URL) or f"sqlite:///{self.folder / 'db.sqlite'}"
 
     def database_file(self) -> Path | None:
-        """The file of the database, if it is one."""
+        """Return the file of the database, if it is one."""
         url = self.database_url()
         return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
     def broker_url(self) -> str:
-        """With its password.
+        """Return the broker's URL with its password.
 
         Raises:
             Unavailable: the password's file is not there.
@@ -291,7 +291,7 @@ class Home:
 
 
 def with_password(url: str, password: str) -> str:
-    """The broker's URL with a password (pure).
+    """Return the broker's URL with a password (pure).
 
     Raises:
         InvalidArgument: it names a user or a password already.
@@ -305,12 +305,12 @@ def with_password(url: str, password: str) -> str:
 
 
 def current_home() -> Home:
-    """The home folder in force."""
+    """Return the home folder in force."""
     return Home(home_folder())
 
 
 def checked_home() -> Home:
-    """The home folder, made if need be, closed to other users, its socket paths short enough.
+    """Return the home folder, made if need be, closed to other users, its socket paths short enough.
 
     Raises:
         InvalidArgument: the path is too long for the sockets inside it.
@@ -332,6 +332,6 @@ def checked_home() -> Home:
 
 
 def box_command() -> list[str]:
-    """The command line that ModelBox sub-commands are appended to."""
+    """Return the command line that ModelBox sub-commands are appended to."""
     configured = resolve(BOX_COMMAND)
     return configured.split() if configured else [sys.executable, "-m", "rdukit_modelbox"]

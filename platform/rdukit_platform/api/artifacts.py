@@ -35,7 +35,7 @@ def list_(
     limit: int = 50,
     cursor: str | None = None,
 ) -> ArtifactPage:
-    """The tenant's artifacts, newest first."""
+    """Return the tenant's artifacts, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = list_artifacts(session, caller.tenant_id, kind, job, limit, cursor)
     return ArtifactPage(artifacts=[show_artifact(row) for row in rows], next_cursor=following)
@@ -64,7 +64,7 @@ def add(
 
 @router.get("/{artifact_id}")
 def show(request: Request, artifact_id: str, caller: ArtifactsReader) -> Artifact:
-    """One artifact; a folder with its files."""
+    """Show one artifact; a folder with its files."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
@@ -78,7 +78,7 @@ def read(
     caller: ArtifactsReader,
     path: Annotated[str | None, Query(description="Which file of a folder.")] = None,
 ) -> StreamingResponse:
-    """The bytes of a file, or of one file of a folder."""
+    """Return the bytes of a file, or of one file of a folder."""
     platform = platform_of(request)
     with platform.database.read() as session:
         row = get_artifact(session, caller.tenant_id, artifact_id)
@@ -91,7 +91,7 @@ def read(
 
 @router.get("/{artifact_id}/lineage")
 def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Lineage:
-    """What the artifact comes from and what came from it."""
+    """Show what the artifact comes from and what came from it."""
     with platform_of(request).database.read() as session:
         rows, links = walk_lineage(session, caller.tenant_id, artifact_id)
     return Lineage(
@@ -101,7 +101,7 @@ def lineage(request: Request, artifact_id: str, caller: ArtifactsReader) -> Line
 
 
 def show_artifact(row: ArtifactRow, entries: list[FolderEntry] | None = None) -> Artifact:
-    """A row as the API shows it."""
+    """Return a row as the API shows it."""
     files = None if entries is None else [FileView(path=e.path, digest=e.digest, bytes=e.bytes) for e in entries]
     values = {name: getattr(row, name) for name in Artifact.model_fields if name != "files"}
     return Artifact.model_validate({**values, "files": files})

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"])
 
 
 class AuditEntry(BaseModel):
-    """Who did what, or was refused what."""
+    """Entry of the audit log: an act, or a refusal."""
 
     id: str
     at: float
@@ -54,7 +54,7 @@ def list_(
     limit: int = 50,
     cursor: str | None = None,
 ) -> AuditPage:
-    """The audit log, newest first: of the caller's tenant; with the scope admin of all."""
+    """Return the audit log, newest first: of the caller's tenant; with the scope admin of all."""
     return read_entries(platform_of(request), caller, action, outcome, limit, cursor)
 
 
@@ -66,7 +66,7 @@ def read_entries(
     limit: int = 50,
     cursor: str | None = None,
 ) -> AuditPage:
-    """What ``caller`` may see, what was refused until now included.
+    """Read the entries that ``caller`` may see, what was refused until now included.
 
     Raises:
         InvalidArgument: a value is not legal.
@@ -92,7 +92,7 @@ def check_choices(action: str | None, outcome: str | None) -> None:
 
 
 def show_entry(row: AuditRow, own: Set[str] | None) -> AuditEntry:
-    """A row as the API shows it to a tenant that has the tokens ``own``; ``None``: to an administrator.
+    """Return a row as the API shows it to a tenant that has the tokens ``own``; ``None``: to an administrator.
 
     Of what an administrator did for a tenant, the tenant does not see with which token and from where.
     """

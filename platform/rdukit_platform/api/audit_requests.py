@@ -9,14 +9,14 @@ from rdukit_platform.tenants.service import Caller, TokenEnded
 
 
 def address_of(request: Request) -> str:
-    """Where a request came from."""
+    """Return the address that a request came from."""
     return request.client.host if request.client else ""
 
 
 def entry_of(
     request: Request, caller: Caller, action: Act, target: str, tenant_id: str | None = None, detail: str = ""
 ) -> AuditRecord:
-    """An act that ``caller`` did; ``tenant_id``: whom it concerns, if not the caller's own tenant."""
+    """Return an act that ``caller`` did; ``tenant_id``: whom it concerns, if not the caller's own tenant."""
     platform: Platform = request.app.state.platform
     return AuditRecord(
         at=platform.clock.now(),

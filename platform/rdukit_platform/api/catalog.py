@@ -69,7 +69,7 @@ class Uninstalled(BaseModel):
 
 @router.get("/catalog")
 def list_(request: Request, caller: BoxesReader) -> BoxList:
-    """All boxes: those that come with rdukit, and the newest version of each that the tenant installed."""
+    """List all boxes: those that come with rdukit, and the newest version of each that the tenant installed."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     with platform.database.read() as session:
@@ -80,7 +80,7 @@ def list_(request: Request, caller: BoxesReader) -> BoxList:
 
 @router.get("/catalog/{box}")
 def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue]:
-    """One box: its description as the box gives it. ``NAME:VERSION`` is a version of one's own."""
+    """Show one box: its description as the box gives it. ``NAME:VERSION`` is a version of one's own."""
     platform = platform_of(request)
     boxes = platform.catalog.boxes()
     if box in boxes.boxes:
@@ -91,7 +91,7 @@ def show(request: Request, box: str, caller: BoxesReader) -> dict[str, JsonValue
 
 @router.get("/boxes")
 def list_installed(request: Request, caller: BoxesReader, limit: int = 50, cursor: str | None = None) -> InstalledPage:
-    """The versions of boxes that the tenant installed, newest first."""
+    """Return the versions of boxes that the tenant installed, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = list_own(session, caller.tenant_id, limit, cursor)
     return InstalledPage(boxes=[show_installed(row) for row in rows], next_cursor=following)
@@ -149,13 +149,13 @@ def uninstall(request: Request, box: str, caller: BoxesWriter) -> Uninstalled:
 
 
 def own_descriptions(session: Session, boxes: Boxes, tenant_id: str) -> dict[str, dict[str, object]]:
-    """The newest version of each of the tenant's boxes by its name, as the catalog shows them."""
+    """Return the newest version of each of the tenant's boxes by its name, as the catalog shows them."""
     rows = [row for row in newest_own(session, tenant_id) if row.name not in boxes.boxes]
     return {row.name: _describe(session, row) for row in rows}
 
 
 def show_installed(row: BoxRow, *, is_new: bool = False) -> InstalledBox:
-    """A row as the API shows it."""
+    """Return a row as the API shows it."""
     return InstalledBox(
         box=f"{row.name}:{row.version}",
         name=row.name,

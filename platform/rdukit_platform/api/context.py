@@ -25,7 +25,7 @@ LOOKS: Final = 4
 
 
 class Followers:
-    """Who follows how many streams in this process."""
+    """Counts of the streams that each tenant follows in this process."""
 
     def __init__(self) -> None:
         self._streams: dict[str, int] = {}
@@ -33,7 +33,7 @@ class Followers:
 
     @contextmanager
     def following(self, tenant_id: str) -> Iterator[None]:
-        """One stream more of the tenant while the block lasts."""
+        """Count one stream more of the tenant while the block lasts."""
         self._streams[tenant_id] = self._streams.get(tenant_id, 0) + 1
         try:
             yield
@@ -50,7 +50,7 @@ class Followers:
             )
 
     def pause_s(self, tenant_id: str) -> float:
-        """Between two looks of one of the tenant's streams."""
+        """Return the seconds between two looks of one of the tenant's streams."""
         return POLL_S * max(1.0, self._streams.get(tenant_id, 0) / BRISK_STREAMS)
 
 

@@ -17,7 +17,7 @@ _bearer = HTTPBearer(auto_error=False, description="API token")
 
 
 def platform_of(request: Request) -> Platform:
-    """The platform that this gateway serves."""
+    """Return the platform that this gateway serves."""
     platform: Platform = request.app.state.platform
     return platform
 
@@ -25,7 +25,7 @@ def platform_of(request: Request) -> Platform:
 def find_caller(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
-    """The caller that the ``Authorization`` header names.
+    """Return the caller that the ``Authorization`` header names.
 
     Raises:
         Unauthenticated: there is none, or its token is not valid.
@@ -39,7 +39,7 @@ def find_caller(
 
 
 def authenticate_token(platform: Platform, token: str | None) -> Caller:
-    """The caller whose token this is; that it was used is noted. Raises as ``authenticate``."""
+    """Return the caller whose token this is; that it was used is noted. Raises as ``authenticate``."""
     with platform.database.read() as session:
         caller = authenticate(session, token, platform.clock.now())
     platform.audit.used(caller.token_id)
@@ -87,7 +87,7 @@ class StrictJsonRequest(Request):
     """A request that reads its JSON strictly. FastAPI wraps what is wrong with it: see the cause of its HTTP error."""
 
     async def json(self) -> Any:
-        """The body's value.
+        """Return the body's value.
 
         Raises:
             InvalidArgument: an object has a key twice.

@@ -61,7 +61,7 @@ def submit(request: Request, caller: JobsWriter, body: JobRequest, idempotency_k
 def list_(
     request: Request, caller: JobsReader, state: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> JobPage:
-    """The tenant's jobs, newest first."""
+    """Return the tenant's jobs, newest first."""
     with platform_of(request).database.read() as session:
         rows, following = service.list_jobs(session, caller.tenant_id, state, limit, cursor)
     return JobPage(jobs=[show_job(row) for row in rows], next_cursor=following)
@@ -69,7 +69,7 @@ def list_(
 
 @router.get("/jobs/{job_id}")
 def show(request: Request, job_id: str, caller: JobsReader) -> Job:
-    """One job with its attempts."""
+    """Show one job with its attempts."""
     with platform_of(request).database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
         return show_job(job, service.list_attempts(session, job.id))
@@ -85,7 +85,7 @@ def events(
     accept: Annotated[str, Header()] = "*/*",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response | EventPage:
-    """What happened to a job: JSON, or server-sent events until it ends (``Accept: text/event-stream``)."""
+    """List what happened to a job: JSON, or server-sent events until it ends (``Accept: text/event-stream``)."""
     platform = platform_of(request)
     with platform.database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
@@ -106,7 +106,7 @@ def events(
 
 @router.get("/jobs/{job_id}/logs", response_model=None, responses={200: {"content": {"text/plain": _TEXT}}})
 def logs(request: Request, job_id: str, caller: JobsReader, follow: bool = False) -> Response:
-    """The job's log as text; with ``follow=true`` until it ends."""
+    """Return the job's log as text; with ``follow=true`` until it ends."""
     platform = platform_of(request)
     with platform.database.read() as session:
         job = service.get_job(session, caller.tenant_id, job_id)
@@ -154,7 +154,7 @@ def submit_pipeline(
 
 @router.get("/pipelines")
 def list_pipelines(request: Request, caller: JobsReader, limit: int = 50, cursor: str | None = None) -> PipelinePage:
-    """The tenant's pipelines, newest first, with their jobs."""
+    """Return the tenant's pipelines, newest first, with their jobs."""
     with platform_of(request).database.read() as session:
         rows, following = pipelines.list_pipelines(session, caller.tenant_id, limit, cursor)
         shown = [show_pipeline(row, pipeline_jobs(session, row.id)) for row in rows]
@@ -163,7 +163,7 @@ def list_pipelines(request: Request, caller: JobsReader, limit: int = 50, cursor
 
 @router.get("/pipelines/{pipeline_id}")
 def show_one_pipeline(request: Request, pipeline_id: str, caller: JobsReader) -> Pipeline:
-    """One pipeline with its jobs."""
+    """Show one pipeline with its jobs."""
     with platform_of(request).database.read() as session:
         row = pipelines.get_pipeline(session, caller.tenant_id, pipeline_id)
         jobs: list[JobRow] = list(pipeline_jobs(session, row.id))
@@ -226,5 +226,5 @@ async def stream_logs(platform: Platform, caller: Caller, job_id: str) -> AsyncI
 
 
 def log_line(row: JobEventRow) -> bytes:
-    """A log event as a line of text."""
+    """Return a log event as a line of text."""
     return f"{row.data.get('line', '')}\n".encode()

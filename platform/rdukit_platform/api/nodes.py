@@ -51,6 +51,6 @@ def list_(request: Request, caller: NodesReader) -> NodeList:
 
 
 def nodes_seen(platform: Platform, caller: Caller) -> list[dict[str, Any]]:
-    """The nodes, as ``caller`` may see them."""
+    """Return the nodes, as ``caller`` may see them."""
     nodes = read_nodes(platform.home.snd_socket)
     return nodes if allows(caller.scopes, METRICS) else nodes_for(nodes, caller.tenant_id)

@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1", tags=["tenants"], route_class=StrictJsonRoute)
 
 
 class Me(BaseModel):
-    """Who the token belongs to."""
+    """Owner of the token."""
 
     tenant: "Tenant"
     scopes: list[str]
@@ -42,7 +42,7 @@ class Tenant(BaseModel):
 
 
 class TenantList(BaseModel):
-    """All tenants by name."""
+    """List all tenants by name."""
 
     tenants: list[Tenant]
 
@@ -112,14 +112,14 @@ class RevokedTokens(BaseModel):
 
 @router.get("/me")
 def me(caller: Anyone) -> Me:
-    """Whose the token is, and what it allows. Any token may ask."""
+    """Show whose the token is, and what it allows. Any token may ask."""
     tenant = Tenant(id=caller.tenant_id, name=caller.tenant_name)
     return Me(tenant=tenant, scopes=sorted(caller.scopes), token=caller.token_id, expires_at=caller.expires_at)
 
 
 @router.get("/tenants")
 def list_(request: Request, caller: Admin) -> TenantList:
-    """All tenants."""
+    """List all tenants."""
     with platform_of(request).database.read() as session:
         return TenantList(tenants=[_show(row) for row in list_tenants(session)])
 
@@ -150,14 +150,14 @@ def create_token_of(request: Request, tenant_id: str, caller: Admin, body: Token
 def list_tokens_(
     request: Request, caller: TokenKeeper, tenant: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> TokenPage:
-    """The tenant's tokens, newest first, those that have ended too. An administrator may name another ``tenant``."""
+    """List the tenant's tokens, newest first, also ended ones. An administrator may name another ``tenant``."""
     return read_tokens(platform_of(request), caller, tenant, limit, cursor)
 
 
 def read_tokens(
     platform: Platform, caller: Caller, tenant: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> TokenPage:
-    """A page of tokens, as ``caller`` may see them. Raises as ``choose_tenant``."""
+    """Return a page of tokens, as ``caller`` may see them. Raises as ``choose_tenant``."""
     with platform.database.read() as session:
         tenant_id = choose_tenant(session, caller, tenant)
         rows, following = list_tokens(session, tenant_id, limit, cursor)
@@ -216,7 +216,7 @@ def end_token(request: Request, caller: Caller, token_id: str, *, with_made: boo
 
 
 def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
-    """Whose tokens are asked for.
+    """Return the id of the tenant whose tokens are asked for.
 
     Raises:
         NotFound: no tenant has this id or name, or it is not the caller's to see.
@@ -232,7 +232,7 @@ def choose_tenant(session: Session, caller: Caller, asked: str | None) -> str:
 
 
 def show_token(row: TokenRow, known: Set[str] | None) -> TokenView:
-    """A row as the API shows it to a tenant that has the tokens ``known``; ``None``: to an administrator."""
+    """Return a row as the API shows it to a tenant that has the tokens ``known``; ``None``: to an administrator."""
     values = {name: getattr(row, name) for name in TokenView.model_fields}
     made_by = row.made_by
     if known is not None and made_by is not None and made_by not in {HOST, GLASS, *known}:

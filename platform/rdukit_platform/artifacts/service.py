@@ -37,7 +37,7 @@ def record_artifact(
 
 
 def get_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactRow:
-    """One of the tenant's artifacts.
+    """Return one of the tenant's artifacts.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -56,7 +56,7 @@ def list_artifacts(
     limit: int = 50,
     cursor: str | None = None,
 ) -> tuple[list[ArtifactRow], str | None]:
-    """The tenant's artifacts, newest first, and the cursor of the next page."""
+    """Return the tenant's artifacts, newest first, and the cursor of the next page."""
     query = select(ArtifactRow).where(ArtifactRow.tenant_id == tenant_id)
     if kind is not None:
         query = query.where(ArtifactRow.kind == kind)
@@ -66,13 +66,13 @@ def list_artifacts(
 
 
 def plain_name(text: str | None) -> str | None:
-    """A file's own name, without folders, as any file system takes it; ``None`` if nothing is left."""
+    """Return a file's own name, without folders, as any file system takes it; ``None`` if nothing is left."""
     name = re.sub(r"[^\w.+-]", "_", (text or "").replace("\\", "/").rsplit("/", 1)[-1])[-MAX_FILE_NAME:].lstrip(".-")
     return name or None
 
 
 def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEntry:
-    """The file that a request for content means.
+    """Return the file that a request for content means.
 
     Raises:
         InvalidArgument: a folder without a path, or a file with one.
@@ -93,14 +93,14 @@ def find_file(store: BlobStore, row: ArtifactRow, path: str | None) -> FolderEnt
 
 
 def parents_and_children(session: Session, row: ArtifactRow) -> tuple[Sequence[LineageRow], Sequence[LineageRow]]:
-    """What an artifact was made from, and what was made from it."""
+    """Return what an artifact was made from, and what was made from it."""
     up = session.scalars(select(LineageRow).where(LineageRow.child == row.id).order_by(LineageRow.slot)).all()
     down = session.scalars(select(LineageRow).where(LineageRow.parent == row.id).order_by(LineageRow.child)).all()
     return up, down
 
 
 def walk_lineage(session: Session, tenant_id: str, artifact_id: str) -> tuple[list[ArtifactRow], list[LineageRow]]:
-    """All that an artifact comes from and all that came from it: artifacts, oldest first, and the links."""
+    """Return an artifact's ancestors and descendants: artifacts, oldest first, and the links."""
     start = get_artifact(session, tenant_id, artifact_id)
     links: dict[tuple[str, str, str], LineageRow] = {}
     found = {start.id: start}
@@ -161,7 +161,7 @@ class Link(BaseModel):
 
 
 class Lineage(BaseModel):
-    """What an artifact comes from and what came from it."""
+    """Lineage of an artifact: its ancestors and descendants."""
 
     artifacts: list[Artifact]
     links: list[Link]

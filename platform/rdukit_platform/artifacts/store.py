@@ -34,7 +34,7 @@ class ContentDamaged(RdukitError):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What was stored: the blob's digest, the bytes of the file or of all the folder's files together."""
+    """Stored content: the blob's digest, the bytes of the file or of all the folder's files together."""
 
     digest: str
     bytes: int
@@ -59,7 +59,7 @@ class BlobStore:
         self._sound: dict[str, tuple[int, int, int]] = {}
 
     def path(self, digest: str) -> Path:
-        """Where a blob lies, or would."""
+        """Return the place where a blob lies, or would."""
         if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
             raise InvalidArgument(f"{digest!r} is not a SHA-256 in hexadecimal")
         return self.folder / "blobs" / digest[:2] / digest
@@ -97,7 +97,7 @@ class BlobStore:
         return Content(digest, sum(entry.bytes for entry in ordered), is_folder=True)
 
     def entries(self, digest: str) -> list[FolderEntry]:
-        """The files of a folder, checked against its digest.
+        """Return the files of a folder, checked against its digest.
 
         Raises:
             NotFound: no such blob.
@@ -112,7 +112,7 @@ class BlobStore:
             raise ContentDamaged(f"blob {digest} is not a folder's manifest") from cause
 
     def read(self, digest: str) -> Iterator[bytes]:
-        """A blob's bytes, in blocks; hashed on the way.
+        """Yield a blob's bytes, in blocks; hashed on the way.
 
         Raises:
             NotFound: no such blob, at the first block.
@@ -132,7 +132,7 @@ class BlobStore:
             raise ContentDamaged(f"content {digest} was changed on the disk; it is {found.hexdigest()} now")
 
     def has(self, digest: str) -> bool:
-        """Whether the blob is there."""
+        """Return whether the blob is there."""
         return self.path(digest).is_file()
 
     def check(self, digest: str) -> None:

@@ -1,1 +1,1 @@
-"""Who was let do what, and who was refused: an append-only log."""
+"""Audit log: an append-only record of acts and refusals."""

@@ -55,14 +55,14 @@ MAX_TEXT: Final = 256
 
 
 class AuditOutcome(StrEnum):
-    """How an act ended."""
+    """End of an act."""
 
     DONE = "done"
     REFUSED = "refused"
 
 
 class Act(StrEnum):
-    """What is recorded. Refused requests have the action ``request``, refused attempts ``attempt``."""
+    """Recorded actions. Refused requests have the action ``request``, refused attempts ``attempt``."""
 
     REQUEST = "request"
     ATTEMPT = "attempt"
@@ -80,7 +80,7 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One row to be."""
+    """Row to be written."""
 
     #: Seconds since the epoch.
     at: float
@@ -103,12 +103,12 @@ class AuditRecord:
 
 
 def is_recorded(error: RdukitError) -> bool:
-    """Whether an answer with this error is a refusal that the log records."""
+    """Return whether an answer with this error is a refusal that the log records."""
     return error.http_status in REFUSALS
 
 
 def is_security_code(code: object) -> bool:
-    """Whether an attempt that failed with this code was refused for a reason of security."""
+    """Return whether an attempt that failed with this code was refused for a reason of security."""
     return code in SECURITY_CODES
 
 
@@ -171,7 +171,7 @@ Group = tuple[str | None, str]
 
 
 def plan_pruning(counts: Mapping[Group, int], keep: int) -> dict[Group, int]:
-    """How many of the oldest rows of each group (tenant, outcome) go, so that ``keep`` stay (pure).
+    """Choose how many of the oldest rows of each group (tenant, outcome) go, so that ``keep`` stay (pure).
 
     The largest groups lose first: who fills the log pushes out its own rows, not what others did.
     """
@@ -191,7 +191,7 @@ def plan_pruning(counts: Mapping[Group, int], keep: int) -> dict[Group, int]:
 
 
 def prune_by_settings(database: Database, now: float) -> None:
-    """The scheduler's housekeeping; that rows went is a row."""
+    """Return the scheduler's housekeeping; that rows went is a row."""
     gone = prune(database, now, resolve(AUDIT_DAYS) * 86400, resolve(AUDIT_ROWS))
     if gone:
         with database.write() as session:

@@ -142,7 +142,7 @@ MANY: Final = "many"
 
 @dataclass(slots=True)
 class _Window:
-    """What came of one source since ``began``."""
+    """Refusals of one source since ``began``."""
 
     began: float
     written: int = 0
@@ -160,7 +160,7 @@ class Flood:
 
     @property
     def is_counting(self) -> bool:
-        """Whether ``due`` will have rows later."""
+        """Return whether ``due`` will have rows later."""
         return any(window.counted for window in self._windows.values())
 
     def note(self, entry: AuditRecord) -> AuditRecord | None:
@@ -181,13 +181,13 @@ class Flood:
         return None
 
     def due(self, now: float, *, is_end: bool = False) -> list[AuditRecord]:
-        """The rows of windows that have ended, with how many each stands for; at the end those of all windows."""
+        """Return the rows of windows that have ended, with how many each stands for; at the end those of all."""
         ended = [key for key, window in self._windows.items() if is_end or now - window.began >= WINDOW_S]
         return [row for key in ended if (row := self._windows.pop(key).counted) is not None]
 
 
 def network(address: str) -> str:
-    """What counts as one address: of IPv6 the network of 64 bits, which one caller has as a whole."""
+    """Return what counts as one address: for IPv6 the network of 64 bits, which one caller has as a whole."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

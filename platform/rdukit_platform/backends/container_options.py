@@ -1,4 +1,4 @@
-"""What an engine is asked for: the options of a box's container. Pure but for this process's user id."""
+"""Options of a box's container, as an engine takes them. Pure but for this process's user id."""
 
 import os
 import secrets
@@ -36,7 +36,7 @@ def container_options(
     ulimits: Mapping[str, int | None] = ULIMITS,
     given: str = "",
 ) -> dict[str, Any]:
-    """What the engine is asked for, as docker-py's ``create`` takes it.
+    """Make the options that docker-py's ``create`` takes.
 
     Args:
         security: options of security beside those of every box.
@@ -91,7 +91,7 @@ def container_options(
 
 
 def box_command(spec: BoxSpec) -> list[str]:
-    """What runs in the container; the image's tini stays its first process."""
+    """Return the command of the container; the image's tini stays its first process."""
     box = f"{BOX_FOLDER}/modelbox.yaml" if spec.image is not None else str(spec.folder or spec.box)
     ports = ["--host", "0.0.0.0", "--rest-port", str(REST_PORT), "--grpc-port", str(GRPC_PORT)]
     wires = ["--socket-folder", str(spec.state)] if spec.has_sockets else ports
@@ -109,10 +109,10 @@ def asked_limits(spec: BoxSpec) -> list[str]:
 
 
 def user_of_box() -> str:
-    """Who a container runs as: this process's user, whose files it works on; for root the image's user."""
+    """Return the user of a container: this process's, whose files it works on; for root the image's."""
     return f"{os.getuid()}:{os.getgid()}" if os.getuid() != 0 else f"{USER_ID}:{USER_ID}"
 
 
 def uid_of_box() -> int:
-    """The number of that user."""
+    """Return the number of that user."""
     return os.getuid() or USER_ID

@@ -83,20 +83,20 @@ class ContainerBox:
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Each limit that was asked for; an engine applies them all, or does not start the box."""
+        """Limits that were asked for; an engine applies them all, or does not start the box."""
         return self._limits
 
     def is_alive(self) -> bool:
-        """It has not ended."""
+        """Return whether it runs."""
         return bool(self._state().get("Running"))
 
     def is_ready(self) -> bool:
-        """It says that it can serve."""
+        """Return whether it says that it can serve."""
         is_there = self._sockets is None or os.path.lexists(self._sockets / REST_SOCKET)
         return self.is_alive() and is_there and answers_ready(self.rest_url)
 
     def logs(self, tail: int | None = None) -> str:
-        """What it has written so far, or the last ``tail`` lines of it."""
+        """Return its log so far, or the last ``tail`` lines of it."""
         if self._last_words is not None:
             return last_lines(self._last_words, tail)
         with _answering():
@@ -107,7 +107,7 @@ class ContainerBox:
         return str(text.decode(errors="replace"))
 
     def follow(self) -> Iterator[str]:
-        """Its log line by line till its end."""
+        """Yield its log line by line till its end."""
         if self._last_words is not None:
             yield from self._last_words.splitlines()
             return
@@ -125,7 +125,7 @@ class ContainerBox:
             yield rest.decode(errors="replace")
 
     def stats(self) -> BoxStats:
-        """What the container uses; memory without the file cache.
+        """Return what the container uses; memory without the file cache.
 
         Raises:
             Unavailable: it has ended.
@@ -181,7 +181,7 @@ class ContainerBox:
             self._wires.close()
 
     def watch_disk(self, folders: Sequence[Path], most_bytes: int) -> None:
-        """From now on look how much it has in ``folders``, in a thread, and end it where that is too much."""
+        """Watch how much it has in ``folders``, in a thread, and end it where that is too much."""
         words = [str(folder) for folder in folders]
 
         def watch() -> None:
@@ -198,7 +198,7 @@ class ContainerBox:
         threading.Thread(target=watch, name="disk-watch", daemon=True).start()
 
     def _first_process(self) -> int:
-        """Its number on the engine's machine; 0: it has ended, or the engine does not answer."""
+        """Return its number on the engine's machine; 0: it has ended, or the engine does not answer."""
         with contextlib.suppress(Unavailable):
             return int(self._state().get("Pid") or 0)
         return 0
@@ -316,11 +316,11 @@ class EngineBackend:
         return box
 
     def owned(self) -> Sequence[OwnedBox]:
-        """From the containers' labels; also those that have ended and were not removed."""
+        """Find them by the containers' labels; also those that have ended and were not removed."""
         return self._labelled(OWNER_LABEL)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """From the containers' labels; also those that have ended and were not removed."""
+        """Find them by the containers' labels; also those that have ended and were not removed."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
     def reap(self, orphan: OwnedBox) -> None:
@@ -331,7 +331,7 @@ class EngineBackend:
             remove(container)
 
     def read_image(self, image: str, folder: Path) -> str:
-        """By a container that is never started. Returns the image's id, which is a digest."""
+        """Copy the folder out of a container that is never started. Returns the image's id, which is a digest."""
         with _answering(f"{self.name} does not show image {image!r}"):
             try:
                 found = self._client.images.get(image)
@@ -357,7 +357,7 @@ class EngineBackend:
         return []
 
     def _volumes_of(self, spec: BoxSpec) -> Iterable[str]:
-        """What the image of the box declares as volumes."""
+        """Return what the image of the box declares as volumes."""
         return (self._client.images.get(spec.image or self._image).attrs["Config"].get("Volumes") or {}).keys()
 
     def _labelled(self, label: str) -> Sequence[OwnedBox]:
@@ -371,7 +371,7 @@ class EngineBackend:
 
 
 def processes_of(first: int) -> list[str]:
-    """The folder in ``/proc`` of each process of a container, from its first one; none where they are not seen."""
+    """Return the folder in ``/proc`` of each process of a container, from its first one; none where not seen."""
     try:
         own = os.readlink(f"/proc/{first}/ns/pid")
     except OSError:

@@ -13,7 +13,7 @@ from rdukit.fence.spec import FenceLimits, Way
 
 @dataclass(frozen=True, slots=True)
 class BoxLimits:
-    """What a box may use; None: no limit."""
+    """Limits of what a box may use; None: no limit."""
 
     #: Processor cores, by number: those of the box's lease.
     cores: tuple[int, ...] | None = None
@@ -26,7 +26,7 @@ class BoxLimits:
 
 @dataclass(frozen=True, slots=True)
 class BoxOwner:
-    """What a box was started for. Of one id only the newest epoch may have boxes.
+    """Owner that a box was started for. Of one id only the newest epoch may have boxes.
 
     The platform's ids are jobs and their epochs attempts; a program that keeps its id over restarts counts its starts.
     """
@@ -61,7 +61,7 @@ class ClaimedFolder:
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """Which box to run, where it may write, and what else it may read."""
+    """Specification of a box to run: which one, where it may write, and what else it may read."""
 
     #: Its name; without ``folder`` and ``image`` that of one that comes with rdukit.
     box: str
@@ -95,7 +95,7 @@ class BoxSpec:
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
-    """What a box and all it started use now."""
+    """Use of resources by a box and all that it started."""
 
     cpu_s: float
     memory_bytes: int
@@ -103,7 +103,7 @@ class BoxStats:
 
 
 class BoxEventKind(StrEnum):
-    """What can happen to a box."""
+    """Kinds of events of a box."""
 
     STARTED = "started"
     READY = "ready"
@@ -112,7 +112,7 @@ class BoxEventKind(StrEnum):
 
 
 def end_of_container(status: object, ran_out_of_memory: bool) -> BoxEnd:
-    """How a container ended, from its exit status; 137 is SIGKILL."""
+    """Derive how a container ended from its exit status; 137 is SIGKILL."""
     return BoxEnd.KILLED if status == 137 and not ran_out_of_memory else BoxEnd.EXITED
 
 
@@ -156,27 +156,27 @@ class RunningBox(Protocol):
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Each limit that was asked for, by name: ``applied …``, or ``not applied: …`` with the reason."""
+        """Limits that were asked for, by name: ``applied …``, or ``not applied: …`` with the reason."""
         ...
 
     def is_alive(self) -> bool:
-        """It has not ended."""
+        """Return whether it runs."""
         ...
 
     def is_ready(self) -> bool:
-        """It says that it can serve."""
+        """Return whether it says that it can serve."""
         ...
 
     def logs(self, tail: int | None = None) -> str:
-        """What it has written to its log so far, or the last ``tail`` lines of it; also after its end."""
+        """Return its log so far, or the last ``tail`` lines of it; also after its end."""
         ...
 
     def follow(self) -> Iterator[str]:
-        """Its log line by line, from the start till its end."""
+        """Yield its log line by line, from the start till its end."""
         ...
 
     def stats(self) -> BoxStats:
-        """What it uses.
+        """Return what it uses.
 
         Raises:
             Unavailable: it has ended.
@@ -184,7 +184,7 @@ class RunningBox(Protocol):
         ...
 
     def events(self) -> Sequence[BoxEvent]:
-        """What has happened to it so far, in order."""
+        """Return what has happened to it so far, in order."""
         ...
 
     def terminate(self) -> None:
@@ -213,7 +213,7 @@ class BoxBackend(Protocol):
         ...
 
     def owned(self) -> Sequence[OwnedBox]:
-        """All boxes that have an owner, whoever started them, also those that have ended and were not removed."""
+        """Find all boxes that have an owner, whoever started them, also those that have ended and were not removed."""
         ...
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
@@ -264,12 +264,12 @@ class TriedBackend(Protocol):
 
 
 def is_orphan(found: BoxOwner, owner: BoxOwner) -> bool:
-    """Whether a box that ``found`` started is one that ``owner`` left behind."""
+    """Return whether a box that ``found`` started is one that ``owner`` left behind."""
     return found.id == owner.id and found.epoch < owner.epoch
 
 
 def last_lines(text: str, tail: int | None) -> str:
-    """The last ``tail`` lines of a log; all of it without ``tail``."""
+    """Return the last ``tail`` lines of a log; all of it without ``tail``."""
     if tail is None:
         return text
     lines = text.splitlines(keepends=True)

@@ -25,7 +25,7 @@ class DockerBackend(EngineBackend):
         super().__init__(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, image, clock)
 
     def _security(self, spec: BoxSpec) -> list[str]:
-        """The filter of system calls, in the option itself."""
+        """Return the filter of system calls, in the option itself."""
         return [f"seccomp={json.dumps(engine_profile())}"]
 
 
@@ -48,7 +48,7 @@ class PodmanBackend(EngineBackend):
         super().__init__(where, image, clock)
 
     def _security(self, spec: BoxSpec) -> list[str]:
-        """The filter of system calls, in a file that podman reads before the box can write there."""
+        """Return the filter of system calls, in a file that podman reads before the box can write there."""
         if not self._is_here:
             return []
         write_json_atomic(spec.state / PROFILE, engine_profile())
@@ -56,6 +56,6 @@ class PodmanBackend(EngineBackend):
 
 
 def default_socket() -> str:
-    """Where ``podman system service`` listens: root's, or this user's."""
+    """Return where ``podman system service`` listens: root's, or this user's."""
     user = os.getuid()
     return ROOT_SOCKET if user == 0 else f"unix:///run/user/{user}/podman/podman.sock"

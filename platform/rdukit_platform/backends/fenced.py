@@ -34,7 +34,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 
 def own_folder(spec: BoxSpec) -> Path:
-    """The folder that a box keeps its operations, wires and announcement in."""
+    """Return the folder that a box keeps its operations, wires and announcement in."""
     return spec.state / BOX if spec.fence is not None else spec.state
 
 
@@ -59,7 +59,7 @@ def start_fenced_box(
 def fence_of(
     spec: BoxSpec, fence: BoxFence, program: Sequence[str], arguments: Sequence[str], environ: Mapping[str, str]
 ) -> FenceSpec:
-    """The fence of a box, once its folders are there."""
+    """Return the fence of a box, once its folders are there."""
     environment = {
         "PATH": environ.get("PATH", os.defpath),
         "HOME": str(fence.home),
@@ -91,7 +91,7 @@ def fence_of(
 
 
 def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
-    """The variable that says where its programs write ``sn.log``, if they reach a node.
+    """Return the variable that says where its programs write ``sn.log``, if they reach a node.
 
     Without it that would be beside the node's socket, where no box writes.
     """
@@ -99,7 +99,7 @@ def log_place(spec: BoxSpec, home: Path) -> dict[str, str]:
 
 
 def fenced_limits(spec: BoxSpec, fence: BoxFence) -> dict[str, str]:
-    """What comes of each limit that was asked for, and of the fence's own."""
+    """Describe what comes of each limit that was asked for, and of the fence's own."""
     limits = _limits_of(spec, fence)
     told = {"fence": f"applied: {fence.way}" + (f", user {fence.uid}" if fence.uid is not None else "")}
     if spec.limits.cores is not None:

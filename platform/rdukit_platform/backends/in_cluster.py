@@ -1,4 +1,4 @@
-"""Who this process is in the cluster that it runs in: its account, its namespace, where the API is."""
+"""Identity of this process in the cluster that it runs in: its account, its namespace, where the API is."""
 
 import os
 import ssl
@@ -34,7 +34,7 @@ class AccountToken(httpx.Auth):
 
 
 def in_cluster_client(account: Path = ACCOUNT) -> httpx.Client:
-    """A client with the service account of the Pod that this process runs in.
+    """Return a client with the service account of the Pod that this process runs in.
 
     The API is called at the address that every Pod of the cluster has for it, not by name.
 
@@ -57,7 +57,7 @@ def in_cluster_client(account: Path = ACCOUNT) -> httpx.Client:
 
 
 def own_namespace(account: Path = ACCOUNT) -> str:
-    """The namespace of the Pod that this process runs in.
+    """Return the namespace of the Pod that this process runs in.
 
     Raises:
         Unavailable: it runs in none.

@@ -43,7 +43,7 @@ NAME_MARK: Final = "{box}"
 
 @dataclass(frozen=True, slots=True)
 class OwnBox:
-    """What a box that a tenant installed runs from: one of the two."""
+    """Source that a box which a tenant installed runs from: one of the two."""
 
     #: The attempt's copy of its folder.
     folder: Path | None = None
@@ -53,7 +53,7 @@ class OwnBox:
 
 @dataclass(frozen=True, slots=True)
 class BoxRules:
-    """What holds for the boxes of all jobs of a worker."""
+    """Rules for the boxes of all jobs of a worker."""
 
     limits: BoxLimits
     #: Variables beside those of the job. A process without a fence has all of its worker's anyway.
@@ -77,7 +77,7 @@ def spec_of(
     own: OwnBox | None = None,
     fence: BoxFence | None = None,
 ) -> BoxSpec:
-    """The box of one attempt (pure).
+    """Return the box of one attempt (pure).
 
     Args:
         own: of a box that the job's tenant installed.
@@ -109,7 +109,7 @@ def _image_of(rules: BoxRules, box: str) -> str | None:
 
 
 def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
-    """The backend that the settings name, connected, and the rules for what it starts.
+    """Return the backend that the settings name, connected, and the rules for what it starts.
 
     Raises:
         InvalidArgument: a setting is not legal, or the backend lacks a package.
@@ -144,7 +144,7 @@ def open_backend(home: Home) -> tuple[BoxBackend, BoxRules]:
 
 
 def read_claim(text: str, home: Path) -> ClaimedFolder:
-    """The claim that a home folder lies in, from ``NAME:PATH`` (pure).
+    """Return the claim that a home folder lies in, from ``NAME:PATH`` (pure).
 
     Raises:
         InvalidArgument: it is none, or the home folder lies elsewhere.

@@ -98,15 +98,15 @@ class PodBox:
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Each limit that was asked for: whether it is applied."""
+        """Limits that were asked for, and whether each is applied."""
         return self._limits
 
     def is_alive(self) -> bool:
-        """Its Pod is pending or running."""
+        """Return whether its Pod is pending or running."""
         return self._status().get("phase") in {"Pending", "Running"}
 
     def is_ready(self) -> bool:
-        """The kubelet's check of readiness passes; of one with sockets, it answers ours."""
+        """Return the kubelet's check of readiness passes; of one with sockets, it answers ours."""
         status = self._status()
         if self._sockets is not None:
             is_there = status.get("phase") == "Running" and os.path.lexists(self._sockets / REST_SOCKET)
@@ -115,16 +115,16 @@ class PodBox:
         return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
     def logs(self, tail: int | None = None) -> str:
-        """What it has written so far, or the last ``tail`` lines of it."""
+        """Return its log so far, or the last ``tail`` lines of it."""
         said = "" if self._is_removed else self._backend.read_log(self._name, tail)
         return said or last_lines(self._last_words, tail)
 
     def follow(self) -> Iterator[str]:
-        """Its log line by line till its end."""
+        """Yield its log line by line till its end."""
         yield from self._backend.follow(self._name) if self._status() else self._last_words.splitlines()
 
     def stats(self) -> BoxStats:
-        """What the metrics server says, where the cluster has one: processors in use now, not seconds so far.
+        """Return what the metrics server says, where there is one: processors in use now, not seconds so far.
 
         Raises:
             Unavailable: it has ended, or there is no metrics server.
@@ -166,7 +166,7 @@ class PodBox:
             self._last_words = self.logs()
 
     def exit_code(self) -> int | None:
-        """The exit status of its container; ``None``: it has not ended by itself."""
+        """Return the exit status of its container; ``None``: it has not ended by itself."""
         codes = [
             state["terminated"].get("exitCode")
             for each in self._status().get("containerStatuses") or []
@@ -175,7 +175,7 @@ class PodBox:
         return int(codes[0]) if codes and codes[0] is not None else None
 
     def waits_for(self) -> str:
-        """What keeps it from starting, as words to be appended; nothing if it has started."""
+        """Describe what keeps it from starting, to be appended; nothing if it has started."""
         reasons = pending_reasons(self._status())
         return f" ({'; '.join(reasons)})" if reasons else ""
 
@@ -270,7 +270,7 @@ class KubernetesBackend:
             self.rules = replace(self.rules, parent={"name": name, "uid": str(metadata["uid"])})
 
     def try_network(self, timeout_s: float = 90.0) -> str:
-        """By a Pod that does nothing else. From then on boxes with sockets try it too.
+        """Try it with a Pod that does nothing else. From then on boxes with sockets try it too.
 
         Raises:
             Unavailable: that Pod did not run, or could not try it.
@@ -345,11 +345,11 @@ class KubernetesBackend:
         raise InvalidArgument(f"image {image!r} cannot be read through a cluster; legal with docker and podman")
 
     def owned(self) -> Sequence[OwnedBox]:
-        """From the Pods' labels."""
+        """Find them by the Pods' labels."""
         return self._labelled(OWNER_LABEL)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """From the Pods' labels."""
+        """Find them by the Pods' labels."""
         return tuple(box for box in self._labelled(f"{OWNER_LABEL}={owner.id}") if is_orphan(box.owner, owner))
 
     def _labelled(self, selector: str) -> Sequence[OwnedBox]:
@@ -374,12 +374,12 @@ class KubernetesBackend:
             self.clock.sleep(POLL_S)
 
     def read_log(self, name: str, tail: int | None) -> str:
-        """A Pod's log so far; empty while its container waits to start, when the API has none to give."""
+        """Return a Pod's log so far; empty while its container waits to start, when the API has none to give."""
         query = None if tail is None else {"tailLines": str(tail)}
         return self.call("GET", self.pod_path(name, "/log"), query=query, missing="", absent=(400, 404)).text
 
     def follow(self, name: str) -> Iterator[str]:
-        """A Pod's log, line by line."""
+        """Yield a Pod's log, line by line."""
         query = {"follow": "true"}
         try:
             with self._client.stream("GET", self.pod_path(name, "/log"), params=query, timeout=None) as response:
@@ -391,7 +391,7 @@ class KubernetesBackend:
             raise Unavailable(f"the log of pod {name} broke off: {cause}") from cause
 
     def pod_path(self, name: str, rest: str = "") -> str:
-        """Where a Pod is in the API."""
+        """Return the path of a Pod in the API."""
         return f"{self._pods_path}/{name}{rest}"
 
     @property
@@ -407,7 +407,7 @@ class KubernetesBackend:
         missing: str | None = None,
         absent: Collection[int] = (404,),
     ) -> httpx.Response:
-        """One call of the API.
+        """Call the API once.
 
         Args:
             missing: what to answer, as text, when there is no such object; None raises.
@@ -440,7 +440,7 @@ def write_variables(spec: BoxSpec) -> None:
 
 
 def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
-    """What a Pod's status says of its end; nothing while it runs."""
+    """Read a Pod's end from its status; nothing while it runs."""
     events: list[BoxEvent] = []
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
@@ -460,7 +460,7 @@ def end_events(status: Mapping[str, Any]) -> list[BoxEvent]:
 
 
 def pending_reasons(status: Mapping[str, Any]) -> list[str]:
-    """Why a Pod has no node yet, or its container has not started. Pure."""
+    """Read from a Pod's status why it has no node yet, or its container has not started. Pure."""
     unscheduled = [
         condition
         for condition in status.get("conditions") or []

@@ -32,7 +32,7 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """What Pods of boxes have beside what each of them has."""
+    """Additions of an operator to the Pods of all boxes."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class PodTemplate:
 
 
 def read_template(file: Path) -> PodTemplate:
-    """A template from a JSON file with the keys labels, annotations, spec, resources, imagePullPolicy and tmpSize.
+    """Read a template from a JSON file: labels, annotations, spec, resources, imagePullPolicy and tmpSize.
 
     Raises:
         InvalidArgument: it cannot be read, or has something that is not legal; the message says what.
@@ -59,7 +59,7 @@ def read_template(file: Path) -> PodTemplate:
 
 
 def make_template(value: object, what: str = "the template") -> PodTemplate:
-    """A template from JSON's values (pure).
+    """Return a template from JSON's values (pure).
 
     Raises:
         InvalidArgument: something in it is not legal.
@@ -93,7 +93,7 @@ def make_template(value: object, what: str = "the template") -> PodTemplate:
 
 
 def parse_quantity(text: str) -> float:
-    """A number with Kubernetes' unit: ``250m`` is 0.25, ``64Mi`` 67108864.
+    """Return a number with Kubernetes' unit: ``250m`` is 0.25, ``64Mi`` 67108864.
 
     Raises:
         KeyError: there is no such unit.
@@ -125,7 +125,7 @@ _LITTLE: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What holds for all Pods of a backend."""
+    """Rules for all Pods of a backend."""
 
     namespace: str
     image: str
@@ -140,7 +140,7 @@ class PodRules:
 
 
 def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
-    """The Pod that runs ``spec``: not root, a read-only system, no capabilities, no token of the API.
+    """Return the Pod that runs ``spec``: not root, a read-only system, no capabilities, no token of the API.
 
     With sockets, no port is open and its variables are in a file of its own folder, not in the Pod.
 
@@ -183,7 +183,7 @@ def make_pod(spec: BoxSpec, name: str, rules: PodRules) -> dict[str, Any]:
 
 
 def make_trying_pod(name: str, rules: PodRules) -> dict[str, Any]:
-    """A Pod with no folder that is shut off from the network as a box's is, and only tries whether that holds.
+    """Return a Pod with no folder that is shut off from the network as a box's is, and only tries whether that holds.
 
     Raises:
         InvalidArgument: the name is not legal in Kubernetes.
@@ -258,12 +258,12 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def owner_of(labels: Mapping[str, str]) -> BoxOwner:
-    """Who the labels say has started a box."""
+    """Return who has started a box, by its labels."""
     return BoxOwner(labels.get(OWNER_LABEL, ""), int(labels.get(EPOCH_LABEL, "0")))
 
 
 def told_limits(spec: BoxSpec, template: PodTemplate) -> dict[str, str]:
-    """What comes of each limit asked for, and of those of all Pods."""
+    """Describe what comes of each limit asked for, and of those of all Pods."""
     limits = _resources(spec, template).get("limits", {})
     told: dict[str, str] = {}
     if spec.limits.cores is not None or "cpu" in limits:
@@ -285,13 +285,13 @@ def _check_name(name: str) -> None:
 
 
 def _threads(resources: Mapping[str, Any]) -> dict[str, str]:
-    """As many as the limit of processors: torch asks the machine, not the container."""
+    """Return the number of threads, the limit of processors: torch asks the machine, not the container."""
     cpu = resources.get("limits", {}).get("cpu")
     return {} if cpu is None else {"OMP_NUM_THREADS": str(max(int(parse_quantity(cpu)), 1))}
 
 
 def _resources(spec: BoxSpec, template: PodTemplate) -> dict[str, Any]:
-    """The template's, and equal requests and limits of what the spec limits."""
+    """Return the template's, and equal requests and limits of what the spec limits."""
     amounts: dict[str, str] = {}
     if spec.limits.cores is not None:
         amounts["cpu"] = str(len(spec.limits.cores))

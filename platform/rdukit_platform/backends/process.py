@@ -97,25 +97,25 @@ class ProcessBox:
 
     @property
     def limits(self) -> Mapping[str, str]:
-        """Each limit that was asked for: whether it is applied."""
+        """Limits that were asked for, and whether each is applied."""
         return self._limits
 
     def is_alive(self) -> bool:
-        """It has not ended."""
+        """Return whether it runs."""
         return self._process.poll() is None
 
     def is_ready(self) -> bool:
-        """It says that it can serve."""
+        """Return whether it says that it can serve."""
         return self.is_alive() and answers_ready(self.rest_url)
 
     def logs(self, tail: int | None = None) -> str:
-        """What it has written to its log so far, or its last ``tail`` lines, of 64 KiB at most."""
+        """Return its log so far, or its last ``tail`` lines, of 64 KiB at most."""
         if tail is None:
             return self._log_file.read_text(errors="replace")
         return last_lines(_tail_of(self._log_file), tail)
 
     def follow(self) -> Iterator[str]:
-        """Its log line by line till its end."""
+        """Yield its log line by line till its end."""
         with self._log_file.open(errors="replace") as stream:
             rest = ""
             while True:
@@ -130,7 +130,7 @@ class ProcessBox:
                 yield rest
 
     def stats(self) -> BoxStats:
-        """What it and its children use.
+        """Return what it and its children use.
 
         Raises:
             Unavailable: it has ended.
@@ -188,7 +188,7 @@ class ProcessBackend:
         self._command = tuple(command or (sys.executable, "-m", "rdukit_modelbox"))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
     def start(self, spec: BoxSpec, timeout_s: float = 30.0, stop: threading.Event | None = None) -> ProcessBox:
         """Start the command in a session of its own and wait for its announcement.
@@ -259,7 +259,7 @@ class ProcessBackend:
             self._clock.sleep(POLL_S)
 
     def owned(self) -> Sequence[OwnedBox]:
-        """From the records; records of boxes that have ended are removed."""
+        """Find them by the records; records of boxes that have ended are removed."""
         found = []
         for path in sorted(self._folder().glob("*.json")):
             try:
@@ -273,7 +273,7 @@ class ProcessBackend:
         return tuple(found)
 
     def orphans(self, owner: BoxOwner) -> Sequence[OwnedBox]:
-        """Those of ``owned`` that an earlier epoch left behind."""
+        """Find those of ``owned`` that an earlier epoch left behind."""
         return tuple(box for box in self.owned() if is_orphan(box.owner, owner))
 
     def reap(self, orphan: OwnedBox) -> None:
@@ -372,7 +372,7 @@ def apply_limits(pid: int, limits: BoxLimits) -> dict[str, str]:
 
 
 def answers_ready(rest_url: str) -> bool:
-    """Whether the box at ``rest_url`` answers its check of readiness with 200."""
+    """Return whether the box at ``rest_url`` answers its check of readiness with 200."""
     try:
         with BoxClient(rest_url, timeout_s=5.0, max_bytes=MAX_HEALTH_BYTES) as client:
             client.health()

@@ -13,7 +13,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What ``/proc/PID/stat`` says, times in ticks."""
+    """Facts of ``/proc/PID/stat``, times in ticks."""
 
     pid: int
     state: str
@@ -40,13 +40,13 @@ def read_facts(pid: int) -> ProcessFacts | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When it started: with the pid it names one process, however often pids come around. None when it has ended."""
+    """Return when it started, which names one process with its pid, as pids come around. None: it has ended."""
     facts = read_facts(pid)
     return facts.start_ticks if facts is not None and facts.state not in "ZX" else None
 
 
 def tree_of(pid: int) -> list[ProcessFacts]:
-    """The process and its descendants, itself first; empty when it has ended."""
+    """Return the process and its descendants, itself first; empty when it has ended."""
     everyone = [facts for entry in os.listdir("/proc") if entry.isdigit() if (facts := read_facts(int(entry)))]
     found = [facts for facts in everyone if facts.pid == pid and facts.state not in "ZX"]
     for facts in found:

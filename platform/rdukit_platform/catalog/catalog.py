@@ -36,7 +36,7 @@ class Catalog:
         self._boxes: Boxes | None = None
 
     def boxes(self) -> Boxes:
-        """All boxes.
+        """Return all boxes.
 
         Raises:
             Unavailable: the ModelBox command fails; the message carries what it said.
@@ -47,7 +47,7 @@ class Catalog:
             return self._boxes
 
     def describe_folder(self, folder: Path) -> Mapping[str, object]:
-        """The description of the box in a folder, checked. Its YAML is read by a process of its own; none of its code
+        """Describe the box in a folder, checked. Its YAML is read by a process of its own; none of its code
         is imported.
 
         Raises:
@@ -98,7 +98,7 @@ def read_catalog(command: list[str]) -> Boxes:
 
 @contextmanager
 def incoming_folder(parent: Path) -> Iterator[Path]:
-    """A folder below ``parent`` for a box that is being read, gone after the block; those of killed gateways go too."""
+    """Yield a folder below ``parent`` for a box that is being read, gone after it, as those of killed gateways."""
     clear_incoming(parent)
     folder = parent / secrets.token_hex(8)
     with sole_lock(folder.with_suffix(_LOCK)):
@@ -118,7 +118,7 @@ def clear_incoming(parent: Path) -> None:
 
 
 def describe_folder(folder: Path, command: Sequence[str]) -> Mapping[str, object]:
-    """``Catalog.describe_folder`` by ``command``."""
+    """Do ``Catalog.describe_folder`` by ``command``."""
     if not (folder / BOX_FILE).is_file():
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
         raise InvalidArgument(
@@ -158,7 +158,7 @@ def _run(command: Sequence[str], *arguments: str) -> object:
 
 
 def _find_error(output: bytes) -> RdukitError | None:
-    """The error that the command printed as JSON, if it says that it was asked for something wrong."""
+    """Return the error that the command printed as JSON, if it says that it was asked for something wrong."""
     try:
         error = error_from_body(json.loads(output), RdukitError)
     except (ValueError, KeyError, TypeError, AttributeError):

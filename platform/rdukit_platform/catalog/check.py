@@ -1,4 +1,4 @@
-"""Whether a job's parameters and inputs are legal for its verb (pure).
+"""Checks of a job's parameters and inputs against what its verb allows (pure).
 
 A box describes each parameter by a JSON schema. What depends on other parameters stands in three keys of its own:
 ``x-when`` (others must have these values), ``x-cases`` (another schema while others have these values) and ``x-limits``
@@ -47,7 +47,7 @@ def check_parameters(box: BoxDescription, verb: BoxVerb, parameters: Mapping[str
 
 
 def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, object]) -> bool:
-    """Whether ``value`` is legal while the verb's parameters have ``values``.
+    """Return whether ``value`` is legal while the verb's parameters have ``values``.
 
     Raises:
         InvalidArgument: the box's schema is none.
@@ -71,7 +71,7 @@ def is_legal(parameter: VerbParameter, value: object, values: Mapping[str, objec
 
 
 def plain_schema(schema: Mapping[str, Any], values: Mapping[str, object]) -> dict[str, object]:
-    """``schema`` as any validator reads it: limits that are other parameters' values are those values.
+    """Make of ``schema`` what any validator reads: limits that are other parameters' values are those values.
 
     A step that is no whole number is left to the box: in binary 0.3 is no multiple of 0.1.
     """

@@ -18,7 +18,7 @@ MAX_PATH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which box a job asks for: a name, and the version of a box of one's own; None: the newest."""
+    """Selector of the box that a job asks for: a name, and the version of one's own box; None: the newest."""
 
     name: str
     version: int | None = None
@@ -27,12 +27,12 @@ class Selector:
         return self.name if self.version is None else f"{self.name}:{self.version}"
 
     def takes(self, name: str, version: int | None) -> bool:
-        """Whether that box is one that is meant."""
+        """Return whether that box is one that is meant."""
         return self.name == name and self.version in {None, version}
 
 
 def read_selector(text: str) -> Selector:
-    """``name``, ``name:version`` or ``name@version``.
+    """Read ``name``, ``name:version`` or ``name@version``.
 
     Raises:
         InvalidArgument: the version is no whole number from 1.
@@ -81,7 +81,7 @@ class BoxVerb:
 
 @dataclass(frozen=True, slots=True)
 class BoxDescription:
-    """One ModelBox. ``raw`` is its whole description."""
+    """Description of a ModelBox, ``raw`` as a whole."""
 
     name: str
     title: str
@@ -91,7 +91,7 @@ class BoxDescription:
     version: int | None = None
 
     def verb(self, name: str) -> BoxVerb:
-        """The verb called ``name``.
+        """Return the verb called ``name``.
 
         Raises:
             InvalidArgument: the box has none; the message lists its verbs.
@@ -110,7 +110,7 @@ class Boxes:
     boxes: Mapping[str, BoxDescription]
 
     def box(self, name: str) -> BoxDescription:
-        """The box called ``name``.
+        """Return the box called ``name``.
 
         Raises:
             NotFound: there is none; the message lists those there are.
@@ -149,7 +149,7 @@ def check_files(sizes: Mapping[str, int]) -> None:
 
 
 def read_box(raw: Mapping[str, object], version: int | None = None) -> BoxDescription:
-    """A box from its description.
+    """Return a box from its description.
 
     With a version it is a tenant's: its patterns are left to the box itself, because a regular expression can take
     for ever, and the platform works for others too.

@@ -35,7 +35,7 @@ class Installed:
 
 
 def why_not_own(tenant: str, setting: str, has_walls: bool, tenants: int) -> str | None:
-    """Why a tenant's jobs may not run boxes that it installed; ``None`` if they may (pure).
+    """Say why a tenant's jobs may not run boxes that it installed; ``None`` if they may (pure).
 
     A box that is a process without a fence runs code as the worker's user, who can read what all tenants have.
 
@@ -75,7 +75,7 @@ def check_may_own(session: Session, tenant_id: str, is_fenced: bool | None = Non
 
 
 def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str]) -> Boxes:
-    """The boxes that come with rdukit and, under the texts that ask for them, the tenant's own.
+    """Return the boxes that come with rdukit and, under the texts that ask for them, the tenant's own.
 
     Raises:
         NotFound: the tenant has no such box, or not this version.
@@ -94,7 +94,7 @@ def with_own(session: Session, boxes: Boxes, tenant_id: str, asked: Iterable[str
 
 
 def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kept: bool = False) -> BoxRow:
-    """The version of one of the tenant's boxes that ``text`` names; without a version the newest.
+    """Return the version of one of the tenant's boxes that ``text`` names; without a version the newest.
 
     Args:
         is_kept: nobody uninstalls it before the transaction ends.
@@ -114,7 +114,7 @@ def get_own(session: Session, boxes: Boxes, tenant_id: str, text: str, *, is_kep
 
 
 def find_version(session: Session, tenant_id: str, name: str, version: int) -> BoxRow | None:
-    """One version, installed or not any more: a job keeps what it was submitted with."""
+    """Find one version, installed or not any more: a job keeps what it was submitted with."""
     return session.scalars(
         select(BoxRow).where(BoxRow.tenant_id == tenant_id, BoxRow.name == name, BoxRow.version == version)
     ).one_or_none()
@@ -214,13 +214,13 @@ def uninstall_box(session: Session, boxes: Boxes, tenant_id: str, text: str, now
 def list_own(
     session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[BoxRow], str | None]:
-    """The versions that the tenant has installed, newest first, and the cursor of the next page."""
+    """Return the versions that the tenant has installed, newest first, and the cursor of the next page."""
     query = select(BoxRow).where(*_installed(tenant_id))
     return read_page(session, query, BoxRow.created_at, BoxRow.id, limit, cursor)
 
 
 def newest_own(session: Session, tenant_id: str) -> Sequence[BoxRow]:
-    """The newest version of each of the tenant's boxes, by name."""
+    """Return the newest version of each of the tenant's boxes, by name."""
     last = (
         select(BoxRow.name, func.max(BoxRow.version).label("version"))
         .where(*_installed(tenant_id))
@@ -232,13 +232,13 @@ def newest_own(session: Session, tenant_id: str) -> Sequence[BoxRow]:
 
 
 def versions_of(session: Session, tenant_id: str, name: str) -> list[int]:
-    """The versions of a box that are installed, oldest first."""
+    """Return the versions of a box that are installed, oldest first."""
     query = select(BoxRow.version).where(*_installed(tenant_id), BoxRow.name == name)
     return list(session.scalars(query.order_by(BoxRow.version)))
 
 
 def box_of(row: BoxRow) -> BoxDescription:
-    """A row as a box that jobs are checked by."""
+    """Return a row as a box that jobs are checked by."""
     return read_box(row.description, row.version)
 
 

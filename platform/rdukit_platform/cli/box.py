@@ -95,7 +95,7 @@ def uninstall(box: str, as_json: bool) -> None:
 
 
 def _print_box(told: Mapping[str, Any]) -> None:
-    """A box's description for people, verb by verb."""
+    """Return a box's description for people, verb by verb."""
     from rdukit_platform.cli import show
 
     own = told.get("installed")

@@ -24,7 +24,7 @@ MAX_REATTACH: Final = 20
 
 
 class ApiClient(Closable):
-    """One caller of one gateway."""
+    """Client of a gateway."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
@@ -38,7 +38,7 @@ class ApiClient(Closable):
 
     @classmethod
     def of_home(cls, home: Home | None = None) -> Self:
-        """A client with the address and token that the settings, or the home folder, name.
+        """Return a client with the address and token that the settings, or the home folder, name.
 
         Raises:
             Unavailable: there is no token, so no platform has ever run here.
@@ -62,7 +62,7 @@ class ApiClient(Closable):
         return cls(url, token)
 
     def get(self, path: str, /, **parameters: str | int | None) -> dict[str, Any]:
-        """``GET``; parameters that are ``None`` are left out.
+        """Send ``GET``; parameters that are ``None`` are left out.
 
         Raises:
             RdukitError: the gateway refused; the class is the one that the error's code names.
@@ -71,11 +71,11 @@ class ApiClient(Closable):
         return self._call("GET", path, params={k: v for k, v in parameters.items() if v is not None})
 
     def post(self, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
-        """``POST`` with a JSON body. Raises as ``get``."""
+        """Send ``POST`` with a JSON body. Raises as ``get``."""
         return self._call("POST", path, json=dict(body or {}))
 
     def submit(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-        """``POST`` a job or pipeline under an idempotency key (a new one where the body has none).
+        """Send a job or pipeline under an idempotency key (a new one where the body has none).
 
         Broken connections are tried again: whatever the gateway had already recorded when it went away, the
         request is recorded once. Raises as ``get``.
@@ -84,7 +84,7 @@ class ApiClient(Closable):
         return self._call("POST", path, json={**body, "idempotency_key": key})
 
     def delete(self, path: str) -> dict[str, Any]:
-        """``DELETE``. Raises as ``get``."""
+        """Send ``DELETE``. Raises as ``get``."""
         return self._call("DELETE", path)
 
     def upload(
@@ -127,12 +127,12 @@ class ApiClient(Closable):
             raise Unavailable(f"{path} came with the SHA-256 {found.hexdigest()}, not {digest}; fetch it again")
 
     def lines(self, path: str, /, **parameters: str) -> Iterator[str]:
-        """The answer's lines as they come. Raises as ``get``."""
+        """Yield the answer's lines as they come. Raises as ``get``."""
         with self._stream(path, parameters, {}) as answer:
             yield from answer.iter_lines()
 
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
-        """A job's events until it ends; a broken stream is attached to again. Raises as ``get``."""
+        """Yield a job's events until it ends; a broken stream is attached to again. Raises as ``get``."""
         after, failures = 0, 0
         while True:
             try:
@@ -215,12 +215,12 @@ def _check(answer: httpx.Response) -> None:
 
 
 def read_folder(folder: Path) -> list[tuple[str, Path]]:
-    """The files below a folder with their paths in it, for an upload."""
+    """Return the files below a folder with their paths in it, for an upload."""
     return [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def read_box_folder(folder: Path) -> list[tuple[str, Path]]:
-    """The files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
+    """Return the files of a box: all but hidden ones and what Python keeps of its own in ``__pycache__``.
 
     Raises:
         NotFound: there is no such folder.

@@ -117,7 +117,7 @@ STOP_S: Final = 40.0
 def started_platform(
     home: Path, port: int = 0, environment: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ApiClient, dict[str, Any]]]:
-    """``rdukit up`` in ``home``; gives a client of it and what it said when it was ready. Stopped at the end.
+    """Run ``rdukit up`` in ``home``. Yields a client of it and what it said when it was ready. Stopped at the end.
 
     Args:
         environment: variables besides this process's own.

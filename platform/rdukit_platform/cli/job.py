@@ -191,7 +191,7 @@ def cancel(job_id: str, as_json: bool) -> None:
 
 
 def read_pipeline(path: Path, key: str | None) -> dict[str, object]:
-    """A pipeline file's content.
+    """Return a pipeline file's content.
 
     Raises:
         NotFound: there is no such file.

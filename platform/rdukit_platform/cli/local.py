@@ -83,7 +83,7 @@ def demo(box: str, home: Path | None, port: int, as_json: bool) -> None:
 
 
 def demo_steps(box: str) -> list[dict[str, object]]:
-    """The pipeline: each step feeds the next."""
+    """Return the pipeline: each step feeds the next."""
     built = {"pef": "@compile.pef", "dataset": "@preprocess.dataset"}
     inputs = {"train": built, "infer": {**built, "checkpoint": "@train.checkpoint"}}
     return [{"name": verb, "box": box, "verb": verb, "inputs": inputs.get(verb, {})} for verb in STEPS]
@@ -92,7 +92,7 @@ def demo_steps(box: str) -> list[dict[str, object]]:
 def gather_outcome(
     client: "ApiClient", pipeline: dict[str, Any], home: Path, running: dict[str, Any]
 ) -> dict[str, Any]:
-    """What there is to tell, read over REST while the platform is up."""
+    """Gather what there is to show, over REST while the platform is up."""
     jobs = {job["step"]: job for job in pipeline["jobs"]}
     artifacts = []
     for job in pipeline["jobs"]:

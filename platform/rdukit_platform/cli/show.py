@@ -27,12 +27,12 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Aligned columns on stdout, states in their colours."""
+    """Print aligned columns to stdout, states in their colours."""
     tables.print_table(columns, rows, COLOURS)
 
 
 def ago(at: float | None) -> str:
-    """``12 s``, ``5 min``, ``3 h``, ``2 d``: how long ago."""
+    """Say how long ago: ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
     if at is None:
         return "-"
     seconds = max(time.time() - at, 0)
@@ -43,12 +43,12 @@ def ago(at: float | None) -> str:
 
 
 def clock(at: float | None) -> str:
-    """A time as UTC."""
+    """Return a time as UTC."""
     return "-" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def describe_event(event: Mapping[str, Any]) -> str:
-    """One line for an event of a job."""
+    """Describe an event of a job in one line."""
     data = event["data"]
     if event["kind"] == "log":
         return f"log       {data.get('line', '')}"
@@ -67,7 +67,7 @@ def describe_event(event: Mapping[str, Any]) -> str:
 
 
 def describe_attempt(attempt: Mapping[str, Any]) -> str:
-    """One line for an attempt: how it ended, where it ran, and what was wrong."""
+    """Describe an attempt in one line: how it ended, where it ran, and what was wrong."""
     tiles, error = attempt["tiles"] or [], attempt["error"]
     where = f", {len(tiles)} {'tile' if len(tiles) == 1 else 'tiles'} from {tiles[0]}" if tiles else ""
     why = f": {error['message']} [{error['code']}]" if error else ""
@@ -75,7 +75,7 @@ def describe_attempt(attempt: Mapping[str, Any]) -> str:
 
 
 def describe_progress(progress: Mapping[str, Any] | None) -> str:
-    """``train 120/750 loss 0.412 3021/s``."""
+    """Describe progress: ``train 120/750 loss 0.412 3021/s``."""
     if not progress:
         return ""
     words = [str(progress.get("stage", ""))]

@@ -39,7 +39,7 @@ LIFE_OPTION = click.option(
 
 
 def life_body(life_s: float | None) -> dict[str, object]:
-    """What a request says of a token's life."""
+    """Make what a request says of a token's life."""
     return {} if life_s is None else {"expires_in_s": life_s}
 
 

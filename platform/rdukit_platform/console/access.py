@@ -23,7 +23,7 @@ from rdukit_platform.tenants.service import Caller, authenticate, authenticate_d
 
 
 def cookie_key(home: Home) -> bytes:
-    """The key that signs cookies, in ``console.key`` (0600); made at first use."""
+    """Return the key that signs cookies, in ``console.key`` (0600); made at first use."""
     path = home.folder / "console.key"
     try:
         key = path.read_bytes()
@@ -35,7 +35,7 @@ def cookie_key(home: Home) -> bytes:
 
 
 def log_in(request: Request, token: str) -> str:
-    """The cookie for an API token.
+    """Return the cookie for an API token.
 
     Raises:
         Unauthenticated: the token is not valid.
@@ -53,7 +53,7 @@ def log_in(request: Request, token: str) -> str:
 
 
 def find_visitor(request: Request) -> Caller | None:
-    """The caller whose valid session the cookie carries; ``None`` without one, or when its token has ended."""
+    """Return the caller whose valid session the cookie carries; ``None`` without one, or when its token has ended."""
     platform = platform_of(request)
     cookie = request.cookies.get(COOKIE)
     session = find_session(cookie, cookie_key(platform.home), platform.clock.now()) if cookie else None
@@ -118,13 +118,13 @@ class ConsoleSession:
 
 
 def seal(session: ConsoleSession, key: bytes) -> str:
-    """The cookie's value."""
+    """Return the cookie's value."""
     body = json.dumps([session.token_sha256, session.expires_at]).encode()
     return f"{base64.urlsafe_b64encode(body).decode()}.{_sign(body, key)}"
 
 
 def find_session(cookie: str | None, key: bytes, now: float) -> ConsoleSession | None:
-    """The session in a cookie; ``None`` when there is no cookie, or it is not ours, altered or too old."""
+    """Return the session in a cookie; ``None`` when there is no cookie, or it is not ours, altered or too old."""
     if not cookie or "." not in cookie:
         return None
     text, signature = cookie.rsplit(".", 1)

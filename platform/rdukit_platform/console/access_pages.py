@@ -22,7 +22,7 @@ LIVES: Final = (1, 7, 30, 90, 365)
 
 @router.get("/audit")
 def audit(request: Request, caller: Visitor, outcome: str | None = None, cursor: str | None = None) -> Response:
-    """Who was let do what, and who was refused."""
+    """Show the audit log."""
     found: AuditPage = read_entries(platform_of(request), caller, outcome=outcome or None, cursor=cursor)
     return page(
         request, "audit.html", section="Audit", entries=found.entries, next_cursor=found.next_cursor,
@@ -32,7 +32,7 @@ def audit(request: Request, caller: Visitor, outcome: str | None = None, cursor:
 
 @router.get("/tokens")
 def tokens(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
-    """The tenant's tokens."""
+    """Return the tenant's tokens."""
     return _tokens_page(request, check_scope(caller, TOKENS), cursor)
 
 

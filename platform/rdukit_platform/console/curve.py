@@ -37,7 +37,7 @@ class Curve:
 
 
 def draw_curve(points: Sequence[tuple[float, float]]) -> Curve | None:
-    """The picture of (step, loss) points in order of steps; ``None`` with fewer than two finite ones.
+    """Return the picture of (step, loss) points in order of steps; ``None`` with fewer than two finite ones.
 
     Steps that come again, after a resume, replace the earlier value.
     """
@@ -71,7 +71,7 @@ def draw_curve(points: Sequence[tuple[float, float]]) -> Curve | None:
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """About ``count`` round numbers that span ``low`` to ``high``."""
+    """Choose about ``count`` round numbers that span ``low`` to ``high``."""
     if high <= low:
         return [low]
     raw = (high - low) / count

@@ -46,7 +46,7 @@ def _environment() -> Environment:
 
 
 def render(request: Request, template: str, **context: object) -> str:
-    """A template's text. ``now``, ``caller`` and ``version`` are there in each."""
+    """Return a template's text. ``now``, ``caller`` and ``version`` are there in each."""
     now = platform_of(request).clock.now()
     environment = _environment().overlay()
     environment.filters = {**_environment().filters, "ago": lambda at: age_words(at, now)}
@@ -57,14 +57,14 @@ def render(request: Request, template: str, **context: object) -> str:
 
 
 def page(request: Request, template: str, status: int = 200, **context: object) -> Response:
-    """A whole page."""
+    """Return a whole page."""
     return HTMLResponse(render(request, template, **context), status, headers=SECURITY_HEADERS)
 
 
 def live(
     request: Request, name: str, path: str, template: str, *, seconds: int = 2, is_live: bool = True, **context: object
 ) -> Markup:
-    """A part of a page that asks for itself again at ``path`` every ``seconds``, as long as ``is_live``."""
+    """Return a part of a page that asks for itself again at ``path`` every ``seconds``, as long as ``is_live``."""
     body = render(request, template, **context)
     url = f"{path}{'&' if '?' in path else '?'}{urlencode({'seen': _tag(body)})}"
     return Markup(
@@ -73,14 +73,14 @@ def live(
 
 
 def fragment(request: Request, part: Markup) -> Response:
-    """The answer to a part's question for itself: 204 when it is what the browser has already."""
+    """Return the answer to a part's question for itself: 204 when it is what the browser has already."""
     if f"seen={request.query_params.get('seen')}" in part:
         return Response(status_code=204, headers=SECURITY_HEADERS)
     return HTMLResponse(str(part), headers=SECURITY_HEADERS)
 
 
 def safe_next(path: str) -> str:
-    """``path`` if it is a page of the console, else its first page."""
+    """Return ``path`` if it is a page of the console, else its first page."""
     is_ours = path.startswith("/console/") and not path.startswith(LOGIN) and "\\" not in path and "//" not in path
     return path if is_ours else "/console/"
 

@@ -1,4 +1,4 @@
-"""What pages show, read from the database and the node; one transaction a page."""
+"""Queries of the console's pages to the database and the node; one transaction a page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class SlotLine:
-    """One input or output of a job; ``artifact`` is ``None`` while it is not there, and ``words`` say why."""
+    """Input or output of a job; ``artifact`` is ``None`` while it is not there, and ``words`` say why."""
 
     side: str
     slot: str
@@ -99,7 +99,7 @@ class JobListing:
 
 
 def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
-    """The tenant's jobs by the tone of their state."""
+    """Return the tenant's jobs by the tone of their state."""
     query = select(JobRow.state, func.count()).where(JobRow.tenant_id == tenant_id).group_by(JobRow.state)
     counts = dict.fromkeys(TONES.values(), 0)
     for state, count in session.execute(query):
@@ -108,7 +108,7 @@ def count_jobs(session: Session, tenant_id: str) -> dict[str, int]:
 
 
 def gather_job(session: Session, row: JobRow, now: float) -> JobListing:
-    """The page of a job that was read in this transaction."""
+    """Return the page of a job that was read in this transaction."""
     attempts = [show_attempt(attempt) for attempt in list_attempts(session, row.id)]
     progress = [show_event(e) for e in list_events(session, row.id, limit=MAX_PROGRESS, kind="progress")]
     return JobListing(
@@ -132,7 +132,7 @@ class ArtifactListing:
 
 
 def gather_artifact(session: Session, tenant_id: str, artifact_id: str) -> ArtifactListing:
-    """The page of an artifact.
+    """Return the page of an artifact.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -147,14 +147,14 @@ def gather_artifact(session: Session, tenant_id: str, artifact_id: str) -> Artif
 
 
 def last_log_events(session: Session, job_id: str) -> list[EventRecord]:
-    """The newest log lines, oldest first."""
+    """Return the newest log lines, oldest first."""
     query = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.kind == "log")
     rows = session.scalars(query.order_by(JobEventRow.id.desc()).limit(MAX_LINES)).all()
     return [show_event(row) for row in reversed(rows)]
 
 
 def gather_pipelines(session: Session, rows: Iterable[PipelineRow], now: float) -> list[PipelineLine]:
-    """Pipelines with their jobs."""
+    """Read pipelines with their jobs."""
     lines = []
     for row in rows:
         shown = show_pipeline(row, pipeline_jobs(session, row.id))
@@ -164,13 +164,13 @@ def gather_pipelines(session: Session, rows: Iterable[PipelineRow], now: float) 
 
 
 def own_jobs(session: Session, tenant_id: str, ids: Iterable[str]) -> set[str]:
-    """Those of ``ids`` that are jobs of the tenant."""
+    """Return those of ``ids`` that are jobs of the tenant."""
     query = select(JobRow.id).where(JobRow.tenant_id == tenant_id, JobRow.id.in_(list(ids)))
     return set(session.scalars(query))
 
 
 def submit_commands(box: BoxDescription) -> dict[str, str]:
-    """For each verb, the shell command that submits it with its defaults."""
+    """Write for each verb the shell command that submits it with its defaults."""
     commands = {}
     name = Selector(box.name, box.version)
     for verb in box.verbs:

@@ -48,13 +48,13 @@ router = APIRouter(prefix="/console", include_in_schema=False, route_class=PageR
 
 @router.get("")
 def root() -> Response:
-    """The console without its slash."""
+    """Return the console without its slash."""
     return RedirectResponse("/console/")
 
 
 @router.get("/static/{name}")
 def static(name: str) -> Response:
-    """One of the console's own files."""
+    """Serve one of the console's own files."""
     if name not in STATIC_TYPES:
         raise NotFound(f"the console has no file {name!r}")
     headers = {"Cache-Control": "max-age=300", "X-Content-Type-Options": "nosniff"}
@@ -63,7 +63,7 @@ def static(name: str) -> Response:
 
 @router.get("/login")
 def login_page(request: Request, next: str = "/console/") -> Response:
-    """The login form; a visitor who is logged in goes on."""
+    """Return the login form; a visitor who is logged in goes on."""
     if find_visitor(request) is not None:
         return RedirectResponse(safe_next(next), 303)
     return page(request, "login.html", next=safe_next(next), error="")
@@ -101,7 +101,7 @@ def log_out(request: Request) -> Response:
 
 @router.get("/")
 def overview(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
-    """All jobs, or those in one state."""
+    """Show all jobs, or those in one state."""
     part = _jobs_part(request, caller, state, cursor)
     return page(
         request, "overview.html", section="Jobs", live=part, state=state or "", states=[str(s) for s in JobState]
@@ -110,13 +110,13 @@ def overview(request: Request, caller: Visitor, state: str | None = None, cursor
 
 @router.get("/parts/jobs")
 def overview_part(request: Request, caller: Visitor, state: str | None = None, cursor: str | None = None) -> Response:
-    """The overview's table again."""
+    """Return the overview's table again."""
     return fragment(request, _jobs_part(request, caller, state, cursor))
 
 
 @router.get("/jobs/{job_id}")
 def job(request: Request, job_id: str, caller: Visitor) -> Response:
-    """One job."""
+    """Show one job."""
     head, title = _job_part(request, caller, job_id)
     log = _log_part(request, caller, job_id)
     return page(request, "job.html", section="Jobs", title=title, live=head, log=log)
@@ -124,13 +124,13 @@ def job(request: Request, job_id: str, caller: Visitor) -> Response:
 
 @router.get("/jobs/{job_id}/part")
 def job_part(request: Request, job_id: str, caller: Visitor) -> Response:
-    """A job's page again, but for its log."""
+    """Return a job's page again, but for its log."""
     return fragment(request, _job_part(request, caller, job_id)[0])
 
 
 @router.get("/jobs/{job_id}/log")
 def log_part(request: Request, job_id: str, caller: Visitor) -> Response:
-    """A job's log again."""
+    """Return a job's log again."""
     return fragment(request, _log_part(request, caller, job_id))
 
 
@@ -149,33 +149,33 @@ def cancel(request: Request, job_id: str, caller: Editor) -> Response:
 
 @router.get("/pipelines")
 def all_pipelines(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
-    """All pipelines."""
+    """Show all pipelines."""
     part = _pipelines_part(request, caller, cursor)
     return page(request, "pipelines.html", section="Pipelines", live=part)
 
 
 @router.get("/parts/pipelines")
 def pipelines_part(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
-    """The pipelines again."""
+    """Return the pipelines again."""
     return fragment(request, _pipelines_part(request, caller, cursor))
 
 
 @router.get("/pipelines/{pipeline_id}")
 def pipeline(request: Request, pipeline_id: str, caller: Visitor) -> Response:
-    """One pipeline."""
+    """Show one pipeline."""
     part, name = _pipeline_part(request, caller, pipeline_id)
     return page(request, "pipeline.html", section="Pipelines", live=part, title=name)
 
 
 @router.get("/pipelines/{pipeline_id}/part")
 def pipeline_part(request: Request, pipeline_id: str, caller: Visitor) -> Response:
-    """One pipeline again."""
+    """Show one pipeline again."""
     return fragment(request, _pipeline_part(request, caller, pipeline_id)[0])
 
 
 @router.get("/artifacts")
 def artifacts(request: Request, caller: Visitor, cursor: str | None = None) -> Response:
-    """All artifacts."""
+    """Show all artifacts."""
     with platform_of(request).database.read() as session:
         rows, following = list_artifacts(session, caller.tenant_id, limit=50, cursor=cursor)
         shown = [show_artifact(row) for row in rows]
@@ -184,7 +184,7 @@ def artifacts(request: Request, caller: Visitor, cursor: str | None = None) -> R
 
 @router.get("/artifacts/{artifact_id}")
 def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
-    """One artifact, what it was made from and what was made from it."""
+    """Show one artifact, what it was made from and what was made from it."""
     platform = platform_of(request)
     with platform.database.read() as session:
         found = gather_artifact(session, caller.tenant_id, artifact_id)
@@ -198,19 +198,19 @@ def artifact(request: Request, artifact_id: str, caller: Visitor) -> Response:
 
 @router.get("/nodes")
 def nodes(request: Request, caller: Visitor) -> Response:
-    """The nodes and who holds their tiles."""
+    """Return the nodes and who holds their tiles."""
     return page(request, "nodes.html", section="Nodes", live=_nodes_part(request, caller))
 
 
 @router.get("/parts/nodes")
 def nodes_part(request: Request, caller: Visitor) -> Response:
-    """The nodes again."""
+    """Return the nodes again."""
     return fragment(request, _nodes_part(request, caller))
 
 
 @router.get("/catalog")
 def catalog(request: Request, caller: Visitor) -> Response:
-    """The ModelBoxes: those that come with rdukit, and the newest version of each that the tenant installed."""
+    """Return the ModelBoxes: those that come with rdukit, and the newest version of each that the tenant installed."""
     platform = platform_of(request)
     try:
         shipped = platform.catalog.boxes()
@@ -224,7 +224,7 @@ def catalog(request: Request, caller: Visitor) -> Response:
 
 @router.get("/catalog/{name}")
 def box(request: Request, name: str, caller: Visitor) -> Response:
-    """One ModelBox: verbs, parameters with their legal values, how to submit."""
+    """Show one ModelBox: verbs, parameters with their allowed values, how to submit."""
     platform = platform_of(request)
     shipped = platform.catalog.boxes()
     found, versions = shipped.boxes.get(name), list[int]()

@@ -23,7 +23,7 @@ STATE_TONES: Final = {"FUNCTIONAL": "good", "PENDING": "wait", "DEGRADED": "warn
 
 @dataclass(frozen=True, slots=True)
 class TileView:
-    """One square. ``style`` is free or c0 … c7, or a class of ``MARKS``; worn goes with one of the former."""
+    """Square of a tile. ``style`` is free or c0 … c7, or a class of ``MARKS``; worn goes with one of the former."""
 
     number: str
     style: str
@@ -43,7 +43,7 @@ class RduDrawing:
 
 @dataclass(frozen=True, slots=True)
 class HealthMark:
-    """How many tiles have a health other than ``Online``: a line of the legend."""
+    """Line of the legend: how many tiles have a health other than ``Online``."""
 
     style: str
     health: str
@@ -53,7 +53,7 @@ class HealthMark:
 
 @dataclass(frozen=True, slots=True)
 class TileHolder:
-    """Who holds tiles: a line of the legend."""
+    """Line of the legend: a holder of tiles."""
 
     style: str
     tenant: str
@@ -231,7 +231,7 @@ class PendingLease:
 
 
 def view_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Nodes as ``nodes.service.read_nodes`` gives them, with their pictures, faults and queues."""
+    """View nodes as ``read_nodes`` gives them, with their pictures, faults and queues."""
     return [_view_node(node) for node in nodes]
 
 

@@ -1,4 +1,4 @@
-"""What the console's templates show, from what the API shows (pure): words, percentages, tones of colour."""
+"""Views of the console's templates, from what the API shows (pure): words, percentages, tones of colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One line of the timeline."""
+    """Line of the timeline."""
 
     at: float
     title: str
@@ -74,7 +74,7 @@ class Figure:
 
 
 def view_job(job: Job, now: float) -> JobView:
-    """A job as a line of the overview, and as the head of its page."""
+    """Return a job as a line of the overview, and as the head of its page."""
     state = JobState(job.state)
     return JobView(
         job=job,
@@ -89,7 +89,7 @@ def view_job(job: Job, now: float) -> JobView:
 
 
 def why_words(job: Job) -> str:
-    """Why the job is where it is: what it waits for, or how it ended."""
+    """Describe why the job is where it is: what it waits for, or how it ended."""
     state = JobState(job.state)
     if job.reason is not None:
         words = REASONS.get(JobReason(job.reason), job.reason)
@@ -99,12 +99,12 @@ def why_words(job: Job) -> str:
 
 
 def view_events(events: Iterable[EventRecord]) -> list[EventView]:
-    """The timeline: changes of state, oldest first."""
+    """Return the timeline: changes of state, oldest first."""
     return [_view_event(event) for event in events if event.kind == "state"]
 
 
 def loss_points(events: Iterable[EventRecord]) -> list[tuple[float, float]]:
-    """(step, loss) of the progress events that have both."""
+    """Return (step, loss) of the progress events that have both."""
     points = []
     for event in events:
         step, loss = event.data.get("step"), event.data.get("loss")
@@ -120,7 +120,7 @@ def log_lines(events: Iterable[EventRecord], limit: int = 400) -> list[tuple[flo
 
 
 def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
-    """The numbers of a result in words. Emulated figures come last and say so."""
+    """Return the numbers of a result in words. Emulated figures come last and say so."""
     figures = [
         Figure(name.replace("_", " "), figure_text(name, value), is_projected(name))
         for name, value in (result or {}).items()
@@ -130,12 +130,12 @@ def result_figures(result: Mapping[str, Any] | None) -> list[Figure]:
 
 
 def is_projected(name: str) -> bool:
-    """Whether a figure of this name is the cost model's, not a measurement."""
+    """Return whether a figure of this name is the cost model's, not a measurement."""
     return name.startswith(("emulated", "projected"))
 
 
 def figure_text(name: str, value: object) -> str:
-    """A value with the unit that its name tells."""
+    """Return a value with the unit that its name tells."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if name.endswith("seconds") or name.endswith("_s"):
@@ -148,7 +148,7 @@ def figure_text(name: str, value: object) -> str:
 
 
 def attempt_words(attempt: Attempt) -> str:
-    """How an attempt ended, or that it goes on."""
+    """Describe how an attempt ended, or that it goes on."""
     if attempt.ended_at is None:
         return "goes on" if attempt.claimed_at else "waits for a worker"
     message, code = (str((attempt.error or {}).get(name) or "") for name in ("message", "code"))
@@ -156,13 +156,13 @@ def attempt_words(attempt: Attempt) -> str:
 
 
 def fault_of(attempt: Attempt) -> str:
-    """The id of the hardware fault that ended an attempt; empty if none did."""
+    """Return the id of the hardware fault that ended an attempt; empty if none did."""
     detail = (attempt.error or {}).get("detail")
     return str(detail.get("fault_uuid") or "") if isinstance(detail, Mapping) else ""
 
 
 def count_states(jobs: Sequence[Job]) -> dict[str, int]:
-    """Jobs by tone of their state."""
+    """Count jobs by tone of their state."""
     counts = dict.fromkeys(("wait", "busy", "warn", "good", "bad", "off"), 0)
     for job in jobs:
         counts[TONES[JobState(job.state)]] += 1
@@ -170,7 +170,7 @@ def count_states(jobs: Sequence[Job]) -> dict[str, int]:
 
 
 def age_words(at: float | None, now: float) -> str:
-    """``3 min ago``."""
+    """Format an age: ``3 min ago``."""
     if at is None:
         return "–"
     seconds = max(0.0, now - at)
@@ -181,12 +181,12 @@ def age_words(at: float | None, now: float) -> str:
 
 
 def clock_words(at: float | None) -> str:
-    """Time of day in UTC."""
+    """Format the time of day in UTC."""
     return "–" if at is None else datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
 
 
 def date_words(at: float | None) -> str:
-    """Date and time in UTC, for machines and tooltips."""
+    """Format date and time in UTC, for machines and tooltips."""
     return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -212,7 +212,7 @@ def _view_event(event: EventRecord) -> EventView:
 
 
 def tile_words(paths: Sequence[str]) -> str:
-    """``XRDU_0/RDU_1 tiles 0–2`` for the paths of a lease."""
+    """Format the paths of a lease: ``XRDU_0/RDU_1 tiles 0–2``."""
     by_rdu: dict[str, list[str]] = {}
     for path in paths:
         rdu, _, tile = path.removeprefix("/NODE/").rpartition("/")

@@ -33,7 +33,7 @@ _JSON: Final[dict[str, Any]] = {
 
 
 class Database:
-    """One database, by URL. Safe for threads; not across a fork."""
+    """Database, by URL. Safe for threads; not across a fork."""
 
     def __init__(self, url: str) -> None:
         self.url = make_url(url)
@@ -55,24 +55,24 @@ class Database:
 
     @classmethod
     def of_home(cls, home: Home) -> Self:
-        """The database that the settings name."""
+        """Return the database that the settings name."""
         return cls(home.database_url())
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one state of the database; it commits nothing, and its rows can be used afterwards."""
+        """Yield a session that sees one state of the database and commits nothing; its rows can be used afterwards."""
         with Session(self.engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session whose changes are committed together when the block ends, or not at all when it raises."""
+        """Yield a session whose changes are committed together when the block ends, or not at all when it raises."""
         with Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def write_connection(self) -> Iterator[Connection]:
-        """``write`` as a bare connection, for migrations."""
+        """Open ``write`` as a bare connection, for migrations."""
         with self._writer.begin() as connection:
             yield connection
 
@@ -82,7 +82,7 @@ class Database:
 
 
 def _make_private(file: Path) -> None:
-    """An empty file for this user only is a database too; SQLite gives its journals the same mode."""
+    """Return an empty file for this user only is a database too; SQLite gives its journals the same mode."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(OSError):  # what is in the way is told by whoever connects
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -130,7 +130,7 @@ def wait_until_reachable(database: Database, timeout_s: float, clock: Clock) -> 
 
 
 def is_reachable(database: Database) -> bool:
-    """Whether a query is answered at present."""
+    """Return whether a query is answered at present."""
     try:
         with database.read() as session:
             session.connection().exec_driver_sql("SELECT 1")

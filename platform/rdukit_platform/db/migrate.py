@@ -36,7 +36,7 @@ def migrate(database: Database) -> bool:
 
 
 def is_newest(database: Database) -> bool:
-    """Whether the database has the schema of this code."""
+    """Return whether the database has the schema of this code."""
     with database.read() as session:
         return _revision(session.connection()) == HEAD
 

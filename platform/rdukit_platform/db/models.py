@@ -70,7 +70,7 @@ class PipelineRow(Base):
 
 
 class BoxRow(Base):
-    """One version of a box that a tenant installed. It never changes, and its number is never given again."""
+    """Version of a box that a tenant installed. It never changes, and its number is never given again."""
 
     __tablename__ = "boxes"
     __table_args__ = (UniqueConstraint("tenant_id", "name", "version"), Index(None, "tenant_id", "created_at"))
@@ -91,7 +91,7 @@ class BoxRow(Base):
 
 
 class JobRow(Base):
-    """One verb of one box, to be run to one final state."""
+    """Job: a verb of a box, to be run to one final state."""
 
     __tablename__ = "jobs"
     __table_args__ = (
@@ -142,7 +142,7 @@ class JobRow(Base):
 
 
 class AttemptRow(Base):
-    """One try at a job. Its token fences: who does not have it changes nothing."""
+    """Attempt at a job. Its token fences: without it nothing is changed."""
 
     __tablename__ = "attempts"
     __table_args__ = (UniqueConstraint("job_id", "number"),)
@@ -166,7 +166,7 @@ class AttemptRow(Base):
 
 
 class JobEventRow(Base):
-    """What happened to a job, in order; written in the transaction that made it happen."""
+    """Event of a job; written in the transaction that made it happen."""
 
     __tablename__ = "job_events"
     __table_args__ = (Index(None, "job_id", "id"), {"sqlite_autoincrement": True})
@@ -223,7 +223,7 @@ class ServiceRow(Base):
 
 
 class AuditRow(Base):
-    """Who did what, or was refused what. Rows are added and, when old, deleted; none is changed.
+    """Entry of the audit log. Rows are added and, when old, deleted; none is changed.
 
     Nothing refers to other tables: an entry outlives what it speaks of.
     """

@@ -35,7 +35,7 @@ def read_page(
     limit: int,
     cursor: str | None,
 ) -> tuple[list[R], str | None]:
-    """The page of a query's rows that comes after ``cursor``, and the cursor of the next page; None: it is the last.
+    """Return the page of a query's rows after ``cursor``, and the cursor of the next page; None: it is the last.
 
     ``created_at`` and ``row_id`` are the columns of the rows.
 
@@ -49,7 +49,7 @@ def read_page(
 
 
 def check_limit(limit: int) -> int:
-    """``limit`` if it is legal.
+    """Return ``limit`` if it is legal.
 
     Raises:
         InvalidArgument: it is not.
@@ -62,7 +62,7 @@ def check_limit(limit: int) -> int:
 def after_cursor(
     cursor: str, created_at: InstrumentedAttribute[float], row_id: InstrumentedAttribute[str]
 ) -> ColumnElement[bool]:
-    """The condition that a row comes after the cursor.
+    """Return the condition that a row comes after the cursor.
 
     Raises:
         InvalidArgument: the text is not a cursor.
@@ -76,7 +76,7 @@ def after_cursor(
 
 
 def cut_page(rows: Sequence[R], limit: int) -> tuple[list[R], str | None]:
-    """The page and the next cursor, from up to ``limit + 1`` rows."""
+    """Return the page and the next cursor, from up to ``limit + 1`` rows."""
     page = list(rows[:limit])
     if len(rows) <= limit:
         return page, None
@@ -88,5 +88,5 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_id(kind: str) -> str:
-    """``job-7k2m…``; 12 characters of Crockford's base 32 after the kind."""
+    """Make an id: ``job-7k2m…``, 12 characters of Crockford's base 32 after the kind."""
     return f"{kind}-" + "".join(secrets.choice(_ALPHABET) for _ in range(12))

@@ -32,13 +32,13 @@ THREADS = 64
 
 
 def forwarding() -> dict[str, Any]:
-    """Options of the server: by whom it lets itself be told where a request comes from. By default by nobody."""
+    """Return the server's options: which proxies it believes where a request comes from. By default none."""
     proxies = resolve(GATEWAY_PROXIES)
     return {"proxy_headers": bool(proxies), "forwarded_allow_ips": proxies or ""}
 
 
 def create_app(platform: Platform) -> FastAPI:
-    """The application over an opened platform."""
+    """Yield the application over an opened platform."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -76,7 +76,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/docs")
 def show_page(request: Request) -> HTMLResponse:
-    """The page; it reads ``/openapi.json``."""
+    """Return the page; it reads ``/openapi.json``."""
     return get_swagger_ui_html(
         openapi_url=str(request.app.openapi_url),
         title=str(request.app.title),
@@ -88,7 +88,7 @@ def show_page(request: Request) -> HTMLResponse:
 
 @router.get("/docs/static/{name}")
 def give_file(name: str) -> FileResponse:
-    """The page's script and style sheet."""
+    """Return the page's script and style sheet."""
     if name not in _FILES:
         raise NotFound(f"there is no file {name!r} here; legal: {', '.join(_FILES)}")
     return FileResponse(_STATIC / name, media_type=_FILES[name], headers={"Cache-Control": "public, max-age=86400"})

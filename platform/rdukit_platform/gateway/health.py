@@ -1,4 +1,4 @@
-"""Whether the platform's parts are up, and its metrics."""
+"""Health of the platform's parts, and its metrics."""
 
 from typing import Final
 
@@ -32,14 +32,14 @@ class GatewayHealth(BaseModel):
 
 @router.get("/health", response_model=GatewayHealth)
 def health(request: Request) -> Response:
-    """Whether the platform is ready; 503 only when the database is away."""
+    """Report whether the platform is ready; 503 only when the database is away."""
     found = read_health(platform_of(request))
     return JSONResponse(found.model_dump(), 200 if found.parts["database"] else 503)
 
 
 @router.get("/health/live")
 def live() -> dict[str, str]:
-    """Whether the gateway answers at all, whatever else is up."""
+    """Report that the gateway answers at all, whatever else is up."""
     return {"status": "live"}
 
 
@@ -61,7 +61,7 @@ def metrics(request: Request, caller: Anyone) -> Response:
 
 
 def read_health(platform: Platform) -> GatewayHealth:
-    """The state of the parts, asked now."""
+    """Return the state of the parts, asked now."""
     parts = {"database": is_reachable(platform.database), "broker": platform.notifier.is_up(), "node": False}
     try:
         with SndClient(platform.home.snd_socket, timeout_s=1.0) as snd:

@@ -46,13 +46,13 @@ class GatewayHttpProtocol(GuardedHttp, HttpToolsProtocol):
         self._platform = platform
 
     def on_response_complete(self) -> None:
-        """It is answered."""
+        """Note that the request is answered."""
         super().on_response_complete()
         if not self.pipeline:
             self._watch.end_answer(self.loop.time())
 
     def note_refusal(self, error: RdukitError) -> None:
-        """Method and path are named as far as they have come; a query may be a secret."""
+        """Record method and path as far as they have come; a query may be a secret."""
         path = self.url.partition(b"?")[0][: MAX_TEXT + 1].decode("latin-1")
         target = f"{self.parser.get_method().decode()} {path}" if path else ""
         note_refused_bytes(self._platform, self.client[0] if self.client else "", target, error)

@@ -46,7 +46,7 @@ SECONDS: Final = Histogram("rdukit_gateway_request_seconds", "Seconds until the 
 
 
 class ErrorTold(BaseModel):
-    """What went wrong; ``detail`` is for machines."""
+    """Error of a request; ``detail`` is for machines."""
 
     code: str
     message: str
@@ -110,7 +110,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def error_response(request: Request, error: RdukitError) -> Response:
-    """The answer for an error; a refusal goes into the audit log."""
+    """Return the answer for an error; a refusal goes into the audit log."""
     note_refusal(request, error)
     headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, Unauthenticated) else {}
     body = orjson.dumps(as_words(error.body(getattr(request.state, "request_id", None))), default=str)
@@ -167,7 +167,7 @@ async def _routing(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """What is served at the request's path: by several routes, of which the framework names one."""
+    """Return the methods that are served at the request's path: by several routes, of which the framework names one."""
     return [
         method
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -1,4 +1,4 @@
-"""What an attempt's end means for its job (pure): succeed, fail for good, try again, or as if it had not been."""
+"""Meaning of an attempt's end for its job (pure): succeed, fail for good, try again, or as if it had not been."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from rdukit_platform.jobs.states import JobEvent, JobReason
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended."""
+    """End of an attempt."""
 
     SUCCEEDED = "succeeded"
     #: The box refused or failed the verb; the error's code says whether trying again can help.
@@ -55,7 +55,7 @@ MAX_BACKOFF_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptVerdict:
-    """What to do with the job."""
+    """Consequence for the job."""
 
     event: JobEvent
     reason: JobReason | None
@@ -70,7 +70,7 @@ def judge(
     outcome: AttemptOutcome, error_code: str | None, *, is_running: bool, failures: int, max_attempts: int, losses: int,
     max_losses: int, backoff_s: float,
 ) -> AttemptVerdict:  # fmt: skip
-    """What the end of an attempt means for its job.
+    """Judge what the end of an attempt means for its job.
 
     Args:
         is_running: whether the box had taken the verb.

@@ -46,7 +46,7 @@ class Notifier:
         return bool(found)
 
     def is_up(self) -> bool:
-        """Whether the broker answers."""
+        """Return whether the broker answers."""
         try:
             return bool(self._client.ping())
         except redis.RedisError:
@@ -58,7 +58,7 @@ class Notifier:
 
 
 def plain_url(broker_url: str) -> str:
-    """Kombu's ``redis+socket://`` as the client's ``unix://``."""
+    """Turn Kombu's ``redis+socket://`` into the client's ``unix://``."""
     return broker_url.replace("redis+socket://", "unix://", 1)
 
 
@@ -68,7 +68,7 @@ VISIBILITY_TIMEOUT_S: Final = 7 * 24 * 3600
 
 
 def make_app(broker_url: str) -> Celery:
-    """A Celery app on this broker; the worker registers its task with it."""
+    """Return a Celery app on this broker; the worker registers its task with it."""
     app = Celery("rdukit", broker=broker_url)
     app.conf.update(
         task_default_queue=QUEUE,

@@ -75,7 +75,7 @@ def add_event(session: Session, job_id: str, attempt: int, kind: str, now: float
 
 
 def lock_job(session: Session, job_id: str) -> JobRow:
-    """The job's row, locked until the transaction ends; before it its pipeline, whose steps it moves.
+    """Return the job's row, locked until the transaction ends; before it its pipeline, whose steps it moves.
 
     Raises:
         NotFound: there is none.
@@ -92,7 +92,7 @@ def lock_job(session: Session, job_id: str) -> JobRow:
 
 
 def find_open_attempt(session: Session, job: JobRow) -> AttemptRow | None:
-    """The job's attempt that has not ended, if there is one."""
+    """Return the job's attempt that has not ended, if there is one."""
     return session.scalars(
         select(AttemptRow).where(AttemptRow.job_id == job.id, AttemptRow.ended_at.is_(None))
     ).one_or_none()

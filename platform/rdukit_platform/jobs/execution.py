@@ -24,7 +24,7 @@ from rdukit_platform.settings import JOB_MAX_LOSSES
 
 @dataclass(frozen=True, slots=True)
 class FencingToken:
-    """What a message carries: which attempt, and the proof that it is meant."""
+    """Content of a message: which attempt, and the proof that it is meant."""
 
     job_id: str
     attempt_id: str
@@ -95,7 +95,7 @@ def beat(session: Session, fencing_tokens: Iterable[FencingToken], lease_s: floa
 
 
 def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) -> None:
-    """The worker has leased these tiles for the attempt: from now on the node daemon shows them as taken.
+    """Return the worker has leased these tiles for the attempt: from now on the node daemon shows them as taken.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -105,7 +105,7 @@ def hold_tiles(session: Session, fencing: FencingToken, tiles: Sequence[str]) ->
 
 
 def start(session: Session, fencing: FencingToken, box: Mapping[str, object], now: float) -> None:
-    """The box has taken the verb; ``box`` says which one it is.
+    """Return the box has taken the verb; ``box`` says which one it is.
 
     Raises:
         LeaseLost: the attempt is no longer the caller's.
@@ -221,7 +221,7 @@ def queue_due_jobs(session: Session, now: float) -> int:
 
 
 def take_unclaimed(session: Session, older_than_s: float, now: float) -> list[FencingToken]:
-    """Attempts whose message nobody has claimed for long; their time of publication is set to now."""
+    """Take attempts whose message nobody has claimed for long; their time of publication is set to now."""
     rows = session.scalars(
         select(AttemptRow)
         .where(

@@ -51,7 +51,7 @@ Request = TypeVar("Request", JobRequest, StepRequest)
 
 
 def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: str, request: Request) -> Request:
-    """The request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
+    """Return the request with its tiles: those that it names, else those that its PEF needs, else the usual ones.
 
     Raises:
         IllegalValue: the node has fewer, or the PEF needs more. NotFound: the tenant has no such PEF. PefCorrupt: what
@@ -70,12 +70,12 @@ def with_tiles(store: BlobStore, snd_socket: Path, session: Session, tenant_id: 
 
 @functools.lru_cache(maxsize=1024)
 def _tiles_of(blob: Path) -> int:
-    """``read_tiles``, once: what a blob holds does not change."""
+    """Do ``read_tiles`` once: what a blob holds does not change."""
     return read_tiles(blob)
 
 
 def _find_pef(session: Session, store: BlobStore, tenant_id: str, inputs: Mapping[str, str]) -> Path | None:
-    """Where the store has the PEF among a job's inputs; ``None`` if there is none, or an earlier step makes it."""
+    """Find where the store has the PEF among a job's inputs; ``None``: there is none, or an earlier step makes it."""
     artifact_id = inputs.get(PEF)
     if artifact_id is None or artifact_id.startswith("@"):
         return None

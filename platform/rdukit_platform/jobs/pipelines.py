@@ -56,7 +56,7 @@ def submit_pipeline(
 
 
 def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, str]) -> dict[str, BoxDescription]:
-    """The box of each step; every reference names an output of a step before it (so there is no cycle).
+    """Return the box of each step; every reference names an output of a step before it (so there is no cycle).
 
     Args:
         kinds: the kind of each artifact that a step names by id.
@@ -73,7 +73,7 @@ def check_steps(boxes: Boxes, steps: Sequence[StepRequest], kinds: Mapping[str, 
 
 
 def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> PipelineRow:
-    """One of the tenant's pipelines.
+    """Return one of the tenant's pipelines.
 
     Raises:
         NotFound: the tenant has no such pipeline.
@@ -87,7 +87,7 @@ def get_pipeline(session: Session, tenant_id: str, pipeline_id: str) -> Pipeline
 def list_pipelines(
     session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[PipelineRow], str | None]:
-    """The tenant's pipelines, newest first, and the cursor of the next page."""
+    """Return the tenant's pipelines, newest first, and the cursor of the next page."""
     query = select(PipelineRow).where(PipelineRow.tenant_id == tenant_id)
     return read_page(session, query, PipelineRow.created_at, PipelineRow.id, limit, cursor)
 

@@ -19,7 +19,7 @@ REFERENCE: Final = re.compile(r"^@(?P<step>[a-z][a-z0-9_-]*)\.(?P<slot>[A-Za-z0-
 
 
 def read_reference(text: str) -> tuple[str, str] | None:
-    """Step and slot of ``@step.slot``; ``None`` for an artifact id.
+    """Read step and slot of ``@step.slot``; ``None`` for an artifact id.
 
     Raises:
         InvalidArgument: it starts with ``@`` but is no reference.
@@ -33,7 +33,7 @@ def read_reference(text: str) -> tuple[str, str] | None:
 
 
 def pipeline_jobs(session: Session, pipeline_id: str) -> Sequence[JobRow]:
-    """A pipeline's jobs in the order of its steps."""
+    """Return a pipeline's jobs in the order of its steps."""
     return session.scalars(
         select(JobRow).where(JobRow.pipeline_id == pipeline_id).order_by(JobRow.created_at, JobRow.id)
     ).all()
@@ -48,7 +48,7 @@ def end_job(
     data: Mapping[str, object] | None = None,
     **columns: object,
 ) -> JobState:
-    """``apply_event`` of what may end ``job``, which the caller has locked; if it does, its pipeline goes on."""
+    """Apply an event that may end ``job``, which the caller has locked; if it does, its pipeline goes on."""
     after = apply_event(session, job, event, now, reason, data, **columns)
     if after in FINAL and job.pipeline_id is not None:
         promote_steps(session, job.pipeline_id, now)
@@ -66,7 +66,7 @@ def promote_steps(session: Session, pipeline_id: str, now: float) -> int:
 
 
 def promote_all(session: Session, now: float) -> int:
-    """``promote_steps`` of all pipelines, and the lone jobs of versions that left them submitted. Returns how many."""
+    """Promote all pipelines' steps, and the lone jobs of versions that left them submitted. Returns how many."""
     rows = session.scalars(select(JobRow).where(JobRow.state == str(JobState.SUBMITTED))).all()
     for job in rows:
         if job.pipeline_id is None:

@@ -34,7 +34,7 @@ class JobRequest(RequestBody):
 
 
 class StepRequest(RequestBody):
-    """One step of a pipeline."""
+    """Step of a pipeline."""
 
     name: StepName
     box: Name
@@ -54,7 +54,7 @@ class PipelineRequest(RequestBody):
 
 
 class Attempt(BaseModel):
-    """One try at a job."""
+    """Attempt at a job."""
 
     number: int
     worker: str | None
@@ -122,7 +122,7 @@ class PipelinePage(BaseModel):
 
 
 class EventRecord(BaseModel):
-    """What happened to a job. ``sequence`` grows; give it as ``after`` to get only later ones."""
+    """Event of a job. ``sequence`` grows; give it as ``after`` to get only later ones."""
 
     sequence: int
     kind: str
@@ -138,7 +138,7 @@ class EventPage(BaseModel):
 
 
 def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
-    """A job, with its attempts if they are given."""
+    """Return a job, with its attempts if they are given."""
     return Job.model_validate(
         {
             **{name: getattr(row, name) for name in Job.model_fields if hasattr(row, name)},
@@ -150,26 +150,26 @@ def show_job(row: JobRow, attempts: Iterable[AttemptRow] | None = None) -> Job:
 
 
 def show_attempt(row: AttemptRow) -> Attempt:
-    """An attempt, without its token."""
+    """Return an attempt, without its token."""
     return Attempt.model_validate({name: getattr(row, name) for name in Attempt.model_fields})
 
 
 def show_event(row: JobEventRow) -> EventRecord:
-    """An event."""
+    """Return an event."""
     return EventRecord.model_validate(
         {"sequence": row.id, "kind": row.kind, "at": row.at, "attempt": row.attempt, "data": row.data}
     )
 
 
 def show_pipeline(row: PipelineRow, jobs: Iterable[JobRow]) -> Pipeline:
-    """A pipeline with its jobs in the order of its steps."""
+    """Return a pipeline with its jobs in the order of its steps."""
     shown = [show_job(job) for job in jobs]
     state = pipeline_state([JobState(job.state) for job in shown])
     return Pipeline(id=row.id, name=row.name, state=state, created_at=row.created_at, jobs=shown)
 
 
 def pipeline_state(states: Iterable[JobState]) -> JobState:
-    """The state of jobs together: failed or cancelled as soon as one is and none goes on, else how far the last is."""
+    """Derive the state of jobs together: failed or cancelled once one is and none goes on, else how far the last is."""
     found = list(states)
     if all(state is JobState.SUCCEEDED for state in found):
         return JobState.SUCCEEDED

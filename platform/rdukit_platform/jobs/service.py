@@ -1,4 +1,4 @@
-"""What a tenant can do with jobs: submit, look, cancel. Every function runs in the caller's transaction."""
+"""Operations of a tenant on jobs: submit, look, cancel. Every function runs in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -87,7 +87,7 @@ def record_job(
 
 
 def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mapping[str, str]) -> BoxDescription:
-    """The box that a request names; verb, parameters and inputs are checked."""
+    """Return the box that a request names; verb, parameters and inputs are checked."""
     box = boxes.box(request.box)
     verb = box.verb(request.verb)
     check_parameters(box, verb, request.parameters)
@@ -96,12 +96,12 @@ def check_request(boxes: Boxes, request: JobRequest | StepRequest, kinds: Mappin
 
 
 def default_tiles(verb: str) -> int:
-    """Tiles of a job that names none."""
+    """Return the tiles of a job that names none."""
     return 0 if verb in HOST_VERBS else resolve(JOB_TILES)
 
 
 def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
-    """Whether one of the tenant's artifacts is a ``file`` or a ``folder``.
+    """Return whether one of the tenant's artifacts is a ``file`` or a ``folder``.
 
     Raises:
         NotFound: the tenant has no such artifact.
@@ -113,7 +113,7 @@ def artifact_kind(session: Session, tenant_id: str, artifact_id: str) -> str:
 
 
 def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = False) -> JobRow:
-    """One of the tenant's jobs; only of those is any locked.
+    """Return one of the tenant's jobs; only of those is any locked.
 
     Raises:
         NotFound: the tenant has no such job.
@@ -127,7 +127,7 @@ def get_job(session: Session, tenant_id: str, job_id: str, *, is_locked: bool = 
 def list_jobs(
     session: Session, tenant_id: str, state: str | None = None, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[JobRow], str | None]:
-    """The tenant's jobs, newest first, and the cursor of the next page.
+    """Return the tenant's jobs, newest first, and the cursor of the next page.
 
     Raises:
         InvalidArgument: unknown state, limit or cursor.
@@ -141,14 +141,14 @@ def list_jobs(
 
 
 def list_attempts(session: Session, job_id: str) -> Sequence[AttemptRow]:
-    """A job's attempts, first one first."""
+    """Return a job's attempts, first one first."""
     return session.scalars(select(AttemptRow).where(AttemptRow.job_id == job_id).order_by(AttemptRow.number)).all()
 
 
 def list_events(
     session: Session, job_id: str, after: int = 0, limit: int = 1000, kind: str | None = None
 ) -> Sequence[JobEventRow]:
-    """A job's events after a sequence number, oldest first."""
+    """Return a job's events after a sequence number, oldest first."""
     query = select(JobEventRow).where(JobEventRow.job_id == job_id, JobEventRow.id > after)
     if kind is not None:
         query = query.where(JobEventRow.kind == kind)
@@ -174,7 +174,7 @@ def cancel_job(session: Session, job: JobRow, now: float) -> JobRow:
 
 
 def find_job_by_key(session: Session, tenant_id: str, key: str) -> JobRow | None:
-    """The tenant's job with this idempotency key."""
+    """Return the tenant's job with this idempotency key."""
     return session.scalars(
         select(JobRow).where(JobRow.tenant_id == tenant_id, JobRow.idempotency_key == key)
     ).one_or_none()

@@ -11,7 +11,7 @@ from rdukit.errors import InvalidTransition
 
 
 class JobState(StrEnum):
-    """Where a job is."""
+    """States of a job."""
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
@@ -24,7 +24,7 @@ class JobState(StrEnum):
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """Events of a job."""
 
     #: All inputs are there.
     READY = "ready"
@@ -47,7 +47,7 @@ class JobEvent(StrEnum):
 
 
 class JobReason(StrEnum):
-    """Why a job is in its final state."""
+    """Reasons for a job's final state."""
 
     COMPLETED = "completed"
     BOX_FAILED = "box-failed"
@@ -101,7 +101,7 @@ ENDINGS: Final = {
 
 
 def next_state(job_id: str, state: JobState, event: JobEvent, reason: JobReason | None = None) -> JobState:
-    """The state after ``event``.
+    """Return the state after ``event``.
 
     Raises:
         InvalidTransition: the table has no such row, or the reason does not belong to the event.

@@ -1,1 +1,1 @@
-"""Which job runs next, and bringing back what got stuck."""
+"""Scheduler: chooses which job runs next, and recovers what got stuck."""

@@ -1,4 +1,4 @@
-"""Which waiting jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
+"""Decision which queued jobs start now, and why the others wait. Pure: a snapshot in, a decision out.
 
 Jobs of the tenant that has the fewest active ones go first, then the oldest. A job that does not fit lets smaller ones
 past it, until it has waited ``starve_s``; from then on nothing that would take its tiles starts before it. Where there
@@ -62,7 +62,7 @@ class Decision:
 
 
 def decide(snapshot: QueueSnapshot) -> Decision:
-    """The admissions for this snapshot."""
+    """Return the admissions for this snapshot."""
     active = Counter(job.tenant_id for job in snapshot.active)
     pending = [job for job in snapshot.active if job.tiles and not job.holds_tiles]
     free_tiles = snapshot.node.free_tiles - sum(job.tiles for job in pending) if snapshot.node else 0
@@ -89,7 +89,7 @@ def decide(snapshot: QueueSnapshot) -> Decision:
 
 
 def _in_turn(queued: Sequence[QueuedJob], active: Mapping[str, int]) -> Iterator[QueuedJob]:
-    """Each job once, always one of a tenant that has the fewest active ones *then*, and its oldest."""
+    """Yield each job once, always the oldest of a tenant that has the fewest active ones *then*."""
     lines: dict[str, deque[QueuedJob]] = defaultdict(deque)
     for job in sorted(queued, key=lambda j: (j.since, j.job_id)):
         lines[job.tenant_id].append(job)

@@ -46,7 +46,7 @@ PRUNE_S: Final = 3600.0
 
 
 class Scheduler:
-    """One scheduler. Two at once do no harm: each admission is a versioned update."""
+    """Scheduler of a platform. Two at once do no harm: each admission is a versioned update."""
 
     def __init__(self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock) -> None:
         self._home, self._database, self._app, self._waker, self._clock = home, database, app, notifier, clock
@@ -77,7 +77,7 @@ class Scheduler:
         end_service(self._database, self.name)
 
     def run_once(self) -> int:
-        """One pass: recover, admit. Returns how many messages were sent."""
+        """Run one pass: recover, admit. Returns how many messages were sent."""
         now = self._clock.now()
         self._pace.note()
         if self._clock.monotonic() - self._beaten_at > BEAT_S:
@@ -163,7 +163,7 @@ class ClockWatch:
         self._disturbed_at = float("-inf")
 
     def note(self) -> None:
-        """A pass begins."""
+        """Return a pass begins."""
         steady, wall = self._clock.monotonic(), self._clock.now()
         passed, jumped = steady - self._steady, abs((wall - self._wall) - (steady - self._steady))
         if max(passed, jumped) > self._lease_s / 2:
@@ -171,5 +171,5 @@ class ClockWatch:
         self._steady, self._wall = steady, wall
 
     def is_steady(self) -> bool:
-        """Nothing was noticed within a lease's time."""
+        """Return whether nothing was noticed within a lease's time."""
         return self._clock.monotonic() - self._disturbed_at > self._lease_s

@@ -1,4 +1,4 @@
-"""What the scheduler sees of the database: the front of each tenant's queue, the active jobs, the workers.
+"""Snapshot of the database for the scheduler: the front of each tenant's queue, the active jobs, the workers.
 
 However many jobs a tenant has queued, a pass looks at its oldest ``WINDOW`` only. The others cannot be next, and cost
 nothing.
@@ -26,12 +26,12 @@ _OPEN: Final = [str(state) for state in JobState if state not in FINAL]
 
 
 def needs_pass(session: Session) -> bool:
-    """Whether any job is on its way; without one a pass would only read."""
+    """Return whether any job is on its way; without one a pass would only read."""
     return session.scalars(select(JobRow.id).where(JobRow.state.in_(_OPEN)).limit(1)).first() is not None
 
 
 def read_snapshot(session: Session, node: NodeCapacity | None, now: float) -> QueueSnapshot:
-    """The front of the queue, the active jobs and the workers, as values."""
+    """Return the front of the queue, the active jobs and the workers, as values."""
     since = func.coalesce(JobRow.queued_at, JobRow.created_at)
     columns = (JobRow.id, JobRow.tenant_id, JobRow.tiles, since, JobRow.not_before, JobRow.waits_for)
     tenants = session.scalars(select(JobRow.tenant_id).where(JobRow.state == _QUEUED).distinct()).all()

@@ -41,18 +41,18 @@ _INCLUDED: Final[Mapping[str, frozenset[str]]] = {
 
 
 def all_of(scopes: Iterable[str]) -> frozenset[str]:
-    """``scopes`` and all that they include."""
+    """Return ``scopes`` and all that they include."""
     own = frozenset(scopes)
     return own.union(*(_INCLUDED.get(scope, frozenset()) for scope in own))
 
 
 def allows(scopes: Iterable[str], needed: str) -> bool:
-    """Whether a token with ``scopes`` may do what needs the scope ``needed``."""
+    """Return whether a token with ``scopes`` may do what needs the scope ``needed``."""
     return needed in all_of(scopes)
 
 
 def may_give(own: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether who has ``own`` may give ``wanted``: nobody gives more than they have."""
+    """Return whether a token with ``own`` may give ``wanted``: none gives more than it has."""
     return all_of(wanted) <= all_of(own)
 
 
@@ -60,7 +60,7 @@ DAY_S: Final = 86400.0
 
 
 def choose_end(now: float, asked_s: float | None, makers_end: float | None, most_s: float) -> float | None:
-    """When a new token ends: as asked, else with its maker and within the longest life that there is.
+    """Choose when a new token ends: as asked, else with its maker and within the longest life that there is.
 
     ``makers_end``: what it may not outlive. ``most_s``: the longest life; 0: there is none.
 
@@ -81,18 +81,18 @@ def choose_end(now: float, asked_s: float | None, makers_end: float | None, most
 
 
 def choose_next_end(now: float, created_at: float, expires_at: float | None, most_s: float) -> float | None:
-    """When the token ends that replaces one: it gets the same life again, but no longer one than there is."""
+    """Choose when the token ends that replaces one: it gets the same life again, within the longest that there is."""
     lives = [life for life in (expires_at and expires_at - created_at, most_s) if life]
     return now + min(lives) if lives else None
 
 
 def end_of_old(now: float, expires_at: float | None, grace_s: float) -> float:
-    """When a token ends that was replaced."""
+    """Choose when a token ends that was replaced."""
     return now + grace_s if expires_at is None else min(expires_at, now + grace_s)
 
 
 def is_over(now: float, revoked_at: float | None, expires_at: float | None) -> str:
-    """Why a token is not valid any more; empty: it is."""
+    """Say why a token is not valid any more; empty: it is."""
     if revoked_at is not None:
         return "was revoked"
     return "has expired" if expires_at is not None and expires_at <= now else ""

@@ -20,7 +20,7 @@ _HINT: Final = "send Authorization: Bearer <token>; rdukit up writes the first o
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: a tenant and what its token allows."""
+    """Caller: a tenant and what its token allows."""
 
     tenant_id: str
     tenant_name: str
@@ -40,7 +40,7 @@ class TokenEnded(Exception):
 
 
 def authenticate(session: Session, token: str | None, now: float) -> Caller:
-    """The caller that a token belongs to.
+    """Return the caller that a token belongs to.
 
     Raises:
         Unauthenticated: no token, or one that is not valid.
@@ -51,7 +51,7 @@ def authenticate(session: Session, token: str | None, now: float) -> Caller:
 
 
 def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
-    """``authenticate`` for who kept the token's hash. Raises as that."""
+    """Authenticate by the token's hash. Raises as ``authenticate``."""
     found = session.execute(
         select(TokenRow, TenantRow).join(TenantRow, TenantRow.id == TokenRow.tenant_id).where(TokenRow.sha256 == sha256)
     ).one_or_none()
@@ -65,13 +65,13 @@ def authenticate_digest(session: Session, sha256: str, now: float) -> Caller:
 
 
 def is_token_valid(session: Session, token_id: str, now: float) -> bool:
-    """Whether a token that was valid still is."""
+    """Return whether a token that was valid still is."""
     row = session.get(TokenRow, token_id)
     return row is not None and not is_over(now, row.revoked_at, row.expires_at)
 
 
 def hash_token(token: str) -> str:
-    """What is kept of a token: it is random enough that a plain hash cannot be reversed."""
+    """Hash a token, as it is kept: it is random enough that a plain hash cannot be reversed."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -104,17 +104,17 @@ def create_tenant(session: Session, name: str, now: float) -> TenantRow:
 
 
 def count_tenants(session: Session) -> int:
-    """How many there are."""
+    """Count the tenants."""
     return session.scalars(select(func.count()).select_from(TenantRow)).one()
 
 
 def list_tenants(session: Session) -> Sequence[TenantRow]:
-    """All tenants by name."""
+    """List all tenants by name."""
     return session.scalars(select(TenantRow).order_by(TenantRow.name)).all()
 
 
 def find_tenant(session: Session, name_or_id: str) -> TenantRow | None:
-    """The tenant with this id or name."""
+    """Return the tenant with this id or name."""
     return session.scalars(
         select(TenantRow).where((TenantRow.id == name_or_id) | (TenantRow.name == name_or_id))
     ).one_or_none()

@@ -97,7 +97,7 @@ def create_token(
 def give_token(
     session: Session, caller: Caller, tenant_id: str, name: str, scopes: Sequence[str], now: float, life_s: float | None
 ) -> tuple[TokenRow, str]:
-    """``create_token`` as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
+    """Create a token as ``caller`` may: of its own tenant, with its own scopes, no longer than it lives itself.
 
     An administrator may for all tenants, and beyond its own end. Raises as ``create_token``, and:
         PermissionDenied: it is more than the caller has.
@@ -118,13 +118,13 @@ def give_token(
 def list_tokens(
     session: Session, tenant_id: str, limit: int = 50, cursor: str | None = None
 ) -> tuple[list[TokenRow], str | None]:
-    """The tenant's tokens, newest first, those that have ended too, and the cursor of the next page."""
+    """Return the tenant's tokens, newest first, those that have ended too, and the cursor of the next page."""
     query = select(TokenRow).where(TokenRow.tenant_id == tenant_id)
     return read_page(session, query, TokenRow.created_at, TokenRow.id, limit, cursor)
 
 
 def own_tokens(session: Session, tenant_id: str) -> frozenset[str]:
-    """Ids of all tokens that a tenant has or had."""
+    """Return the ids of all tokens that a tenant has or had."""
     return frozenset(session.scalars(select(TokenRow.id).where(TokenRow.tenant_id == tenant_id)))
 
 
@@ -194,7 +194,7 @@ def ensure_first_token(database: Database, home: Home, now: float) -> None:
 
 
 def break_glass(database: Database, now: float, life_s: float, reason: str) -> tuple[TokenRow, str]:
-    """An administrator's token for whoever can write the database, for a short while, when no other is at hand.
+    """Return an administrator's token for whoever can write the database, for a short while, when no other is at hand.
 
     Raises:
         InvalidArgument: it was asked to live too long, or no reason was given.

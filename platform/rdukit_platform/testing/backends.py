@@ -1,4 +1,4 @@
-"""What every way to run a box must keep: one class of tests that each backend's tests inherit.
+"""Contract of every way to run a box: one class of tests that each backend's tests inherit.
 
 They start few boxes, since starting one is what takes time: one that most look at, and one that ends.
 """
@@ -24,7 +24,7 @@ OWNER: Final = "contract-test"
 
 @contextmanager
 def contract_box(backend: BoxBackend, folder: Path, memory_bytes: int = 4 << 30) -> Iterator[RunningBox]:
-    """The box that the contract looks at, limited to one core and ``memory_bytes``; ended after."""
+    """Yield the box that the contract looks at, limited to one core and ``memory_bytes``; ended after."""
     core = min(os.sched_getaffinity(0))
     mount = folder / "readable"
     mount.mkdir()
@@ -39,7 +39,7 @@ def contract_box(backend: BoxBackend, folder: Path, memory_bytes: int = 4 << 30)
 
 
 class BackendContract:
-    """Its fixtures, of class scope: ``backend``; ``folder`` that its boxes may use; ``running``, a ``contract_box``."""
+    """Tests with fixtures of class scope: ``backend``; ``folder`` for its boxes; ``running``, a ``contract_box``."""
 
     #: Where boxes listen; None: each has an address of its own.
     HOST: ClassVar[str | None] = "127.0.0.1"

@@ -43,7 +43,7 @@ TILES = ["/NODE/XRDU_0/RDU_1/TILE_0", "/NODE/XRDU_0/RDU_1/TILE_1"]
 
 @contextmanager
 def serving(platform: Platform) -> Iterator[str]:
-    """The gateway at a free loopback port, as a thread of this process. Yields its address."""
+    """Yield the gateway at a free loopback port, as a thread of this process. Yields its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         create_app(platform), http=make_protocol(platform), ws="none", log_config=None, timeout_graceful_shutdown=1,
@@ -60,7 +60,7 @@ def serving(platform: Platform) -> Iterator[str]:
 
 
 def example_box() -> BoxDescription:
-    """A box with two verbs that hand over a file."""
+    """Return a box with two verbs that hand over a file."""
     return read_box(
         {
             "name": "logreg",
@@ -101,7 +101,7 @@ class Example:
         self.database, self.store, self.tenant_id, self.now = database, store, tenant_id, now
 
     def fill(self) -> dict[str, str]:
-        """One job or more in each state. Returns a job's id for each."""
+        """Make one job or more in each state. Returns a job's id for each."""
         return {
             "succeeded": self.run_pipeline()[1],
             "running": self.start_training(steps=640),
@@ -136,7 +136,7 @@ class Example:
         return ids[0], ids[1]
 
     def waiting_pipeline(self) -> str:
-        """A pipeline whose first step waits. Returns the second step's job."""
+        """Return a pipeline whose first step waits. Returns the second step's job."""
         steps = [
             StepRequest(name="compile", box="logreg", verb="compile"),
             StepRequest(name="train", box="logreg", verb="train", inputs={"pef": "@compile.pef"}),
@@ -147,7 +147,7 @@ class Example:
             return jobs[1].id
 
     def add(self, name: str, waits_for: str | None = None) -> str:
-        """A queued job."""
+        """Return a queued job."""
         with self.database.write() as session:
             request = JobRequest(box="logreg", verb="train", name=name, parameters={"learning_rate": 0.05}, tiles=2)
             job = record_job(session, self.tenant_id, request, example_box(), self.now - 40)
@@ -156,7 +156,7 @@ class Example:
             return job.id
 
     def start_training(self, steps: int) -> str:
-        """A training job that is at work. Returns its id."""
+        """Return a training job that is at work. Returns its id."""
         job_id = self.add("residual network, 5 epochs")
         fencing = self._start(job_id, self.now - 35)
         with self.database.write() as session:
@@ -164,7 +164,7 @@ class Example:
         return job_id
 
     def end(self, outcome: AttemptOutcome, code: str, message: str) -> str:
-        """A job whose attempt ended with an error. Returns its id."""
+        """Return a job whose attempt ended with an error. Returns its id."""
         job_id = self.add(f"{outcome} example")
         fencing = self._start(job_id, self.now - 20)
         with self.database.write() as session:
@@ -172,14 +172,14 @@ class Example:
         return job_id
 
     def cancel(self) -> str:
-        """A cancelled job. Returns its id."""
+        """Return a cancelled job. Returns its id."""
         job_id = self.add("not wanted any more")
         with self.database.write() as session:
             cancel_job(session, lock_job(session, job_id), self.now - 5)
         return job_id
 
     def advance(self, job_id: str, step: int, loss: float) -> None:
-        """Progress of a job that is at work, as its worker would report it."""
+        """Record progress of a job that is at work, as its worker would report it."""
         with self.database.write() as session:
             attempt = find_open_attempt(session, lock_job(session, job_id))
             assert attempt is not None
@@ -222,7 +222,7 @@ class Example:
 
 
 def job_state(database: Database, job_id: str) -> str:
-    """The state of a job, read now."""
+    """Return the state of a job, read now."""
     with database.read() as session:
         row = session.get(JobRow, job_id)
         assert row is not None
@@ -241,11 +241,11 @@ class GatewayUnderTest:
         return self.platform.home.token_file.read_text().strip()
 
     def token(self, tenant: str, *scopes: str, life_s: float | None = None) -> str:
-        """A new token of a tenant, which is made if there is none of this name."""
+        """Return a new token of a tenant, which is made if there is none of this name."""
         return self.id_and_token(tenant, *scopes, life_s=life_s)[1]
 
     def id_and_token(self, tenant: str, *scopes: str, life_s: float | None = None) -> tuple[str, str]:
-        """A new token's id and text, as ``token``."""
+        """Return a new token's id and text, as ``token``."""
         now = self.platform.clock.now()
         with self.platform.database.write() as session:
             found = find_tenant(session, tenant) or create_tenant(session, tenant, now)
@@ -253,19 +253,19 @@ class GatewayUnderTest:
             return row.id, text
 
     def ask(self, method: str, path: str, token: str | None, **arguments: Any) -> httpx.Response:
-        """The answer to one request."""
+        """Return the answer to one request."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= arguments.pop("headers", {})
         return httpx.request(method, self.url + path, headers=headers, timeout=60.0, **arguments)
 
     def refused(self, method: str, path: str, token: str | None, **arguments: Any) -> tuple[int, str]:
-        """Status and message of the answer to a request that must be refused."""
+        """Return status and message of the answer to a request that must be refused."""
         answer = self.ask(method, path, token, **arguments)
         assert answer.status_code >= 400, answer.text
         return answer.status_code, str(answer.json()["error"]["message"])
 
     def entries(self, token: str, query: str = "") -> list[dict[str, Any]]:
-        """What the token sees of the audit log."""
+        """Return what the token sees of the audit log."""
         answer = self.ask("GET", f"/v1/audit{query}", token)
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["entries"]
@@ -274,7 +274,7 @@ class GatewayUnderTest:
 
 @contextmanager
 def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
-    """The platform of ``RDUKIT_HOME``, with its first token; nothing of it runs."""
+    """Yield the platform of ``RDUKIT_HOME``, with its first token; nothing of it runs."""
     opened = open_platform(checked_home())
     if clock is not None:
         opened = replace(opened, clock=clock, audit=AuditWriter(opened.database, clock))
@@ -288,6 +288,6 @@ def opened_platform(clock: Clock | None = None) -> Iterator[Platform]:
 
 @contextmanager
 def gateway_under_test(clock: Clock | None = None) -> Iterator[GatewayUnderTest]:
-    """``opened_platform`` at a real socket."""
+    """Serve ``opened_platform`` at a real socket."""
     with opened_platform(clock) as platform, serving(platform) as url:
         yield GatewayUnderTest(url, platform)

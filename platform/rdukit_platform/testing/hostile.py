@@ -1,4 +1,4 @@
-"""What a hostile box of a tenant's job tries, whatever is round it: one class of tests that each kind of wall inherits.
+"""Attacks of a hostile box of a tenant's job: one class of tests that each kind of wall inherits.
 
 A box is a program that runs what its file says (``tests/integration/platform_box.py``), as a job of the real platform.
 """
@@ -59,7 +59,7 @@ class Hostile:
         self.platform, self.client, self.folder = platform, client, folder
 
     def submit(self, code: str) -> str:
-        """The id of a job that runs it."""
+        """Return the id of a job that runs it."""
         folder = self.folder / "hostile"
         folder.mkdir(exist_ok=True)
         (folder / "modelbox.yaml").write_text(json.dumps({"name": "hostile", "runs": PREAMBLE + code}))
@@ -67,23 +67,23 @@ class Hostile:
         return str(self.client.submit("/v1/jobs", {"box": box, "verb": "preprocess"})["id"])
 
     def wait_end(self, job_id: str) -> dict[str, Any]:
-        """A job when it has ended."""
+        """Return a job when it has ended."""
         own = PlatformUnderTest(self.client, self.platform.home, self.platform.running)
         return own.wait_end(job_id, PATIENCE_S)
 
     def run(self, code: str) -> dict[str, Any]:
-        """The job that ran it, when it has ended."""
+        """Return the job that ran it, when it has ended."""
         return self.wait_end(self.submit(code))
 
     def said(self, code: str) -> Any:
-        """What it found out."""
+        """Return what it found out."""
         done = self.run(code)
         assert done["state"] == "succeeded", done
         return done["result"]["said"]
 
 
 class HostileBoxes:
-    """Its fixture, of class scope: ``platform``, whose environment has ``ENVIRONMENT`` and that."""
+    """Tests with a fixture of class scope: ``platform``, whose environment has ``ENVIRONMENT`` and that."""
 
     #: What there is of the home folder where a box sees it.
     SHOWN: ClassVar[frozenset[str]] = frozenset({"work"})
@@ -98,7 +98,7 @@ class HostileBoxes:
     @pytest.fixture(scope="class")
     @staticmethod
     def mallory(platform: PlatformUnderTest) -> Iterator[ApiClient]:
-        """A tenant with a plain write token, beside the one that the platform begins with."""
+        """Yield a tenant with a plain write token, beside the one that the platform begins with."""
         made = platform.client.post("/v1/tenants", {"name": "mallory"})
         token = platform.client.post(f"/v1/tenants/{made['id']}/tokens", {"scopes": ["read", "write"]})["token"]
         with ApiClient(platform.running["url"], token) as client:
@@ -327,18 +327,18 @@ os.chmod(output / "d", 0)
 
 
 def tenant_id(platform: PlatformUnderTest, name: str) -> str:
-    """Id of the tenant of that name."""
+    """Return the id of the tenant of that name."""
     return next(str(row["id"]) for row in platform.client.get("/v1/tenants")["tenants"] if row["name"] == name)
 
 
 def is_audited(platform: PlatformUnderTest, job: dict[str, Any], reason: str) -> bool:
-    """Whether the log has that an attempt of the job was refused for this reason."""
+    """Return whether the log has that an attempt of the job was refused for this reason."""
     entries = platform.client.get("/v1/audit?action=attempt")["entries"]
     return any(entry["reason"] == reason and job["id"] in entry["target"] for entry in entries)
 
 
 def own_addresses() -> list[str]:
-    """Addresses of this machine."""
+    """Return the addresses of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -1,4 +1,4 @@
-"""For tests: a database in a folder, jobs in it, and a platform of real processes."""
+"""Database in a folder, jobs in it, and a platform of real processes."""
 
 import os
 import shutil
@@ -55,13 +55,13 @@ COUNTER: Mapping[str, object] = {
 
 
 def counter_boxes() -> Boxes:
-    """The catalog of ``COUNTER``."""
+    """Return the catalog of ``COUNTER``."""
     return Boxes({"counter": read_box(COUNTER)})
 
 
 @contextmanager
 def fresh_database(folder: Path) -> Iterator[Database]:
-    """An empty, migrated SQLite database."""
+    """Yield an empty, migrated SQLite database."""
     database = Database(f"sqlite:///{folder / 'db.sqlite'}")
     migrate(database)
     try:
@@ -72,7 +72,7 @@ def fresh_database(folder: Path) -> Iterator[Database]:
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A temporary folder whose path is short enough for sockets."""
+    """Yield a temporary folder whose path is short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="rdk-", dir="/tmp"))
     try:
         yield folder
@@ -99,13 +99,13 @@ class PlatformUnderTest:
         return self.client.submit("/v1/jobs", {"box": "counter", "verb": verb, **body})
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """The job as it is now."""
+        """Return the job as it is now."""
         return self.client.get(f"/v1/jobs/{job_id}")
 
     def wait_job(
         self, job_id: str, until: Callable[[dict[str, Any]], bool], timeout_s: float = 120.0
     ) -> dict[str, Any]:  # fmt: skip
-        """The job as soon as ``until`` holds."""
+        """Return the job as soon as ``until`` holds."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.job(job_id)
@@ -116,11 +116,11 @@ class PlatformUnderTest:
             time.sleep(0.05)
 
     def wait_end(self, job_id: str, timeout_s: float = 120.0) -> dict[str, Any]:
-        """The job when it has ended."""
+        """Return the job when it has ended."""
         return self.wait_job(job_id, lambda job: job["state"] in FINAL_STATES, timeout_s)
 
     def states(self, job_id: str) -> list[str]:
-        """The states that a job went through."""
+        """Return the states that a job went through."""
         events = self.client.get(f"/v1/jobs/{job_id}/events")["events"]
         return [event["data"]["to"] for event in events if event["kind"] == "state"]
 
@@ -129,7 +129,7 @@ class PlatformUnderTest:
 def platform_under_test(
     home: Path, box_program: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[PlatformUnderTest]:
-    """``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command."""
+    """Run ``rdukit up`` in ``home`` on a free port; ``box_program`` stands in for the ModelBox command."""
     variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
     if box_program is not None:
         variables["RDUKIT_WORKER_BOX_COMMAND"] = f"{sys.executable} {box_program}"
@@ -138,7 +138,7 @@ def platform_under_test(
 
 
 def has_ended(pid: int, timeout_s: float = 60.0) -> bool:
-    """Whether a process is gone, or only its parent's to bury, within the time."""
+    """Return whether a process is gone, or only its parent's to bury, within the time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:

@@ -29,7 +29,7 @@ READY_TIMEOUT_S: Final = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where a platform that is ready is found."""
+    """Addresses of a platform that is ready."""
 
     url: str
     console: str

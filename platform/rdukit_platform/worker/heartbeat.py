@@ -21,7 +21,7 @@ SERVICE_BEAT_S: Final = 2.0
 
 
 class LeaseHeartbeat:
-    """One thread for all attempts of a worker process."""
+    """Thread that keeps the leases of all attempts of a worker process."""
 
     def __init__(
         self,

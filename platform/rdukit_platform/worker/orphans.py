@@ -42,7 +42,7 @@ def choose_orphans(boxes: Iterable[OwnedBox], open_attempts: Mapping[str, Collec
 
 
 def read_open_attempts(database: Database, job_ids: Collection[str]) -> dict[str, list[int]]:
-    """Of each of the jobs that there is, the numbers of its attempts that have not ended."""
+    """Read, for each of the jobs that there is, the numbers of its attempts that have not ended."""
     with database.read() as session:
         found: dict[str, list[int]] = {
             id: [] for id in session.scalars(select(JobRow.id).where(JobRow.id.in_(job_ids)))

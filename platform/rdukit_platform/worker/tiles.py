@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def leased_tiles(socket: Path, job: JobRow) -> Iterator[tuple[dict[str, Any], Path]]:
-    """A lease of the job's tiles while the block lasts, and the socket for the job's box, which is of that lease only.
+    """Lease the job's tiles while the block lasts. Yields the lease and the socket for its box, which is of it only.
 
     Raises:
         NoResources: the tiles are not free.

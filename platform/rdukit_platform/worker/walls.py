@@ -1,4 +1,4 @@
-"""What keeps the boxes of a worker's jobs from the machine and from one another, and when that is not enough."""
+"""Walls that keep the boxes of a worker's jobs from the machine and one another, and when they are not enough."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ REMEDY_OF_PODS: Final = "install a network plugin that enforces the policy of th
 
 
 class WallKind(StrEnum):
-    """What is round a job's box."""
+    """Kinds of walls of a job's box."""
 
     CONTAINER = "container"
     FENCE = "fence"
@@ -36,7 +36,7 @@ class WallKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What is round the boxes of a worker."""
+    """Walls of the boxes of a worker."""
 
     kind: WallKind
     #: Of a fence.
@@ -47,12 +47,12 @@ class Walls:
 
     @property
     def told(self) -> str:
-        """For others: the kind, and of nothing why, and what to do."""
+        """Text for others: the kind, and of nothing why, and what to do."""
         return f"{self.kind}: {self.why}; {self.remedy}" if self.why else str(self.kind)
 
 
 def choose_walls(mode: str, is_process: bool, fence: Fence | None, why_open: str = "") -> Walls:
-    """What this worker's boxes get (pure).
+    """Choose what this worker's boxes get (pure).
 
     Args:
         mode: the setting ``worker.fence``.
@@ -90,7 +90,7 @@ def check_walls(walls: Walls, tenants: int) -> None:
 
 
 def open_walls(backend: BoxBackend) -> Walls:
-    """What the settings and the machine, or the cluster, say; the log has it.
+    """Choose by what the settings and the machine, or the cluster, say; the log has it.
 
     Raises:
         NotFenced: a fence is required and does not hold.
@@ -117,7 +117,7 @@ class TenantFences:
     limits: FenceLimits = field(default_factory=FenceLimits)
 
     def of(self, tenant_id: str) -> BoxFence | None:
-        """The fence of a tenant's box; ``None``: its boxes have none.
+        """Return the fence of a tenant's box; ``None``: its boxes have none.
 
         Raises:
             NotFenced: there are no users left for it.
@@ -131,7 +131,7 @@ class TenantFences:
 
 
 def open_fences(home: Home, walls: Walls) -> TenantFences:
-    """By the settings.
+    """Make them by the settings.
 
     Raises:
         InvalidArgument: the users are none.
@@ -141,7 +141,7 @@ def open_fences(home: Home, walls: Walls) -> TenantFences:
 
 
 def read_uids(text: str) -> range:
-    """``first-last`` as numbers of users (pure).
+    """Read ``first-last`` as numbers of users (pure).
 
     Raises:
         InvalidArgument: it is none, or has users that programs of the system may have.
@@ -156,7 +156,7 @@ def read_uids(text: str) -> range:
 
 
 def find_uid(users: Path, tenant_id: str, uids: range) -> int:
-    """The tenant's user: the one that it always had here, or the first that nobody has.
+    """Return the tenant's user: the one that it always had here, or the first that nobody has.
 
     Any number of workers may ask at once: a link is made whole or not at all, and of two the lower one counts.
 
