@@ -45,7 +45,7 @@ class Output:
 
 
 def admit(session: Session, job_id: str, now: float) -> FencingToken:
-    """Give a queued job its next attempt. The caller publishes the fencing after the commit.
+    """Give a queued job its next attempt. The caller publishes the token after the commit.
 
     Raises:
         InvalidTransition: it is not queued any more; nothing was written.

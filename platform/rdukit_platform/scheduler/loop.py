@@ -49,9 +49,9 @@ class Scheduler:
     """Scheduler of a platform. Two at once do no harm: each admission is a versioned update."""
 
     def __init__(self, home: Home, database: Database, app: Celery, notifier: Notifier, clock: Clock) -> None:
-        self._home, self._database, self._app, self._waker, self._clock = home, database, app, notifier, clock
+        self._home, self._database, self._app, self._notifier, self._clock = home, database, app, notifier, clock
         self.name = f"scheduler@{socket.gethostname()}:{os.getpid()}"
-        self._beat_file = HeartbeatFile(home.run, "scheduler")
+        self._heartbeat_file = HeartbeatFile(home.run, "scheduler")
         self._stop = threading.Event()
         self._beaten_at = self._pruned_at = float("-inf")
         self._pace = ClockWatch(clock, resolve(WORKER_LEASE_S))
@@ -64,16 +64,16 @@ class Scheduler:
         """Work until ``stop``."""
         poll_s = resolve(SCHEDULER_POLL_S)
         while not self._stop.is_set():
-            self._beat_file.touch()
+            self._heartbeat_file.touch()
             try:
                 self.run_once()
             except (DBAPIError, Conflict) as error:
                 logger.warning("pass given up error=%s", error)
             try:
-                self._waker.wait(poll_s)
+                self._notifier.wait(poll_s)
             except redis.RedisError:
                 self._stop.wait(poll_s)
-        self._beat_file.remove()
+        self._heartbeat_file.remove()
         end_service(self._database, self.name)
 
     def run_once(self) -> int:

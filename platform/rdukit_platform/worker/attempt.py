@@ -111,8 +111,8 @@ class AttemptFailure(Exception):
 class AttemptRun:
     """Attempt that this worker may get to run."""
 
-    def __init__(self, around: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
-        self._around, self._ticket = around, fencing
+    def __init__(self, context: WorkerContext, fencing: FencingToken, is_stopping: threading.Event) -> None:
+        self._context, self._fencing = context, fencing
         #: The worker is shutting down.
         self._is_stopping = is_stopping
         #: The attempt is to end: lost, cancelled or interrupted.
@@ -121,23 +121,23 @@ class AttemptRun:
         #: It was ended for filling more of the disk than it may.
         self._has_hit_wall = False
         self._owner = BoxOwner(fencing.job_id, 0)
-        self._folder = around.home.work / fencing.job_id
+        self._folder = context.home.work / fencing.job_id
 
     def run(self) -> None:
         """Run it to its end. Does nothing if somebody else has it."""
-        around = self._around
-        with around.database.write() as session:
-            job = execution.claim(session, self._ticket, around.name, around.heartbeat.lease_s, around.clock.now())
+        context = self._context
+        with context.database.write() as session:
+            job = execution.claim(session, self._fencing, context.name, context.heartbeat.lease_s, context.clock.now())
         if job is None:
-            logger.info("message dropped job=%s attempt=%s", self._ticket.job_id, self._ticket.attempt_id)
+            logger.info("message dropped job=%s attempt=%s", self._fencing.job_id, self._fencing.attempt_id)
             return
         logger.info("attempt begins job=%s number=%d", job.id, job.attempt)
-        around.heartbeat.hold(self._ticket, self.abort)
+        context.heartbeat.hold(self._fencing, self.abort)
         try:
             self._run_claimed(job)
         finally:
-            around.heartbeat.drop(self._ticket)
-            around.notifier.wake()
+            context.heartbeat.drop(self._fencing)
+            context.notifier.wake()
 
     def abort(self) -> None:
         """End it from outside; safe in any thread, and returns at once."""
@@ -165,32 +165,32 @@ class AttemptRun:
     def _fail(self, outcome: AttemptOutcome, error: Mapping[str, object]) -> None:
         if self._stop.is_set():
             outcome, error = AttemptOutcome.INTERRUPTED, {"code": "unavailable", "message": "the worker was stopped"}
-        around = self._around
+        context = self._context
         try:
-            with around.database.write() as session:
-                state = execution.fail(session, self._ticket, outcome, error, around.backoff_s, around.clock.now())
+            with context.database.write() as session:
+                state = execution.fail(session, self._fencing, outcome, error, context.backoff_s, context.clock.now())
                 self._record_refusal(session, error)
-            logger.info("attempt ends job=%s outcome=%s state=%s", self._ticket.job_id, outcome, state)
+            logger.info("attempt ends job=%s outcome=%s state=%s", self._fencing.job_id, outcome, state)
             if state in FINAL:
                 remove_tree(self._folder)
         except LeaseLost as lost:
             self._leave(lost)
 
     def _record_refusal(self, session: Session, error: Mapping[str, object]) -> None:
-        job = session.get(JobRow, self._ticket.job_id)
+        job = session.get(JobRow, self._fencing.job_id)
         if job is not None and (self._has_hit_wall or is_security_code(error.get("code"))):
             code, message = str(error["code"]), str(error.get("message"))
             record(
                 session,
-                AuditRecord(self._around.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
+                AuditRecord(self._context.clock.now(), Act.ATTEMPT, AuditOutcome.REFUSED, WORKER, job.tenant_id,
                       f"{job.id} attempt {job.attempt}", code, message),
             )  # fmt: skip
 
     def _leave(self, lost: LeaseLost) -> None:
         # Whoever ended the attempt has written why. A job that has ended has no use for its folder.
-        logger.info("attempt ends, not ours any more job=%s why=%s", self._ticket.job_id, lost.message)
-        with self._around.database.read() as session:
-            job = session.get(JobRow, self._ticket.job_id)
+        logger.info("attempt ends, not ours any more job=%s why=%s", self._fencing.job_id, lost.message)
+        with self._context.database.read() as session:
+            job = session.get(JobRow, self._fencing.job_id)
         if job is not None and JobState(job.state) in FINAL:
             remove_tree(self._folder)
 
@@ -214,10 +214,10 @@ class AttemptRun:
             self._keep(job, operation)
 
     def _check_walls(self) -> None:
-        with self._around.database.read() as session:
+        with self._context.database.read() as session:
             tenants = count_tenants(session)
         try:
-            check_walls(self._around.fences.walls, tenants)
+            check_walls(self._context.fences.walls, tenants)
         except NotFenced as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
 
@@ -225,7 +225,7 @@ class AttemptRun:
         if self._owner.epoch == 1:
             return
         try:
-            reap_earlier(self._around.backend, self._owner)
+            reap_earlier(self._context.backend, self._owner)
         except BackendUnavailable:
             raise
         except Unavailable as cause:
@@ -248,7 +248,7 @@ class AttemptRun:
                 return
             except BlockingIOError as cause:
                 if time.monotonic() > deadline or self._stop.is_set():
-                    error = Unavailable(f"the attempt before still works in the folder of job {self._ticket.job_id}")
+                    error = Unavailable(f"the attempt before still works in the folder of job {self._fencing.job_id}")
                     raise AttemptFailure(AttemptOutcome.FOLDER_BUSY, error) from cause
             time.sleep(0.05)
 
@@ -257,7 +257,7 @@ class AttemptRun:
         remove_tree(incoming)
         incoming.mkdir()
         paths: dict[str, str] = {}
-        with self._around.database.read() as session:
+        with self._context.database.read() as session:
             rows = session.scalars(select(ArtifactRow).where(ArtifactRow.id.in_(job.inputs.values()))).all()
             artifacts = {row.id: row for row in rows}
         for slot, artifact_id in job.inputs.items():
@@ -266,7 +266,7 @@ class AttemptRun:
                 artifact = artifacts[artifact_id]
                 if not artifact.is_folder and artifact.file_name:
                     target = target / artifact.file_name
-                self._around.store.materialize(artifact.digest, artifact.is_folder, target)
+                self._context.store.materialize(artifact.digest, artifact.is_folder, target)
             except (KeyError, NotFound, ContentDamaged) as cause:
                 error = NotFound(f"input {slot!r}: the content of artifact {artifact_id} is not in the store: {cause}")
                 raise AttemptFailure(AttemptOutcome.INPUT_LOST, error) from cause
@@ -280,17 +280,17 @@ class AttemptRun:
         target = self._folder / "box"
         remove_tree(target)
         try:
-            with self._around.database.read() as session:
+            with self._context.database.read() as session:
                 # Again: what was allowed at submission may not be any more, and here the code begins to run.
-                check_may_own(session, job.tenant_id, self._around.fences.walls.kind is WallKind.FENCE)
+                check_may_own(session, job.tenant_id, self._context.fences.walls.kind is WallKind.FENCE)
                 row = find_version(session, job.tenant_id, job.box, job.box_version)
             if row is None:
                 raise NotFound(f"there is no version {job.box_version} of box {job.box!r}")
             if row.image is not None:
-                if self._around.backend.name == PROCESS:
+                if self._context.backend.name == PROCESS:
                     raise InvalidArgument(f"box {job.box} is the image {row.image!r}, but boxes are processes here")
                 return OwnBox(image=row.digest)
-            self._around.store.materialize(row.digest, is_folder=True, target=target)
+            self._context.store.materialize(row.digest, is_folder=True, target=target)
         except (PermissionDenied, InvalidArgument) as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         except (NotFound, ContentDamaged) as cause:
@@ -310,30 +310,30 @@ class AttemptRun:
 
     def _lease_tiles(self, stack: ExitStack, job: JobRow) -> dict[str, str]:
         try:
-            lease, socket = stack.enter_context(leased_tiles(self._around.home.snd_socket, job))
+            lease, socket = stack.enter_context(leased_tiles(self._context.home.snd_socket, job))
         except (NoResources, Unavailable) as cause:
             raise AttemptFailure(AttemptOutcome.NO_RESOURCES, cause) from cause
-        with self._around.database.write() as session:
-            execution.hold_tiles(session, self._ticket, lease["tiles"])
+        with self._context.database.write() as session:
+            execution.hold_tiles(session, self._fencing, lease["tiles"])
         return {"RDUKIT_LEASE": f"{lease['id']}:{lease['token']}", SND_SOCKET.variable: str(socket)}
 
     def _run_box(
         self, job: JobRow, inputs: Mapping[str, str], environment: Mapping[str, str], lock: int, own: OwnBox | None
     ) -> dict[str, Any]:
-        around = self._around
+        context = self._context
         output = self._folder / "out"
         output.mkdir(exist_ok=True)
         try:
-            fence = around.fences.of(job.tenant_id)
+            fence = context.fences.of(job.tenant_id)
         except NotFenced as refused:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
         spec = spec_of(
-            around.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
+            context.rules, job.box, self._owner, self._folder / f"attempt-{job.attempt}", self._folder / "in", output,
             environment, [Path(environment[SND_SOCKET.variable])] if environment else [], [lock], own,
             fence,
         )  # fmt: skip
         try:
-            box = self._box = around.backend.start(spec, around.box_start_s, self._stop)
+            box = self._box = context.backend.start(spec, context.box_start_s, self._stop)
             if self._stop.is_set() or self._is_stopping.is_set():
                 raise Cancelled("the attempt was stopped before its box")
             with BoxClient(box.rest_url, ANSWER_S, max_bytes=MAX_ANSWER_BYTES) as client:
@@ -344,8 +344,8 @@ class AttemptRun:
                     raise
                 except RdukitError as refused:
                     raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused) from refused
-                with around.database.write() as session:
-                    execution.start(session, self._ticket, self._describe_box(box), around.clock.now())
+                with context.database.write() as session:
+                    execution.start(session, self._fencing, self._describe_box(box), context.clock.now())
                 return self._follow(client, str(operation["id"]), box)
         except BackendUnavailable:
             raise
@@ -359,10 +359,10 @@ class AttemptRun:
             raise AttemptFailure(outcome, self._with_its_end(error)) from error
 
     def _describe_box(self, box: RunningBox) -> dict[str, object]:
-        return {"backend": self._around.backend.name, "id": box.id, "limits": dict(box.limits)}
+        return {"backend": self._context.backend.name, "id": box.id, "limits": dict(box.limits)}
 
     def _follow(self, client: BoxClient, operation_id: str, box: RunningBox) -> dict[str, Any]:
-        around = self._around
+        context = self._context
         written_at, pending, logged = float("-inf"), None, 0
         for event in client.events(operation_id, stop=self._stop, is_alive=box.is_alive):
             kind = event.get("kind")
@@ -373,13 +373,13 @@ class AttemptRun:
                 text = (
                     str(event["log"])[:MAX_LOG_CHARACTERS] if logged < MAX_LOG_LINES else "further lines are not kept"
                 )
-                with around.database.write() as session:
-                    execution.record_logs(session, self._ticket, [text], around.clock.now())
-            is_due = around.clock.monotonic() - written_at >= PROGRESS_S
+                with context.database.write() as session:
+                    execution.record_logs(session, self._fencing, [text], context.clock.now())
+            is_due = context.clock.monotonic() - written_at >= PROGRESS_S
             if pending is not None and (is_due or kind == "result"):
-                with around.database.write() as session:
-                    execution.record_progress(session, self._ticket, pending, around.clock.now())
-                written_at, pending = around.clock.monotonic(), None
+                with context.database.write() as session:
+                    execution.record_progress(session, self._fencing, pending, context.clock.now())
+                written_at, pending = context.clock.monotonic(), None
             if kind == "result":
                 operation: dict[str, Any] = event.get("operation") or {}
                 self._check_result(operation)
@@ -408,15 +408,15 @@ class AttemptRun:
             if self._box is not None:
                 lines = self._box.logs(LOG_TAIL_LINES).splitlines()
         if lines:
-            with self._around.database.write() as session:
-                execution.record_logs(session, self._ticket, lines, self._around.clock.now())
+            with self._context.database.write() as session:
+                execution.record_logs(session, self._fencing, lines, self._context.clock.now())
 
     def _filled_disk(self, error: RdukitError) -> DiskFull | None:
         ends = [error.detail.get("end")] if self._box is None else [event.end for event in self._box.events()]
         if BoxEnd.DISK_FULL not in ends:
             return None
         self._has_hit_wall = True
-        limit = self._around.fences.limits.disk_bytes
+        limit = self._context.fences.limits.disk_bytes
         return DiskFull(f"the box filled more of the disk than it may ({BOX_DISK.name} is {limit})")
 
     def _with_its_end(self, error: RdukitError) -> RdukitError:
@@ -428,7 +428,7 @@ class AttemptRun:
         return type(error)(f"{error.message}: {', '.join(ended)}") if ended else error
 
     def _keep(self, job: JobRow, operation: Mapping[str, Any]) -> None:
-        around = self._around
+        context = self._context
         assert self._box is not None
         # The box must have ended before its files are read: what is stored does not change under us.
         self._box.stop(STOP_S)
@@ -439,16 +439,16 @@ class AttemptRun:
             raise AttemptFailure(AttemptOutcome.BOX_FAILED, refused)
         for slot, text in named.items():
             path = self._output_path(str(slot), str(text))
-            content = around.store.add_path(path)
+            content = context.store.add_path(path)
             name = None if content.is_folder else plain_name(path.name)
             outputs.append(Output(str(slot), str(slot), content.digest, content.bytes, content.is_folder, name))
-        with around.database.write() as session:
-            made = execution.succeed(session, self._ticket, outputs, operation.get("result"), around.clock.now())
+        with context.database.write() as session:
+            made = execution.succeed(session, self._fencing, outputs, operation.get("result"), context.clock.now())
         logger.info("attempt succeeded job=%s artifacts=%s", job.id, ",".join(made.values()))
 
     def _output_path(self, slot: str, text: str) -> Path:
         path, output = Path(text.removeprefix("file://")), self._folder / "out"
-        limits = self._around.fences.limits
+        limits = self._context.fences.limits
         try:
             check_output(output, path, OutputLimits(limits.disk_bytes, limits.disk_files))
         except OutputRefused as refused:

@@ -34,7 +34,7 @@ class LeaseHeartbeat:
         walls: str = "",
     ) -> None:
         """``walls``: what is round the boxes of the worker's jobs, for others to know."""
-        self._beat_file, self._walls = heartbeat_file, walls
+        self._heartbeat_file, self._walls = heartbeat_file, walls
         self._database, self._clock, self._name, self._slots = database, clock, name, slots
         self.lease_s = lease_s
         self._lock = threading.Lock()
@@ -70,8 +70,8 @@ class LeaseHeartbeat:
             is_due = self._clock.monotonic() - service_at >= SERVICE_BEAT_S
             if not held and not is_due:
                 continue
-            if is_due and self._beat_file is not None:
-                self._beat_file.touch()
+            if is_due and self._heartbeat_file is not None:
+                self._heartbeat_file.touch()
             try:
                 lost = self._beat(list(held), is_due)
             except DBAPIError as error:
@@ -83,8 +83,8 @@ class LeaseHeartbeat:
                 logger.info("attempt is not ours any more job=%s attempt=%s", fencing.job_id, fencing.attempt_id)
                 self.drop(fencing)
                 held[fencing]()
-        if self._beat_file is not None:
-            self._beat_file.remove()
+        if self._heartbeat_file is not None:
+            self._heartbeat_file.remove()
         end_service(self._database, self._name)
 
     def _beat(self, fencing_tokens: list[FencingToken], is_service_due: bool) -> list[FencingToken]:

@@ -39,8 +39,8 @@ CELERY_OPTIONS: Final = ("--pool=threads", "--without-gossip", "--without-mingle
 class AttemptRunner:
     """The attempts of one worker process."""
 
-    def __init__(self, around: WorkerContext) -> None:
-        self._around = around
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._lock = threading.Lock()
         self._attempts: set[AttemptRun] = set()
         self._is_stopping = threading.Event()
@@ -49,7 +49,7 @@ class AttemptRunner:
         """Run an attempt to its end, unless the worker is stopping (its message comes back) or another has it."""
         if self._is_stopping.is_set():
             return
-        attempt = AttemptRun(self._around, fencing, self._is_stopping)
+        attempt = AttemptRun(self._context, fencing, self._is_stopping)
         with self._lock:
             self._attempts.add(attempt)
         try:

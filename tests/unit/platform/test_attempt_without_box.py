@@ -126,14 +126,14 @@ def attempted(
     folder: Path, database: Database, backend: Refusing, fencing: execution.FencingToken
 ) -> tuple[JobRow, AttemptRow]:
     """The job and its attempt, after a worker's try."""
-    around = WorkerContext(
+    context = WorkerContext(
         home=Home(folder), database=database, store=BlobStore(folder / "artifacts"),
         heartbeat=LeaseHeartbeat(database, SystemClock(), "w", 1, 5.0), notifier=Notifier(f"redis+socket://{folder}/none.sock"),
         clock=SystemClock(), name="w", backend=backend, rules=BoxRules(BoxLimits()), box_start_s=1.0,
         fences=TenantFences(Home(folder), Walls(WallKind.CONTAINER), range(0)),
         backoff_s=1.0,
     )  # fmt: skip
-    AttemptRun(around, fencing, threading.Event()).run()
-    around.notifier.close()
+    AttemptRun(context, fencing, threading.Event()).run()
+    context.notifier.close()
     with database.read() as session:
         return session.get_one(JobRow, fencing.job_id), session.get_one(AttemptRow, fencing.attempt_id)
