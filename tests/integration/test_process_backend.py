@@ -82,10 +82,10 @@ def test_the_tree_of_a_process_has_its_grandchildren() -> None:
 
 def test_a_box_ends_with_the_platform_that_was_killed(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from rdukit_platform.backends.contract import BoxSpec, Owner;"
+        "import sys, time; from pathlib import Path; from rdukit_platform.backends.contract import BoxSpec, BoxOwner;"
         "from rdukit_platform.backends.process import ProcessBackend;"
         f"folder = Path({str(tmp_path)!r});"
-        "spec = BoxSpec('logreg', folder / 'box', owner=Owner('p', 1));"
+        "spec = BoxSpec('logreg', folder / 'box', owner=BoxOwner('p', 1));"
         "box = ProcessBackend(records=folder / 'records').start(spec);"
         "print(box.pid, flush=True); time.sleep(60)"
     )

@@ -27,13 +27,13 @@ sys.meta_path.insert(0, Refuse())
 from pathlib import Path
 import rdukit_platform.worker.serve
 from rdukit_platform.backends.container_options import container_options
-from rdukit_platform.backends.contract import Owner
+from rdukit_platform.backends.contract import BoxOwner
 from rdukit_platform.backends.job_boxes import open_backend, spec_of
 from rdukit_platform.settings import Home
 
 folder = Path(sys.argv[1])
 backend, rules = open_backend(Home(folder))
-spec = spec_of(rules, "logreg", Owner("job-1", 2), folder / "state", folder / "in", folder / "out", {})
+spec = spec_of(rules, "logreg", BoxOwner("job-1", 2), folder / "state", folder / "in", folder / "out", {})
 options = container_options(spec, "boxes:1")
 print(json.dumps([backend.name, [list(box.owner.id) for box in backend.owned()], options["command"][:4]]))
 backend.close()
