@@ -19,8 +19,8 @@ from pathlib import Path
 
 from rdukit.errors import RdukitError
 from rdukit_platform.cli.client import ApiClient
-from rdukit_zoo.comparisons.machine import write_json
 from rdukit_platform.testing.processes import PlatformUnderTest, platform_under_test
+from rdukit_zoo.comparisons.machine import write_json
 
 BOX = Path(__file__).parents[1] / "tests/integration/platform_box.py"
 CALLERS = 8
