@@ -9,10 +9,15 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("sambaflow.tracing.torch_private", "rdukit_runtime.engine.torch_private")
+MODULES = (
+    "sambaflow.tracing.torch_private", "rdukit_runtime.engine.torch_private", "rdukit_compiler.torch_private",
+    "rdukit_compiler.backend.torch_private",
+)  # fmt: skip
+#: The modules that stand in for torch's are named where they are made.
+STAND_INS = "lazy_torch_imports.py"
 PRIVATE = re.compile(r"\btorch\._[a-z_A-Z]|from torch import _[a-z]")
 #: What torch itself documents with an underscore, and names of files.
-PUBLIC = re.compile(r"torch\.__(version|file)__")
+PUBLIC = re.compile(r"torch\.__(version|file)__|``torch\.\S+``")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -23,12 +28,12 @@ def test_this_torch_has_every_private_name(module: str) -> None:
         pytest.fail(f"torch {torch.__version__} lacks a private name that {module} takes: {cause}")
 
 
-@pytest.mark.parametrize("root", ["sdk", "runtime"])
+@pytest.mark.parametrize("root", ["sdk", "compiler", "runtime"])
 def test_private_names_of_torch_stand_in_one_module(root: str) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
         for file in sorted((ROOT / root).rglob("*.py"))
-        if file.name != "torch_private.py"
+        if file.name not in {"torch_private.py", STAND_INS}
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if PRIVATE.search(PUBLIC.sub("", line))
     ]
@@ -114,6 +119,24 @@ def test_handles_of_tensors_come_back_as_the_same_memory() -> None:
     tensor = torch.arange(4.0)
     (back,) = steal_handles(alloc_handles([tensor]))
     assert back.data_ptr() == tensor.data_ptr() and torch.equal(back, tensor)
+
+
+def test_the_compiler_sees_modes_and_transformations() -> None:
+    from rdukit_compiler import torch_private as private
+
+    assert private.current_fake_mode() is None and not private.are_transforms_active()
+    with private.FakeTensorMode() as mode:
+        assert private.current_fake_mode() is mode
+    seen: list[bool] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(private.are_transforms_active() and private.is_functorch_wrapped_tensor(x))
+        return x.sum()
+
+    torch.func.grad(function)(torch.ones(2))
+    assert seen == [True]
+    assert "aten::add.Tensor" in private.all_operator_names()
+    assert private.has_kernel_for_key("aten::matmul", "CompositeImplicitAutograd")
 
 
 def test_operators_and_stores_are_known() -> None:

@@ -17,6 +17,7 @@ from torch.fx.node import map_arg
 from rdukit_compiler.backend.native_operators import operator_named
 from rdukit_compiler.backend.routes import Routes
 from rdukit_compiler.operators.naming import aten_names
+from rdukit_compiler.torch_private import OpOverload, has_onednn
 
 aten = torch.ops.aten
 
@@ -51,7 +52,7 @@ def choose_convolutions(module: fx.GraphModule, routes: Routes) -> bool:
         Whether anything was changed: nothing is if no convolution has a batch norm or a ReLU to take in.
     """
     graph = module.graph
-    if not torch._C._has_mkldnn or any(_changes_inputs(node) for node in graph.nodes):
+    if not has_onednn or any(_changes_inputs(node) for node in graph.nodes):
         return False
     graph.eliminate_dead_code()
     chosen = [node for node in graph.nodes if _is_plain(node, routes)]
@@ -72,7 +73,7 @@ def choose_convolutions(module: fx.GraphModule, routes: Routes) -> bool:
 
 
 def _changes_inputs(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _is_plain(node: fx.Node, routes: Routes) -> bool:

@@ -15,6 +15,7 @@ from rdukit_compiler.backend.native_operators import operator_named, product
 from rdukit_compiler.backend.routes import BATCH_ROWS, FEW_ROWS, LINEAR_ROWS, Route, Routes, choose_route
 from rdukit_compiler.operators.naming import aten_names
 from rdukit_compiler.operators.own_operators import own_operator
+from rdukit_compiler.torch_private import OpOverload
 
 aten = torch.ops.aten
 
@@ -260,7 +261,7 @@ def eliminate_common_calls(graph: fx.Graph, target: Any) -> None:
     written = {
         _owner(node.args[0])
         for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable and node.args
     }
     _merge(graph, lambda node: node.target is target and not written & {_owner(a) for a in node.all_input_nodes})
 

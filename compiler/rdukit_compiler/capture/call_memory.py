@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+from rdukit_compiler.torch_private import (
+    FakeTensor,
+    get_flash_sdp_enabled,
+    get_math_sdp_enabled,
+    in_kernel_invocation_manager,
+)
 
 #: Literals that a plain call may have, and that are told apart by type and value.
 _LITERALS: Final = (
@@ -94,7 +100,7 @@ def surrounding_state() -> tuple[object, ...]:
     return (
         torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled(),  # of every device's attention
+        get_flash_sdp_enabled(), get_math_sdp_enabled(),  # of every device's attention
     )  # fmt: skip
 
 

@@ -22,11 +22,11 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from rdukit_compiler.capture.record_nodes import EXAMPLE_META, FIXED_META, READ_META, memory_of
+from rdukit_compiler.torch_private import FakeTensor, OpOverload, unset_fake_temporarily
 
 #: Operators that read a tensor's value.
 READS: Final = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"})
@@ -258,7 +258,7 @@ def _is_pure(node: fx.Node) -> bool:
         return False
     if function is operator.getitem:
         return True
-    return isinstance(function, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded not in function.tags
+    return isinstance(function, OpOverload) and torch.Tag.nondeterministic_seeded not in function.tags
 
 
 def record_guard(condition: torch.Tensor, expected: bool | int) -> None:

@@ -26,6 +26,7 @@ from rdukit.errors import RdukitError, UnsupportedOperator
 from rdukit_compiler.capture.record_nodes import BACKWARD_META, NO_GRAD_META, marked
 from rdukit_compiler.ir import Value, ValueKind
 from rdukit_compiler.operators.naming import define_operators, dtype_name
+from rdukit_compiler.torch_private import DisableTorchFunction, are_transforms_active
 
 #: Names of the operators in a record.
 ENTRY: Final = "rdukit.function_entry.default"
@@ -66,7 +67,7 @@ def apply_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     mode, numbers = get_proxy_mode(), getattr(_thread, "numbers", None)
     if mode is None or numbers is None:
         return _original()(function, *args, **kwargs)
-    if torch._C._are_functorch_transforms_active():
+    if are_transforms_active():
         try:
             return _original()(function, *args, **kwargs)
         except AssertionError as cause:
@@ -126,7 +127,7 @@ def _run_forward(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         bound = inspect.signature(function.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    with torch._C.DisableTorchFunction():  # what autograd follows now, not what it would follow on the host
+    with DisableTorchFunction():  # what autograd follows now, not what it would follow on the host
         is_followed = any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
     if is_followed:
         raise UnsupportedOperator(

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import torch
 from torch import fx
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
@@ -49,6 +48,7 @@ from rdukit_compiler.operators.custom_gradients import CUSTOM_FUNCTION, backward
 from rdukit_compiler.operators.naming import dtype_name, encode, find_functional, name_of
 from rdukit_compiler.operators.supported import REFUSED
 from rdukit_compiler.patterns.topology import move_copies, reads_after
+from rdukit_compiler.torch_private import set_grad_enabled
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class _Converter:
         if BACKWARD_META in node.meta:
             return  # with the custom function that it belongs to: see ``_custom``
         self._is_untracked = NO_GRAD_META in node.meta and not gives_itself(node)
-        if node.target is torch._C._set_grad_enabled or str(node.target) in _DROPPED:
+        if node.target is set_grad_enabled or str(node.target) in _DROPPED:
             if node.args and isinstance(node.args[0], fx.Node) and self._aliases.knows(node.args[0]):
                 self._aliases.identify(node, node.args[0])
             return

@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from rdukit.errors import TraceError, UnsupportedOperator
 from rdukit_compiler.capture.record_nodes import NO_GRAD_META, shares_memory
+from rdukit_compiler.torch_private import OpOverload, has_kernel_for_key
 
 _DETACHED: Final = frozenset({"aten.detach.default", "aten.detach_.default"})
 #: Operators that look at a tensor's form alone.
@@ -214,10 +215,10 @@ def check_frozen(stand_ins: Mapping[str, torch.Tensor]) -> None:
 def is_composite(func: Any) -> bool:
     """Return whether torch makes a call out of calls of other operators, of which autograd knows the gradients."""
     return (
-        isinstance(func, torch._ops.OpOverload)
+        isinstance(func, OpOverload)
         and not func._schema.is_mutable
         and func._schema.name not in _WHOLE
-        and torch._C._dispatch_has_kernel_for_dispatch_key(str(func._name), "CompositeImplicitAutograd")
+        and has_kernel_for_key(str(func._name), "CompositeImplicitAutograd")
     )
 
 

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch._subclasses.fake_impls import register_op_impl
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from rdukit.errors import UnsupportedOperator
 from rdukit_compiler.capture.constant_folding import numbers_in
+from rdukit_compiler.torch_private import register_op_impl, unset_fake_temporarily
 
 aten = torch.ops.aten
 

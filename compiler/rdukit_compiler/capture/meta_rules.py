@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch import _prims_common
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from rdukit_compiler.torch_private import FakeTensor, FakeTensorMode, prims_common
 
 Shape = tuple[int, ...]
 aten = torch.ops.aten
@@ -121,7 +121,7 @@ def find_true_stride(func: Any, args: Sequence[Any], made: torch.Tensor) -> tupl
         alike = [torch.empty_strided(t.shape, t.stride(), device="meta") for t in operands]
         strides = torch.add(alike[0], alike[1] if len(alike) > 1 else 1).stride()
     elif func in _PLAIN:
-        order = _prims_common.suggest_memory_format(operands[0])
+        order = prims_common.suggest_memory_format(operands[0])
         strides = tuple(torch.empty(made.shape, device="meta", memory_format=order).stride())
     else:
         return None

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode, ProxyTorchDispatchMode
@@ -69,6 +68,16 @@ from rdukit_compiler.capture.record_nodes import (
 )
 from rdukit_compiler.capture.replaced_functions import UNCHECKED, find_single, overwrite_each
 from rdukit_compiler.operators.run_operator import call_promoting, quiet_failures
+from rdukit_compiler.torch_private import (
+    FUNCTORCH,
+    DisableTorchFunction,
+    FakeTensor,
+    OpOverload,
+    current_fake_mode,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+    unwrap_if_dead,
+)
 
 _NEEDS_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _NEVER: Final = frozenset({
@@ -165,12 +174,12 @@ def _select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def _without_dead_wrapper(argument: object) -> object:
     """A tensor that a transformation, which is over, wrapped: the tensor inside."""
     is_tensor = isinstance(argument, torch.Tensor)
-    return torch._C._functorch.unwrap_if_dead(argument) if is_tensor else argument  # type: ignore[arg-type]
+    return unwrap_if_dead(argument) if is_tensor else argument  # type: ignore[arg-type]
 
 
 def is_of_transformation(tensor: torch.Tensor) -> bool:
     """Return whether a transformation of ``torch.func`` wrapped ``tensor``: it has no value of its own."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    return bool(is_functorch_wrapped_tensor(tensor))
 
 
 class _Recorder(proxy_tensor._MakefxTracer):
@@ -219,7 +228,7 @@ class _FunctionMode(PreDispatchTorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
-        if func in _RECORDED or str(getattr(func, "__module__", "")).startswith("torch._functorch"):
+        if func in _RECORDED or str(getattr(func, "__module__", "")).startswith(FUNCTORCH):
             return super().__torch_function__(func, types, args, kwargs)
         if func in _INDEXED and (override := find_override(_parts(args[1]))) is not None:
             # torch asks only what is indexed for its override, and takes an index that is no tensor for a sequence.
@@ -289,7 +298,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if peek_interpreter_stack() is not None:
             with _ModeBelow(self.tracer, "fake"):
                 return func(*args, **(kwargs or {}))
         if torch.is_grad_enabled():
@@ -359,13 +368,13 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
             elif _depends_on_data(func) and (found := fold_call(func, args, kwargs, find)) is not None:
                 return found
             return super().__torch_dispatch__(func, types, args, kwargs)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             call = RecordedCall(self.tracer.tensor_tracker)
             node_args = call.add_all(args)
             node_kwargs = {key: call.add(value) for key, value in kwargs.items()}
         if not call.is_plain:
             made = super().__torch_dispatch__(func, types, tuple(map(_without_dead_wrapper, args)), kwargs)
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 if type(made) is FakeTensor and (stride := find_true_stride(func, args, made)) is not None:
                     return self._lay_out(made, stride)
             return made
@@ -377,7 +386,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         if key in self._results:
             if (result := self._results[key]) is None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return self._repeat(func, result, node_args, node_kwargs, call.tensors)
         return self._first(func, types, args, kwargs, key, call.tensors)
 
@@ -393,9 +402,9 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
         tracker = self.tracer.tensor_tracker
         former = tracker.get(tensors[0]) if tensors else None
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if func._schema.name == "aten::to" and former is not None and made is tensors[0]:
-                mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+                mode = current_fake_mode()
                 apart = CallResult(form_of(made), made.fake_device, 0)
                 converted = FakeTensor(mode, apart.make(mode, tensors), made.fake_device)
                 tracker[converted], tracker[made] = tracker[made], former
@@ -408,7 +417,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _lay_out(self, made: FakeTensor, stride: tuple[int, ...]) -> FakeTensor:
         """The same result with the strides that it has when it is computed."""
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        mode = current_fake_mode()
         form = TensorForm(made.dtype, tuple(made.shape), stride, 0)
         described = CallResult(form, made.fake_device, -1).make(mode, ())
         laid = FakeTensor(mode, described, made.fake_device)
@@ -455,7 +464,7 @@ class _RememberingMode(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     def _repeat(
         self, func: Any, result: CallResult, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]
     ) -> FakeTensor:
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        mode = current_fake_mode()
         described = result.make(mode, tensors)
         made = FakeTensor(mode, described, result.device)
         graph = self.tracer.graph
@@ -473,7 +482,7 @@ def _drops_nothing(x: Any, p: Any, train: Any = True) -> bool:
 
 def _is_plain(func: Any) -> bool:
     return (
-        isinstance(func, torch._ops.OpOverload)
+        isinstance(func, OpOverload)
         and not func._schema.is_mutable
         and func._schema.name not in _NEVER
         and len(func._schema.returns) == 1
@@ -483,4 +492,4 @@ def _is_plain(func: Any) -> bool:
 
 def _depends_on_data(func: Any) -> bool:
     """Return whether what ``func`` gives, or its shape, cannot be told without values, such as ``nonzero``."""
-    return isinstance(func, torch._ops.OpOverload) and any(tag in func.tags for tag in _NEEDS_DATA)
+    return isinstance(func, OpOverload) and any(tag in func.tags for tag in _NEEDS_DATA)

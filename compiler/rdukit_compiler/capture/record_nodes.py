@@ -8,6 +8,8 @@ from typing import Final
 import torch
 from torch import fx
 
+from rdukit_compiler.torch_private import OpOverload
+
 #: Path of the innermost module that was running, and active directives.
 MODULE_META: Final = "rdukit_module"
 LABELS_META: Final = "rdukit_labels"
@@ -68,19 +70,19 @@ def module_of(node: fx.Node) -> str:
 
 def returns_nothing(node: fx.Node) -> bool:
     """Return whether an operator acts by what it does alone, such as one that overwrites a list of tensors."""
-    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+    return isinstance(node.target, OpOverload) and not node.target._schema.returns
 
 
 def turns_a_tensor(node: fx.Node) -> bool:
     """Return whether an in-place operator changes how its tensor shows its memory, such as ``unsqueeze_``, and no
     number.
     """
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.inplace_view in node.target.tags
+    return isinstance(node.target, OpOverload) and torch.Tag.inplace_view in node.target.tags
 
 
 def gives_itself(node: fx.Node) -> bool:
     """Return whether torch gives the call's operand back, such as ``x.float()`` of what is float32."""
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.args or not isinstance(node.args[0], fx.Node):
+    if not isinstance(node.target, OpOverload) or not node.args or not isinstance(node.args[0], fx.Node):
         return False
     made, given, name = node.meta.get("val"), node.args[0].meta.get("val"), node.target._schema.name
     if name.endswith("dropout") and len(node.args) == 3:

@@ -9,6 +9,7 @@ from torch import fx
 
 from rdukit.errors import UnsupportedOperator
 from rdukit.pef.kernel import Argument, Ref, Special
+from rdukit_compiler.torch_private import OpOverload
 
 GETITEM = "getitem"
 
@@ -58,7 +59,7 @@ def name_of(target: object) -> str:
     """The inverse of ``callable_of``, for a node of a torch graph."""
     if target is operator.getitem:
         return GETITEM
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return _PYTHON_WORDS.get(name := str(target), name)
     raise UnsupportedOperator(f"{target!r} cannot be compiled: it is not a torch operator but Python code")
 

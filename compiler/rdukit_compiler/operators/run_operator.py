@@ -26,6 +26,7 @@ from rdukit_compiler.operators.naming import callable_of, decode
 from rdukit_compiler.operators.own_operators import INT8_EMBEDDING, INT8_LINEAR, grouped_mm, int8_embedding, int8_linear
 from rdukit_compiler.operators.supported import GROUPED_MM_OF_OTHERS, NORMS, SAME_DTYPE, WITHOUT_BF16, runs_on_host
 from rdukit_compiler.operators.vocabulary import LOSSES, RUNNING_SUMS
+from rdukit_compiler.torch_private import FAKE_TENSOR_LOGGER, DisableTorchFunction
 
 #: Operators that take indices or class labels, and integers that torch does not take as such but the device does.
 _INDEXING = frozenset("cross_entropy_loss nll_loss nll_loss_nd embedding index_select gather scatter one_hot".split())
@@ -107,7 +108,7 @@ def _refusal(operator: Operator, cause: Exception) -> CompileError:
 @contextlib.contextmanager
 def quiet_failures() -> Iterator[None]:
     """Suppress torch's log of failures on tensors without data, while the block lasts: the caller reports them."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log = logging.getLogger(FAKE_TENSOR_LOGGER)
     before, log.disabled = log.disabled, True
     try:
         yield
@@ -149,7 +150,7 @@ def promote_floats(args: Sequence[Any]) -> list[Any] | None:
 
 def _common_float(args: Sequence[Any], leading: Sequence[Any]) -> torch.dtype | None:
     """The dtype that floating tensors among ``args`` get, which is that of ``leading``; None if they agree already."""
-    with torch._C.DisableTorchFunction():  # the program looks up no dtype here
+    with DisableTorchFunction():  # the program looks up no dtype here
         if len({tensor.dtype for tensor in _floats_in(args)}) < 2:
             return None
         floats = [(tensor.dtype, tensor.dim() > 0) for tensor in _floats_in(leading)]
@@ -176,7 +177,7 @@ def as_index(value: Any) -> Any:
     """Narrow integers as int64: on the device they index, and are class labels, as they are."""
     if not isinstance(value, torch.Tensor):
         return value
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         is_narrow = value.dtype in _NARROW
     return value.long() if is_narrow else value
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rdukit.pef.kernel import KernelGraph, references
 from rdukit_compiler.backend.kernel_graph import kernel_from_fx
@@ -26,6 +25,7 @@ from rdukit_compiler.operators.supported import is_guard
 from rdukit_compiler.passes.assign_precision import Precision
 from rdukit_compiler.passes.choose_compute import DECLARED
 from rdukit_compiler.passes.section_rewrites import rematerialize_casts, update_in_place
+from rdukit_compiler.torch_private import FakeTensorMode, OpOverload
 
 _CLONE: Final = torch.ops.aten.clone.default
 #: Operators whose results lie as the trace says, however their operands do.
@@ -409,7 +409,7 @@ def _work(graph: fx.Graph) -> tuple[OperatorShape, ...]:
             _shapes([node.meta.get("val")]),
         )
         for node in graph.nodes
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload)
+        if node.op == "call_function" and isinstance(node.target, OpOverload)
     )
 
 

@@ -9,12 +9,11 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
-import torch
-
 from rdukit.errors import RuleError
 from rdukit_compiler.ir import ModelGraph
 from rdukit_compiler.operators.vocabulary import ALIASES, CASTS, GEMMS, LOSSES, VENDORS, VIEWS, words_of
 from rdukit_compiler.patterns.syntax import Rule
+from rdukit_compiler.torch_private import all_operator_names
 
 
 def check_words(rules: Iterable[Rule], graphs: Iterable[ModelGraph], heuristics: Collection[str]) -> None:
@@ -89,7 +88,7 @@ def find_nearest(word: str, known: Iterable[str]) -> list[str]:
 @cache
 def _operator_words() -> frozenset[str]:
     """Return the words that an operator of torch, or of a library that is loaded, may have in a rule."""
-    registered = (name.partition("::")[2].partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
+    registered = (name.partition("::")[2].partition(".")[0] for name in all_operator_names())
     listed = {*ALIASES, *ALIASES.values(), *VIEWS, *CASTS, *GEMMS, *LOSSES, *VENDORS}
     return frozenset(listed | {name.lower() for name in registered})
 
