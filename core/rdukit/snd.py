@@ -185,7 +185,7 @@ class SndClient(Closable):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the daemon still holds its end of the connection. Costs one system call."""
+        """True while the daemon holds its end of the connection. Costs one system call."""
         try:
             # Not MSG_DONTWAIT alone: a Python socket with a timeout would wait for it all the same.
             poll = select.poll()

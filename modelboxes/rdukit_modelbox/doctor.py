@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rdukit.cli.status import PartStatus
-from rdukit.doctor.cli import Finding, Severity
+from rdukit.doctor.cli import Finding, FindingLevel
 from rdukit.settings import resolve
 from rdukit_modelbox.settings import WEBHOOK_PRIVATE
 from rdukit_serving.settings import HOSTS, TOKENS, running_file
@@ -20,21 +20,21 @@ def check_boxes() -> Iterator[Finding]:
     if resolve(WEBHOOK_PRIVATE):
         what = "webhooks and fetches of boxes reach private addresses"
         yield Finding(
-            "box.webhooks", Severity.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted"
+            "box.webhooks", FindingLevel.WARN, what, f"unset {WEBHOOK_PRIVATE.variable} unless callers are trusted"
         )
 
 
 def tokens_finding(tokens: str, hosts: str, others_may: int) -> Finding:
     """What the settings of a box's callers mean (pure). ``others_may``: what others may do with the tokens' file."""
     if tokens and others_may:
-        return Finding("box.tokens", Severity.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
+        return Finding("box.tokens", FindingLevel.BAD, f"other users may read {tokens}", f"chmod 600 {tokens}")
     if tokens:
-        return Finding("box.tokens", Severity.GOOD, f"boxes ask for a token of {tokens}")
+        return Finding("box.tokens", FindingLevel.GOOD, f"boxes ask for a token of {tokens}")
     if hosts:
         what = f"boxes answer {hosts} without a token"
-        return Finding("box.tokens", Severity.BAD, what, f"name a file with tokens in {TOKENS.variable}")
+        return Finding("box.tokens", FindingLevel.BAD, what, f"name a file with tokens in {TOKENS.variable}")
     what = "a box run by hand asks for no token, and answers to loopback names only: every user of this machine"
-    return Finding("box.tokens", Severity.WARN, what, f"name a file with tokens in {TOKENS.variable}")
+    return Finding("box.tokens", FindingLevel.WARN, what, f"name a file with tokens in {TOKENS.variable}")
 
 
 def report_boxes() -> Iterator[PartStatus]:

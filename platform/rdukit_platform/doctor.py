@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from rdukit.doctor.cli import Finding, Severity
+from rdukit.doctor.cli import Finding, FindingLevel
 from rdukit.errors import RdukitError
 from rdukit.fence.probe import what_holds
 from rdukit.interfaces import SystemClock
@@ -46,7 +46,7 @@ def check_platform() -> Iterator[Finding]:
     try:
         yield broker_finding(home.broker_url())
     except RdukitError as error:
-        yield Finding("broker.password", Severity.UNKNOWN, error.message)
+        yield Finding("broker.password", FindingLevel.UNKNOWN, error.message)
     yield database_finding(home.database_url())
     yield from compose_findings(os.environ)
     yield from _of_database(home)
@@ -59,12 +59,12 @@ def _modes(files: Iterable[str]) -> list[tuple[str, int]]:
 def _of_database(home: Home) -> Iterator[Finding]:
     path = home.database_file()
     if path is not None and not path.exists():
-        yield Finding("tokens", Severity.GOOD, f"there is no database {path} yet")
+        yield Finding("tokens", FindingLevel.GOOD, f"there is no database {path} yet")
         return
     try:
         with closing(Database.of_home(home)) as database:
             if not is_newest(database):
-                yield Finding("tokens", Severity.UNKNOWN, "the database is of another version of rdukit")
+                yield Finding("tokens", FindingLevel.UNKNOWN, "the database is of another version of rdukit")
                 return
             with database.read() as session:
                 rows = session.execute(
@@ -79,7 +79,7 @@ def _of_database(home: Home) -> Iterator[Finding]:
                 ]  # fmt: skip
                 tenants = len(session.scalars(select(TenantRow.id)).all())
     except SQLAlchemyError as error:
-        yield Finding("tokens", Severity.UNKNOWN, f"the database does not answer: {type(error).__name__}")
+        yield Finding("tokens", FindingLevel.UNKNOWN, f"the database does not answer: {type(error).__name__}")
         return
     yield from token_findings(tokens, now)
     yield boxes_finding(resolve(BOX_BACKEND), _is_fenced(), tenants, resolve(INSTALL_TENANTS))
@@ -115,22 +115,22 @@ def token_findings(tokens: Sequence[TokenFacts], now: float) -> Iterator[Finding
     strong = [token for token in endless if ADMIN in token.scopes]
     if len(strong) > 1:
         what = f"{len(strong)} administrator's tokens never end: {_names(strong)}"
-        yield Finding("tokens.admin", Severity.WARN, what, "keep the one in the home folder; rdukit token revoke …")
+        yield Finding("tokens.admin", FindingLevel.WARN, what, "keep the one in the home folder; rdukit token revoke …")
     weak = [token for token in endless if token not in strong]
     if weak:
         todo = "rotate them into ones with an end (rdukit token create --expires-in 90d), or set token.max_days"
-        yield Finding("tokens.endless", Severity.WARN, f"{len(weak)} tokens never end: {_names(weak)}", todo)
+        yield Finding("tokens.endless", FindingLevel.WARN, f"{len(weak)} tokens never end: {_names(weak)}", todo)
     idle = [t for t in tokens if now - (t.last_used_at or t.created_at) > IDLE_DAYS * DAY_S]
     if idle:
         what = f"{len(idle)} tokens were not used for {IDLE_DAYS} days: {_names(idle)}"
-        yield Finding("tokens.idle", Severity.WARN, what, "rdukit token revoke …")
+        yield Finding("tokens.idle", FindingLevel.WARN, what, "rdukit token revoke …")
     glass = [token for token in tokens if token.made_by == GLASS]
     if glass:
         what = f"a break-glass token is valid: {_names(glass)}"
-        yield Finding("tokens.break-glass", Severity.WARN, what, "revoke it when it is not needed any more")
+        yield Finding("tokens.break-glass", FindingLevel.WARN, what, "revoke it when it is not needed any more")
     if not (len(strong) > 1 or weak or idle or glass):
         yield Finding(
-            "tokens", Severity.GOOD, f"{len(tokens)} tokens are valid; all but an administrator's first one end"
+            "tokens", FindingLevel.GOOD, f"{len(tokens)} tokens are valid; all but an administrator's first one end"
         )
 
 
@@ -138,68 +138,68 @@ def broker_finding(url: str) -> Finding:
     """Check that the broker asks for a password: its messages start jobs."""
     parts = urlsplit(url)
     if parts.scheme in {"redis+socket", "unix"}:
-        return Finding("broker.password", Severity.GOOD, "the broker is a socket in the home folder")
+        return Finding("broker.password", FindingLevel.GOOD, "the broker is a socket in the home folder")
     where = f"the broker at {parts.hostname}:{parts.port or 6379}"
     if not parts.password:
         todo = "give it one (requirepass), and name it in broker.url or broker.password_file"
-        return Finding("broker.password", Severity.BAD, f"{where} asks for no password", todo)
+        return Finding("broker.password", FindingLevel.BAD, f"{where} asks for no password", todo)
     if parts.password.lower() in KNOWN_PASSWORDS:
         return Finding(
-            "broker.password", Severity.BAD, f"{where} has a password that everybody knows", "choose another"
+            "broker.password", FindingLevel.BAD, f"{where} has a password that everybody knows", "choose another"
         )
     if parts.scheme != "rediss" and not is_loopback(parts.hostname or ""):
         todo = "use rediss://, or a network that only gateway, scheduler and worker are in"
-        return Finding("broker.password", Severity.WARN, f"{where} has a password, which goes over the network", todo)
-    return Finding("broker.password", Severity.GOOD, f"{where} asks for a password")
+        return Finding("broker.password", FindingLevel.WARN, f"{where} has a password, which goes over the network", todo)
+    return Finding("broker.password", FindingLevel.GOOD, f"{where} asks for a password")
 
 
 def database_finding(url: str) -> Finding:
     """Check that the database asks for a password."""
     parts = urlsplit(url)
     if parts.scheme.startswith("sqlite"):
-        return Finding("database.password", Severity.GOOD, "the database is a file")
+        return Finding("database.password", FindingLevel.GOOD, "the database is a file")
     where = f"the database at {parts.hostname}"
     if not parts.password or parts.password.lower() in KNOWN_PASSWORDS:
         what = f"{where} has no password in its URL" if not parts.password else f"{where} has a password of an example"
-        return Finding("database.password", Severity.WARN, what, "choose one: database.url")
+        return Finding("database.password", FindingLevel.WARN, what, "choose one: database.url")
     if "sslmode=" not in parts.query and not is_loopback(parts.hostname or ""):
         todo = "add sslmode=verify-full to database.url, or use a network of its own"
-        return Finding("database.password", Severity.WARN, f"{where} is asked without TLS being demanded", todo)
-    return Finding("database.password", Severity.GOOD, f"{where} asks for a password")
+        return Finding("database.password", FindingLevel.WARN, f"{where} is asked without TLS being demanded", todo)
+    return Finding("database.password", FindingLevel.GOOD, f"{where} asks for a password")
 
 
 def gateway_finding(host: str, has_tls: bool, proxies: str) -> Finding:
     """Check that no tokens cross a network in clear."""
     if is_loopback(host) or has_tls:
         return Finding(
-            "gateway.tls", Severity.GOOD, f"the gateway listens on {host}" + (" with TLS" if has_tls else "")
+            "gateway.tls", FindingLevel.GOOD, f"the gateway listens on {host}" + (" with TLS" if has_tls else "")
         )
     if proxies:
         what = f"the gateway listens on {host} without TLS, behind {proxies}"
-        return Finding("gateway.tls", Severity.WARN, what, "let only the proxy reach its port")
+        return Finding("gateway.tls", FindingLevel.WARN, what, "let only the proxy reach its port")
     todo = "listen on 127.0.0.1 behind a proxy that has TLS (gateway.proxies), or give it a certificate"
-    return Finding("gateway.tls", Severity.BAD, f"tokens reach the gateway on {host} in clear", todo)
+    return Finding("gateway.tls", FindingLevel.BAD, f"tokens reach the gateway on {host} in clear", todo)
 
 
 def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Find files with keys and passwords, and their modes, that others may read."""
     for file, mode in files:
         if mode & 0o027:  # a group may read: of a key that several services share
-            yield Finding("keys", Severity.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}")
+            yield Finding("keys", FindingLevel.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}")
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
     """Check that a tenant's programs are kept from the others' and the platform's."""
     if backend != PROCESS:
-        return Finding("boxes", Severity.GOOD, f"boxes of jobs are containers ({backend})")
+        return Finding("boxes", FindingLevel.GOOD, f"boxes of jobs are containers ({backend})")
     if is_fenced:
-        return Finding("boxes", Severity.GOOD, "boxes of jobs are fenced")
+        return Finding("boxes", FindingLevel.GOOD, "boxes of jobs are fenced")
     if tenants > 1 or install.strip() == "*":
         what = f"boxes of jobs are processes without a fence, and the platform has {tenants} tenants"
         todo = "see the finding fence, or set worker.box_backend to podman, docker or kubernetes"
-        return Finding("boxes", Severity.BAD, what, todo)
+        return Finding("boxes", FindingLevel.BAD, what, todo)
     what = "boxes of jobs are processes without a fence: its one tenant is trusted as the operator is"
-    return Finding("boxes", Severity.WARN, what, "before a second tenant comes, see the finding fence")
+    return Finding("boxes", FindingLevel.WARN, what, "before a second tenant comes, see the finding fence")
 
 
 def is_loopback(host: str) -> bool:
@@ -217,7 +217,7 @@ def compose_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     password = environment.get("RDUKIT_DATABASE_PASSWORD")
     if password is not None and (not password or password.lower() in KNOWN_PASSWORDS):
         what = "RDUKIT_DATABASE_PASSWORD of the compose file is empty or an example's"
-        yield Finding("compose.password", Severity.BAD, what, "choose a long one: openssl rand -hex 32")
+        yield Finding("compose.password", FindingLevel.BAD, what, "choose a long one: openssl rand -hex 32")
 
 
 def _names(tokens: Sequence[TokenFacts]) -> str:

@@ -169,7 +169,7 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Logits [1, V] of the last of ``tokens`` [1, T]; their keys and values go to the caches.
+    """A module that gives logits [1, V] of the last of ``tokens`` [1, T]; their keys and values go to the caches.
 
     Without ``position`` the tokens are the first T of a text, a prefill. With ``position`` [1] there is one token
     there, a decode step, which attends to the cache up to itself. The head is the embedding's weight.
@@ -216,7 +216,7 @@ class Llama(nn.Module):
 
 
 class LlamaServing(Llama):
-    """Logits [1, V] after a prompt, or after one more token.
+    """A module that gives logits [1, V] after a prompt, or after one more token.
 
     ``tokens`` [1, T > 1] is a prompt from position 0, padded behind; the answer is that of index ``at`` [1], its true
     last. What the padding leaves in the cache is overwritten before it is read. ``tokens`` [1, 1] is one token at

@@ -151,7 +151,7 @@ def make_block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Unet(nn.Module):
-    """Logits [B, K, Y, X] of images [B, C, Y, X]; rows and columns are multiples of ``2 ** depth``."""
+    """A module: images [B, C, Y, X] → logits [B, K, Y, X]; rows and columns are multiples of ``2 ** depth``."""
 
     def __init__(self, sizes: UnetSizes) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class EncoderLayer(nn.Module):
 
 
 class Vit(nn.Module):
-    """Logits [B, K] of images [B, 3, N, N]."""
+    """A module: images [B, 3, N, N] → logits [B, K]."""
 
     def __init__(self, sizes: VitSizes) -> None:
         super().__init__()

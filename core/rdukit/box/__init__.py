@@ -1,1 +1,1 @@
-"""What a ModelBox and whoever starts or calls it agree on: its API's client, its events, its image."""
+"""The contract between a ModelBox and those who start or call it: its API's client, its events, its image."""

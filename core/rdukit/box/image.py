@@ -26,7 +26,7 @@ MAX_BOX_BYTES: Final = 4 << 20
 
 
 class BoxEnd(StrEnum):
-    """How a box ended, or why it did not begin; ``Unavailable`` of ``start`` has it as the detail ``end``."""
+    """The end of a box, or why it did not begin; ``Unavailable`` of ``start`` has it as the detail ``end``."""
 
     #: By itself, or for its memory limit.
     EXITED = "exited"

@@ -18,7 +18,7 @@ from rdukit.errors import RdukitError
 GROUP: Final = "rdukit.doctor"
 
 
-class Severity(StrEnum):
+class FindingLevel(StrEnum):
     """Levels of a finding, from good to bad."""
 
     GOOD = "good"
@@ -43,7 +43,7 @@ class Finding:
 
     #: Such as ``home.mode``; the same thing has the same name in each run.
     check: str
-    level: Severity
+    level: FindingLevel
     what: str
     #: The next step; empty where there is none.
     todo: str = ""
@@ -56,12 +56,12 @@ class Finding:
 
 Check = Callable[[], Iterable[Finding]]
 
-_ORDER: Final = tuple(Severity)
+_ORDER: Final = tuple(FindingLevel)
 
 
-def worst_of(findings: Iterable[Finding]) -> Severity:
+def worst_of(findings: Iterable[Finding]) -> FindingLevel:
     """Return the worst severity; good if there are no findings."""
-    return max((finding.level for finding in findings), key=_ORDER.index, default=Severity.GOOD)
+    return max((finding.level for finding in findings), key=_ORDER.index, default=FindingLevel.GOOD)
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
@@ -69,9 +69,9 @@ def in_order(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: -_ORDER.index(finding.level))
 
 
-def exit_status(worst: Severity, *, is_strict: bool) -> int:
+def exit_status(worst: FindingLevel, *, is_strict: bool) -> int:
     """Return 1 if a boundary does not hold, or with ``is_strict`` if anything is less than good, otherwise 0."""
-    return int(worst is Severity.BAD or (is_strict and worst is not Severity.GOOD))
+    return int(worst is FindingLevel.BAD or (is_strict and worst is not FindingLevel.GOOD))
 
 
 _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta"}
@@ -106,5 +106,5 @@ def run_checks() -> list[Finding]:
             check: Check = point.load()
             found += check()
         except (RdukitError, OSError) as error:
-            found.append(Finding(point.name, Severity.UNKNOWN, f"it could not be looked at: {error}"))
+            found.append(Finding(point.name, FindingLevel.UNKNOWN, f"it could not be looked at: {error}"))
     return found

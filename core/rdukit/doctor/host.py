@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from rdukit.doctor.cli import Finding, Severity, Topic
+from rdukit.doctor.cli import Finding, FindingLevel, Topic
 from rdukit.files.home import Folder, HomeAction, judge_home
 from rdukit.pef.trust import key_path
 from rdukit.settings import HOME, home_folder
@@ -34,13 +34,13 @@ def home_finding(home: Path, found: Folder | None, user: int) -> Finding:
     """Judge the home folder's owner and mode (pure)."""
     step = judge_home(found, user)
     if found is None:
-        return Finding("home.mode", Severity.GOOD, f"there is no home folder {home} yet; it will be made private")
+        return Finding("home.mode", FindingLevel.GOOD, f"there is no home folder {home} yet; it will be made private")
     said = f"home folder {home} is user {found.owner}'s, mode {found.mode:04o}"
     if step is HomeAction.REFUSE_OWNER:
-        return Finding("home.mode", Severity.BAD, said, f"set {HOME.variable} to a folder of your own")
+        return Finding("home.mode", FindingLevel.BAD, said, f"set {HOME.variable} to a folder of your own")
     if step is HomeAction.TAKE and not found.mode & 0o077:
-        return Finding("home.mode", Severity.GOOD, said)
-    return Finding("home.mode", Severity.BAD, f"{said}: other users look in", f"chmod 700 {home}")
+        return Finding("home.mode", FindingLevel.GOOD, said)
+    return Finding("home.mode", FindingLevel.BAD, f"{said}: other users look in", f"chmod 700 {home}")
 
 
 def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> Iterator[Finding]:
@@ -52,11 +52,11 @@ def above_findings(above: Iterable[tuple[Path, Folder | None]], user: int) -> It
         and (found.owner not in (user, _ROOT) or (found.mode & 0o022 and not found.mode & stat.S_ISVTX))
     ]
     if not open_ones:
-        yield Finding("home.above", Severity.GOOD, "nobody else can put another folder in the home folder's place")
+        yield Finding("home.above", FindingLevel.GOOD, "nobody else can put another folder in the home folder's place")
     for path in open_ones:
         what = f"other users can rename what lies in {path}, and so put a folder of theirs in the home folder's place"
         yield Finding(
-            "home.above", Severity.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}"
+            "home.above", FindingLevel.BAD, what, f"move the home folder ({HOME.variable}), or: chmod go-w {path}"
         )
 
 
@@ -64,9 +64,9 @@ def secret_findings(secrets: Iterable[tuple[Path, int | None]]) -> Iterator[Find
     """Report keys and tokens that only the home folder's mode keeps others from reading (pure)."""
     loose = [(path, mode) for path, mode in secrets if mode is not None and mode & 0o077]
     if not loose:
-        yield Finding("home.secrets", Severity.GOOD, "keys, tokens and database are their owner's alone")
+        yield Finding("home.secrets", FindingLevel.GOOD, "keys, tokens and database are their owner's alone")
     for path, mode in loose:
-        yield Finding("home.secrets", Severity.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
+        yield Finding("home.secrets", FindingLevel.BAD, f"{path} has mode {mode:04o}", f"chmod 600 {path}")
 
 
 def disk_finding(home: Path, free_bytes: int) -> Finding:
@@ -74,7 +74,7 @@ def disk_finding(home: Path, free_bytes: int) -> Finding:
     is_full = free_bytes < MIN_FREE_BYTES
     what = f"{free_bytes >> 20} MiB are free for {home}"
     todo = "make room, or move the home folder" if is_full else ""
-    return Finding("disk.free", Severity.WARN if is_full else Severity.GOOD, what, todo, Topic.MACHINE)
+    return Finding("disk.free", FindingLevel.WARN if is_full else FindingLevel.GOOD, what, todo, Topic.MACHINE)
 
 
 def _fence() -> Finding:
@@ -83,10 +83,10 @@ def _fence() -> Finding:
     fence = what_holds()
     if fence.way is None:
         todo = "allow user namespaces to this user, or run jobs' boxes as containers (worker.box_backend)"
-        return Finding("fence", Severity.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
+        return Finding("fence", FindingLevel.WARN, f"programs of tenants cannot be fenced here: {fence.why}", todo)
     if fence.missing:
-        return Finding("fence", Severity.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
-    return Finding("fence", Severity.GOOD, f"programs of tenants are fenced ({fence.way})")
+        return Finding("fence", FindingLevel.GOOD, f"programs of tenants are fenced ({fence.way}), without {fence.why}")
+    return Finding("fence", FindingLevel.GOOD, f"programs of tenants are fenced ({fence.way})")
 
 
 def _look(path: Path) -> Folder | None:

@@ -35,7 +35,7 @@ def in_pod_command(
     shut_within_s: float | None = None,
     looks: int = 1,
 ) -> list[str]:
-    """How this program is called in a container (pure)."""
+    """Return the command that runs this program in a container (pure)."""
     called = ["python", "-I", "-m", "rdukit.fence.in_pod"]
     if variables is not None:
         called += ["--variables", str(variables)]
@@ -47,7 +47,7 @@ def in_pod_command(
 
 
 def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: Clock) -> bool:
-    """Whether nothing is reached ``looks`` times in a row before ``within_s`` seconds are over.
+    """Wait until nothing is reached ``looks`` times in a row; False if that takes longer than ``within_s`` seconds.
 
     A plugin may put a Pod's policies up a moment after the Pod has started.
     """
@@ -62,7 +62,7 @@ def wait_shut(reaches: Callable[[], bool], within_s: float, looks: int, clock: C
 
 
 def reaches(host: str, port: int) -> bool:
-    """Whether a connection is made. One that is refused is not."""
+    """Return whether a connection is accepted; a refused one is not."""
     try:
         socket.create_connection((host, port), CONNECT_S).close()
     except OSError:
@@ -71,7 +71,7 @@ def reaches(host: str, port: int) -> bool:
 
 
 def take_variables(file: Path) -> dict[str, str]:
-    """What the file says, which is removed: variables of a Pod would be read by whoever may look at Pods."""
+    """Read and remove the file with variables: those of a Pod would be read by whoever may look at Pods."""
     variables: dict[str, str] = json.loads(file.read_text())
     file.unlink()
     return variables

@@ -33,7 +33,7 @@ class TrackedConnection(Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it waits for a request's head; None: a request is under way."""
+        """The time since which it waits for a request's head; None: a request is under way."""
         ...
 
     def give_up(self) -> None:

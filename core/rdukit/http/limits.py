@@ -58,7 +58,7 @@ class ConnectionWatch:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it waits for a request's head; None: a request is under way."""
+        """The time since which it waits for a request's head; None: a request is under way."""
         return self.asked_since if self.is_in_head else None
 
     def count(self, received: int) -> None:
@@ -142,7 +142,7 @@ class HostRule:
 
     @property
     def is_open(self) -> bool:
-        """Whether all names are allowed."""
+        """True if all names are allowed."""
         return "*" in self._names
 
     def allows(self, host: bytes) -> bool:

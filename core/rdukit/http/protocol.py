@@ -93,7 +93,7 @@ class GuardedHttp(UvicornHttp):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when it waits for a request's head; None: a request is under way."""
+        """The time since which it waits for a request's head; None: a request is under way."""
         return self._watch.idle_since
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

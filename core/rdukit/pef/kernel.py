@@ -16,7 +16,7 @@ from rdukit.files.atomic import sha256_of
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Stands for the value called ``name`` among an operator's arguments."""
+    """A reference to the value called ``name`` among an operator's arguments."""
 
     name: str
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rdukit.doctor.cli import Finding, Severity, exit_status, in_order, worst_of
+from rdukit.doctor.cli import Finding, FindingLevel, exit_status, in_order, worst_of
 from rdukit.doctor.host import above_findings, disk_finding, home_finding, secret_findings
 from rdukit.files.home import Folder
 
@@ -24,15 +24,17 @@ def folder(owner: int, mode: int) -> Folder:
 @pytest.mark.parametrize(
     ("found", "level", "todo"),
     [
-        (None, Severity.GOOD, ""),
-        (folder(OURS, 0o700), Severity.GOOD, ""),
-        (folder(OURS, 0o755), Severity.BAD, "chmod 700 /srv/home"),
-        (folder(0, 0o700), Severity.GOOD, ""),
-        (folder(0, 0o777), Severity.BAD, "chmod 700 /srv/home"),
-        (folder(THEIRS, 0o700), Severity.BAD, "set RDUKIT_HOME to a folder of your own"),
+        (None, FindingLevel.GOOD, ""),
+        (folder(OURS, 0o700), FindingLevel.GOOD, ""),
+        (folder(OURS, 0o755), FindingLevel.BAD, "chmod 700 /srv/home"),
+        (folder(0, 0o700), FindingLevel.GOOD, ""),
+        (folder(0, 0o777), FindingLevel.BAD, "chmod 700 /srv/home"),
+        (folder(THEIRS, 0o700), FindingLevel.BAD, "set RDUKIT_HOME to a folder of your own"),
     ],
 )
-def test_a_home_folder_is_private_or_there_is_something_to_do(found: Folder | None, level: Severity, todo: str) -> None:
+def test_a_home_folder_is_private_or_there_is_something_to_do(
+    found: Folder | None, level: FindingLevel, todo: str
+) -> None:
     finding = home_finding(HOME, found, OURS)
     assert (finding.level, finding.todo) == (level, todo)
 
@@ -40,33 +42,38 @@ def test_a_home_folder_is_private_or_there_is_something_to_do(found: Folder | No
 @pytest.mark.parametrize(
     ("above", "level"),
     [
-        (folder(0, 0o755), Severity.GOOD),
-        (folder(0, 0o1777), Severity.GOOD),
-        (folder(OURS, 0o755), Severity.GOOD),
-        (folder(0, 0o777), Severity.BAD),
-        (folder(OURS, 0o775), Severity.BAD),
-        (folder(THEIRS, 0o755), Severity.BAD),
+        (folder(0, 0o755), FindingLevel.GOOD),
+        (folder(0, 0o1777), FindingLevel.GOOD),
+        (folder(OURS, 0o755), FindingLevel.GOOD),
+        (folder(0, 0o777), FindingLevel.BAD),
+        (folder(OURS, 0o775), FindingLevel.BAD),
+        (folder(THEIRS, 0o755), FindingLevel.BAD),
     ],
 )
-def test_who_may_rename_the_home_folder_may_replace_it(above: Folder, level: Severity) -> None:
+def test_who_may_rename_the_home_folder_may_replace_it(above: Folder, level: FindingLevel) -> None:
     assert worst_of(above_findings([(Path("/srv"), above), (Path("/"), folder(0, 0o755))], OURS)) is level
 
 
 def test_a_secret_that_others_may_read_is_named() -> None:
     (finding,) = secret_findings([(HOME / "token", 0o600), (HOME / "console.key", 0o640), (HOME / "db.sqlite", None)])
-    assert (finding.level, finding.todo) == (Severity.BAD, "chmod 600 /srv/home/console.key")
+    assert (finding.level, finding.todo) == (FindingLevel.BAD, "chmod 600 /srv/home/console.key")
 
 
 def test_little_room_is_a_warning() -> None:
-    assert disk_finding(HOME, 1 << 20).level is Severity.WARN
-    assert disk_finding(HOME, 1 << 40).level is Severity.GOOD
+    assert disk_finding(HOME, 1 << 20).level is FindingLevel.WARN
+    assert disk_finding(HOME, 1 << 40).level is FindingLevel.GOOD
 
 
 def test_the_worst_comes_first_and_decides_the_exit_status() -> None:
-    levels = [Severity.GOOD, Severity.BAD, Severity.WARN, Severity.UNKNOWN]
+    levels = [FindingLevel.GOOD, FindingLevel.BAD, FindingLevel.WARN, FindingLevel.UNKNOWN]
     findings = [Finding(str(level), level, "") for level in levels]
-    assert [each.level for each in in_order(findings)] == [Severity.BAD, Severity.WARN, Severity.UNKNOWN, Severity.GOOD]
-    assert worst_of([]) is Severity.GOOD
+    assert [each.level for each in in_order(findings)] == [
+        FindingLevel.BAD,
+        FindingLevel.WARN,
+        FindingLevel.UNKNOWN,
+        FindingLevel.GOOD,
+    ]
+    assert worst_of([]) is FindingLevel.GOOD
     assert [exit_status(level, is_strict=False) for level in levels] == [0, 1, 0, 0]
     assert [exit_status(level, is_strict=True) for level in levels] == [0, 1, 1, 1]
 

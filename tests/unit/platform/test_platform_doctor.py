@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdukit.doctor.cli import Severity
+from rdukit.doctor.cli import FindingLevel
 from rdukit_platform.doctor import (
     DAY_S,
     TokenFacts,
@@ -37,37 +37,37 @@ def token(name: str, *scopes: str, ends: float | None = None, used: float | None
 def test_tokens_that_are_worth_a_look_are_named(tokens: list[TokenFacts], checks: set[str]) -> None:
     findings = list(token_findings(tokens, NOW))
     assert {each.check for each in findings} == checks
-    assert all((each.level is Severity.GOOD) == (each.check == "tokens") for each in findings)
+    assert all((each.level is FindingLevel.GOOD) == (each.check == "tokens") for each in findings)
 
 
 @pytest.mark.parametrize(
     ("url", "level"),
     [
-        ("redis+socket:///home/run/valkey.sock", Severity.GOOD),
-        ("redis://broker:6379/0", Severity.BAD),
-        ("redis://127.0.0.1:6379/0", Severity.BAD),
-        ("redis://:changeme@broker:6379/0", Severity.BAD),
-        ("redis://:f00f00f00f00@broker:6379/0", Severity.WARN),
-        ("redis://:f00f00f00f00@127.0.0.1:6379/0", Severity.GOOD),
-        ("rediss://:f00f00f00f00@broker:6379/0", Severity.GOOD),
+        ("redis+socket:///home/run/valkey.sock", FindingLevel.GOOD),
+        ("redis://broker:6379/0", FindingLevel.BAD),
+        ("redis://127.0.0.1:6379/0", FindingLevel.BAD),
+        ("redis://:changeme@broker:6379/0", FindingLevel.BAD),
+        ("redis://:f00f00f00f00@broker:6379/0", FindingLevel.WARN),
+        ("redis://:f00f00f00f00@127.0.0.1:6379/0", FindingLevel.GOOD),
+        ("rediss://:f00f00f00f00@broker:6379/0", FindingLevel.GOOD),
     ],
 )
-def test_a_broker_is_asked_for_a_password(url: str, level: Severity) -> None:
+def test_a_broker_is_asked_for_a_password(url: str, level: FindingLevel) -> None:
     assert broker_finding(url).level is level
 
 
 @pytest.mark.parametrize(
     ("url", "level"),
     [
-        ("sqlite:////home/db.sqlite", Severity.GOOD),
-        ("postgresql+psycopg://rdukit:rdukit@database/rdukit", Severity.WARN),
-        ("postgresql+psycopg://rdukit@database/rdukit", Severity.WARN),
-        ("postgresql+psycopg://rdukit:f00f00@database/rdukit", Severity.WARN),
-        ("postgresql+psycopg://rdukit:f00f00@database/rdukit?sslmode=verify-full", Severity.GOOD),
-        ("postgresql+psycopg://rdukit:f00f00@localhost/rdukit", Severity.GOOD),
+        ("sqlite:////home/db.sqlite", FindingLevel.GOOD),
+        ("postgresql+psycopg://rdukit:rdukit@database/rdukit", FindingLevel.WARN),
+        ("postgresql+psycopg://rdukit@database/rdukit", FindingLevel.WARN),
+        ("postgresql+psycopg://rdukit:f00f00@database/rdukit", FindingLevel.WARN),
+        ("postgresql+psycopg://rdukit:f00f00@database/rdukit?sslmode=verify-full", FindingLevel.GOOD),
+        ("postgresql+psycopg://rdukit:f00f00@localhost/rdukit", FindingLevel.GOOD),
     ],
 )
-def test_a_database_is_asked_for_a_password(url: str, level: Severity) -> None:
+def test_a_database_is_asked_for_a_password(url: str, level: FindingLevel) -> None:
     finding = database_finding(url)
     assert finding.level is level
     assert "f00f00" not in finding.what, "a finding has no secret"
@@ -76,14 +76,14 @@ def test_a_database_is_asked_for_a_password(url: str, level: Severity) -> None:
 @pytest.mark.parametrize(
     ("host", "has_tls", "proxies", "level"),
     [
-        ("127.0.0.1", False, "", Severity.GOOD),
-        ("::1", False, "", Severity.GOOD),
-        ("0.0.0.0", False, "", Severity.BAD),
-        ("10.0.0.7", True, "", Severity.GOOD),
-        ("0.0.0.0", False, "10.0.0.1", Severity.WARN),
+        ("127.0.0.1", False, "", FindingLevel.GOOD),
+        ("::1", False, "", FindingLevel.GOOD),
+        ("0.0.0.0", False, "", FindingLevel.BAD),
+        ("10.0.0.7", True, "", FindingLevel.GOOD),
+        ("0.0.0.0", False, "10.0.0.1", FindingLevel.WARN),
     ],
 )
-def test_tokens_do_not_cross_a_network_in_clear(host: str, has_tls: bool, proxies: str, level: Severity) -> None:
+def test_tokens_do_not_cross_a_network_in_clear(host: str, has_tls: bool, proxies: str, level: FindingLevel) -> None:
     assert gateway_finding(host, has_tls, proxies).level is level
 
 
@@ -96,18 +96,18 @@ def test_a_key_that_others_may_read_is_named() -> None:
 @pytest.mark.parametrize(
     ("backend", "is_fenced", "tenants", "install", "level"),
     [
-        ("podman", False, 5, "*", Severity.GOOD),
-        ("process", True, 5, "*", Severity.GOOD),
-        ("process", False, 1, "", Severity.WARN),
-        ("process", False, 2, "", Severity.BAD),
-        ("process", False, 1, "*", Severity.BAD),
+        ("podman", False, 5, "*", FindingLevel.GOOD),
+        ("process", True, 5, "*", FindingLevel.GOOD),
+        ("process", False, 1, "", FindingLevel.WARN),
+        ("process", False, 2, "", FindingLevel.BAD),
+        ("process", False, 1, "*", FindingLevel.BAD),
     ],
 )
-def test_tenants_are_kept_apart(backend: str, is_fenced: bool, tenants: int, install: str, level: Severity) -> None:
+def test_tenants_are_kept_apart(backend: str, is_fenced: bool, tenants: int, install: str, level: FindingLevel) -> None:
     assert boxes_finding(backend, is_fenced, tenants, install).level is level
 
 
 def test_the_compose_files_password_is_chosen() -> None:
     assert list(compose_findings({})) == []
-    assert [each.level for each in compose_findings({"RDUKIT_DATABASE_PASSWORD": ""})] == [Severity.BAD]
+    assert [each.level for each in compose_findings({"RDUKIT_DATABASE_PASSWORD": ""})] == [FindingLevel.BAD]
     assert list(compose_findings({"RDUKIT_DATABASE_PASSWORD": "a" * 64})) == []

@@ -58,7 +58,7 @@ class ComparisonRow:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the bar is reached; None where there is no bar or no ratio."""
+        """True if the bar is reached; None if there is no bar or no ratio."""
         return None if self.bar is None or self.ratio is None else self.ratio >= self.bar
 
     def body(self) -> dict[str, Any]:

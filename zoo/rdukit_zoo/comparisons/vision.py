@@ -70,7 +70,7 @@ class ImageProgram:
         self._outputs = self.session.trace(model, inputs, None, self.pef_path)
 
     def run(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits of ``image``."""
+        """Return the logits of ``image``."""
         given = [samba.from_torch_tensor(image, name="image")]
         return self.session.run(given, self._outputs, section_types=["fwd"])[0].data
 
@@ -148,7 +148,7 @@ class OnnxRuntime:
         self._name = self._session.get_inputs()[0].name
 
     def run(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits of ``image``."""
+        """Return the logits of ``image``."""
         return torch.from_numpy(self._session.run(None, {self._name: image.numpy()})[0])
 
 
