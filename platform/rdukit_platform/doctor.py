@@ -149,7 +149,9 @@ def broker_finding(url: str) -> Finding:
         )
     if parts.scheme != "rediss" and not is_loopback(parts.hostname or ""):
         todo = "use rediss://, or a network that only gateway, scheduler and worker are in"
-        return Finding("broker.password", FindingLevel.WARN, f"{where} has a password, which goes over the network", todo)
+        return Finding(
+            "broker.password", FindingLevel.WARN, f"{where} has a password, which goes over the network", todo
+        )
     return Finding("broker.password", FindingLevel.GOOD, f"{where} asks for a password")
 
 
@@ -185,7 +187,9 @@ def key_findings(files: Sequence[tuple[str, int]]) -> Iterator[Finding]:
     """Find files with keys and passwords, and their modes, that others may read."""
     for file, mode in files:
         if mode & 0o027:  # a group may read: of a key that several services share
-            yield Finding("keys", FindingLevel.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}")
+            yield Finding(
+                "keys", FindingLevel.BAD, f"other users may read {file} (mode {mode:04o})", f"chmod 600 {file}"
+            )
 
 
 def boxes_finding(backend: str, is_fenced: bool, tenants: int, install: str) -> Finding:
