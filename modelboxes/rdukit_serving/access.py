@@ -17,7 +17,7 @@ MAX_REMEMBERED: Final = 256
 
 
 class Access:
-    """The tokens that a box takes; none: every caller is let in."""
+    """Tokens that a server takes; without any, every caller is let in."""
 
     def __init__(self, tokens: Iterable[str] = ()) -> None:
         self._digests = [hashlib.sha256(token.encode()).digest() for token in tokens]
@@ -26,7 +26,7 @@ class Access:
 
     @classmethod
     def from_file(cls, path: str) -> "Access":
-        """Tokens from a file; ``#`` begins a comment. An empty path means no tokens.
+        """Read tokens from a file; ``#`` begins a comment. An empty path means no tokens.
 
         Raises:
             InvalidArgument: it cannot be read, or holds no token.
@@ -44,11 +44,11 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """No token is asked for."""
+        """Return whether no token is asked for."""
         return not self._digests
 
     def check(self, header: bytes | None) -> None:
-        """Let in, or not, by the value of an ``authorization`` header.
+        """Check the value of an ``authorization`` header.
 
         Raises:
             Unauthenticated: no bearer token, or one that is not known.
@@ -73,7 +73,7 @@ _FLUSH_S: Final = 0.5
 
 
 class AccessLog:
-    """Lines go to a file (``-``: stdout). Belongs to one event loop."""
+    """Log of requests in a file (``-``: stdout). Belongs to one event loop."""
 
     def __init__(self, path: str) -> None:
         """Open ``path`` for appending; empty: nothing is written."""
@@ -84,11 +84,11 @@ class AccessLog:
 
     @property
     def is_on(self) -> bool:
-        """Lines are kept."""
+        """Return whether lines are kept."""
         return self._stream is not None
 
     def add(self, wire: str, model: str, version: str, status: int, rows: int, queue_us: int, compute_us: int) -> None:
-        """A request was answered."""
+        """Log an answered request."""
         line = (
             f'{{"at":{time.time():.6f},"wire":"{wire}","model":"{model}","version":"{version}","status":{status},'
             f'"rows":{rows},"queue_us":{queue_us},"compute_us":{compute_us}}}\n'
@@ -101,7 +101,7 @@ class AccessLog:
             self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self.flush)
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
 """Greedy batching: a batch is whatever waits when the device becomes free, up to the PEF's batch.
 
 A lone request starts at once; under load, batches fill by themselves while the device computes. One thing is waited
-for: callers who will be there in a moment, as ``gathering.BatchDelayPolicy`` says. Belongs to one event loop.
+for: callers who will be there in a moment, as ``adaptive_batching.BatchDelayPolicy`` says. Belongs to one event loop.
 """
 
 import asyncio
@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rdukit.errors import Overloaded, RdukitError, Unavailable
+from rdukit.settings import resolve
 from rdukit_serving.device.client import DeviceClient
 from rdukit_serving.models.statistics import ModelStatistics
+from rdukit_serving.settings import MAX_QUEUE_DELAY_US
 from rdukit_serving.signature import InferRequest, InferResponse, Reply, RequestTiming, ServedSignature
-from rdukit_serving.tuning.adaptive_batching import BatchDelayPolicy
+from rdukit_serving.tuning.adaptive_batching import make_delay_policy
 
 #: A request whose batch failed, or whose process died meanwhile, is tried once more, alone: it may not be to blame.
 MAX_ATTEMPTS = 2
 
 
 class QueuedRequest:
-    """A request that has been checked and waits, or is on the device."""
+    """Request that has been checked and waits, or is on the device."""
 
     __slots__ = ("arrived", "attempts", "inputs", "is_alone", "outputs", "reply", "rows", "started")
 
@@ -38,7 +40,7 @@ class QueuedRequest:
 
 
 class TensorSlice(NamedTuple):
-    """Where a tensor's batch begins in the shared memory, and the bytes of a row."""
+    """Offset of a tensor's batch in shared memory, and the bytes of a row."""
 
     name: str
     offset: int
@@ -64,7 +66,7 @@ def take_batch(waiting: "deque[QueuedRequest]", most_rows: int) -> list[QueuedRe
 
 
 class Batcher:
-    """The requests of one model version."""
+    """Requests of one model version, sent to the device in batches."""
 
     def __init__(self, statistics: ModelStatistics, max_queue: int) -> None:
         self._statistics = statistics
@@ -78,7 +80,7 @@ class Batcher:
         self._ins: Sequence[TensorSlice] = ()
         self._outs: Sequence[TensorSlice] = ()
         self._most_rows = 1
-        self._delay = BatchDelayPolicy()
+        self._delay = make_delay_policy(resolve(MAX_QUEUE_DELAY_US))
         self._held: asyncio.TimerHandle | None = None
         #: Set while nothing waits or runs.
         self.idle = asyncio.Event()
@@ -86,7 +88,7 @@ class Batcher:
 
     @property
     def pending(self) -> int:
-        """Requests that wait or run."""
+        """Return how many requests wait or run."""
         return len(self._waiting) + len(self._running)
 
     def attach(self, client: DeviceClient) -> None:
@@ -98,7 +100,7 @@ class Batcher:
         self._schedule()
 
     def detach(self, ending: str) -> None:
-        """The process is gone: what waits stays, what ran is tried again once, then fails."""
+        """Keep what waits; try what ran once more, then fail it. Call when the process is gone."""
         self._client = None
         running, self._running = self._running, []
         self._try_again(running, Unavailable(f"the inference process {ending}"))
@@ -117,13 +119,13 @@ class Batcher:
         return failed
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail everything that waits: no process will come."""
+        """Fail everything that waits, as no process will come."""
         while self._waiting:
             _fail(self._waiting.popleft(), error)
         self._note_idle()
 
     def submit(self, request: InferRequest, rows: int) -> "asyncio.Future[InferResponse]":
-        """``enqueue`` for somebody who awaits the answer. Cancel the future to take the request back."""
+        """Queue a request and return its future. Cancel the future to take the request back."""
         future: asyncio.Future[InferResponse] = self._loop.create_future()
         self.enqueue(request, rows, future)
         return future
@@ -147,7 +149,7 @@ class Batcher:
                 self._schedule()
 
     def _holds(self) -> bool:
-        """Whether callers are waited for who will be there in a moment; a timer ends that."""
+        """Return whether to wait for callers who will be there in a moment; a timer ends the wait."""
         count = len(self._waiting)
         if not self._delay.is_worth_waiting(count) or self._rows() >= self._most_rows:
             return False
@@ -156,7 +158,7 @@ class Batcher:
         return True
 
     def _look(self) -> None:
-        """The time to wait is over, or somebody came meanwhile and it is longer."""
+        """Dispatch at the end of a wait, unless it is prolonged."""
         self._held = None
         left = self._delay.left(time.perf_counter(), time.process_time())
         if left > 0 and self._client is not None and self._rows() < self._most_rows:
@@ -225,7 +227,7 @@ class Batcher:
     def _take_answers(
         self, batch: list[QueuedRequest], memory: memoryview, result: tuple[int, int, int]
     ) -> list[tuple[Reply, InferResponse]]:
-        """The rows of each that is still waited for."""
+        """Return the rows of each request that is still waited for."""
         copy_in, compute, copy_out = (ns // 1000 for ns in result)
         row = 0
         rows_of_batch = 0

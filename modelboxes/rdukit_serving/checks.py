@@ -20,7 +20,7 @@ from rdukit_serving.signature import KNOWN, InferRequest, InferResponse, RawTens
 
 
 def check_request(signature: ServedSignature, request: InferRequest) -> int:
-    """The rows of a legal request.
+    """Return the rows of a request, which must fit the signature.
 
     Raises:
         InvalidArgument: unknown, missing or repeated tensors; another datatype or shape; data of another length than
@@ -107,7 +107,7 @@ _SAME_NUMBERS: Final = frozenset(
 def find_tables(
     pef: Pef, kernels: Mapping[str, KernelGraph], sections: Iterable[int], inputs: Sequence[str]
 ) -> dict[str, int]:
-    """Input symbol → rows of the smallest table that its numbers choose from; others are left out.
+    """Return rows of the smallest table by the input symbol whose numbers choose from it.
 
     ``sections`` are run in their order; tables are found where an input reaches them as it came.
     """
@@ -138,7 +138,7 @@ def find_tables(
 
 
 def _lookup(op: str, arguments: Sequence[object], names: Sequence[str | None]) -> tuple[str, str, int]:
-    """Names of the table and of the indices, and the dimension they choose along; empty names if it is no lookup."""
+    """Return names of table and indices, and the dimension they choose along; empty if it is no lookup."""
     match op:
         case "aten.embedding.default":
             return names[0] or "", names[1] or "", 0
@@ -149,7 +149,7 @@ def _lookup(op: str, arguments: Sequence[object], names: Sequence[str | None]) -
 
 
 def check_indices(signature: ServedSignature, request: InferRequest) -> None:
-    """Before the work: do all indices choose a row? Tensors that are wrong otherwise are left to ``check_request``.
+    """Check that all indices choose a row. Other mistakes are left to ``check_request``.
 
     Raises:
         InvalidArgument: a number is negative or beyond its table.
@@ -177,7 +177,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def read_count(name: str, value: object) -> int:
-    """The parameter of output ``name`` as a number of classes; ``check_classes`` says whether there are so many.
+    """Return the parameter of output ``name`` as a number of classes; ``check_classes`` compares it.
 
     Raises:
         InvalidArgument: it is no number, or below 1.
@@ -188,7 +188,7 @@ def read_count(name: str, value: object) -> int:
 
 
 def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None:
-    """Before the work: can these outputs be classified? Names that are no outputs are left to ``check_request``.
+    """Check that these outputs can be classified. Unknown names are left to ``check_request``.
 
     Raises:
         InvalidArgument: an output has no dimension of classes, fewer of them, or no numbers to compare.
@@ -208,7 +208,7 @@ def check_classes(signature: ServedSignature, counts: Mapping[str, int]) -> None
 
 
 def class_count(spec: ServedTensor) -> int | None:
-    """How many classes an output tells apart; None if it is no row of scores."""
+    """Return how many classes an output tells apart; None if it is no row of scores."""
     if not spec.row_shape or not spec.row_elements or spec.datatype == "BOOL":
         return None
     return spec.row_elements if max(spec.row_shape) == spec.row_elements else None
@@ -217,7 +217,7 @@ def class_count(spec: ServedTensor) -> int | None:
 def classify(
     signature: ServedSignature, answer: InferResponse, counts: Mapping[str, int]
 ) -> tuple[ServedSignature, InferResponse]:  # fmt: skip
-    """The answer with classes in the place of scores, and a signature that has them as BYTES [rows, count].
+    """Return response and signature with classes in place of scores, as BYTES [rows, count].
 
     ``counts`` is what ``check_classes`` allowed.
     """
@@ -237,13 +237,13 @@ def classify(
 
 
 def join_strings(texts: Sequence[str]) -> bytes:
-    """A BYTES tensor on the wire: each element is its length, four bytes, and its UTF-8."""
+    """Encode a BYTES tensor: each element is its length, four bytes, and its UTF-8."""
     encoded = [text.encode() for text in texts]
     return b"".join(part for text in encoded for part in (_LENGTH.pack(len(text)), text))
 
 
 def split_strings(data: bytes) -> Iterator[bytes]:
-    """The elements of what ``join_strings`` made."""
+    """Decode a BYTES tensor, as ``join_strings`` encodes it."""
     at = 0
     while at < len(data):
         (length,) = _LENGTH.unpack_from(data, at)
@@ -296,7 +296,7 @@ _UNUSED: Final = (0, "", False)
 
 
 def check_parameters(given: Mapping[str, object], legal: Mapping[str, str], where: str) -> None:
-    """Raises ``InvalidArgument`` for the first parameter that is not in ``legal``, unless it says "not used"."""
+    """Raise ``InvalidArgument`` for the first parameter that is not in ``legal``, unless it says "not used"."""
     for name, value in given.items():
         if name in legal:
             continue

@@ -63,7 +63,7 @@ def serve(
 
 
 class PefService:
-    """One PEF as the server sees it. Belongs to one event loop."""
+    """PEF as the server sees it. Belongs to one event loop."""
 
     def __init__(self, name: str, pef: Path, checkpoint: Path | None, max_batch_size: int | None = None) -> None:
         from rdukit_serving.models.served import ServedModels
@@ -109,7 +109,7 @@ class PefService:
 
         @app.get("/metrics", response_class=Response)
         async def metrics() -> Response:
-            """Prometheus text."""
+            """Return metrics as Prometheus text."""
             return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
         schema = app.openapi()

@@ -238,7 +238,7 @@ class _Servers:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to ``_stop_on_signals``: operations must end before the servers do."""
+    """Server that leaves signals to ``_stop_on_signals``: operations must end before the servers do."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

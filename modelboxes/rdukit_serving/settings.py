@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from rdukit.settings import Setting, home_folder
+from rdukit.settings import Setting, home_folder, parse_bool
 
 PEF: Final = Setting("box.pef", "", "PEF that a box serves from the beginning; also --pef.", str)
 CHECKPOINT: Final = Setting("box.checkpoint", "", "Parameters to serve it with; also --checkpoint.", str)
@@ -67,11 +67,19 @@ TLS_CA: Final = Setting(
     "box.tls_ca", "", "File with the authority whose certificates callers must have; empty: they need none.", str
 )
 
+MAX_QUEUE_DELAY_US: Final = Setting(
+    "box.max_queue_delay_us", -1,
+    "Microseconds that a batch with room waits for more requests; 0: none, -1: learned from whether callers come.", int,
+)  # fmt: skip
+FAST_PATH: Final = Setting(
+    "box.fast_path", True, "Answer plain REST inferences on paths that answered before without ASGI.", parse_bool
+)
+
 SERVING_SETTINGS: Final = (
     PEF, CHECKPOINT, LOAD_TIMEOUT_S, INFER_TIMEOUT_S, DRAIN_S, MAX_QUEUE, RESTART_BACKOFF_S, READY_TIMEOUT_S,
     MAX_INFER_BYTES, TEMPLATE_S, TOKENS, ACCESS_LOG,
     ROWS_IDLE_S, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_CONNECTIONS, ADDRESS_CONNECTIONS, SILENCE_S,
-    HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA,
+    MAX_QUEUE_DELAY_US, FAST_PATH, HOSTS, TLS_CERTIFICATE, TLS_KEY, TLS_CA,
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True, slots=True)
 class TextSizes:
-    """What a text program needs to know: lengths in tokens, and the number of tokens that there are."""
+    """Sizes of a text program: lengths in tokens, and the number of tokens that there are."""
 
     context: int
     prompt: int
@@ -27,7 +27,7 @@ class TextSizes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What fixes a program's graphs."""
+    """Sizes and choices that fix a program's graphs."""
 
     model: str
     sizes: Mapping[str, int]
@@ -47,12 +47,12 @@ class Shape:
 
     @property
     def features(self) -> int:
-        """Values in a row, of a model that takes rows."""
+        """Return the number of values in a row, of a model that takes rows."""
         return self.sizes["num_features"]
 
     @property
     def classes(self) -> int:
-        """Values in an answer, of a classifier."""
+        """Return the number of values in an answer, of a classifier."""
         return self.sizes["num_classes"]
 
     def require(self, purpose: str, verb: str) -> None:
@@ -67,7 +67,7 @@ class Shape:
             )
 
     def to_metadata(self) -> dict[str, str]:
-        """As ``pef_metadata`` of a compile."""
+        """Return the shape as ``pef_metadata`` of a compile."""
         value: dict[str, Any] = {
             "model": self.model, "sizes": dict(self.sizes), "batch_size": self.batch_size,
             "precision": self.precision, "task": self.task, "purpose": self.purpose, "optimizer": self.optimizer,
@@ -81,7 +81,7 @@ class Shape:
 
 
 def shape_of(pef: Pef, name: str) -> Shape:
-    """The shape in a loaded PEF's metadata; ``name`` is for messages.
+    """Return the shape in a loaded PEF's metadata; ``name`` is for messages.
 
     Raises:
         PefMismatch: no ModelBox compiled it.

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """A fixed-size element type. ``array_code`` is None where JSON has no form for it (FP16, BF16: raw bytes only)."""
+    """Element type of fixed size. ``array_code`` is None where JSON has no form for it (FP16, BF16)."""
 
     name: str
     size: int
@@ -45,7 +45,7 @@ BY_TORCH_NAME: Final[Mapping[str, Datatype]] = {datatype.torch_name: datatype fo
 
 @dataclass(frozen=True)
 class ServedTensor:
-    """One served tensor. ``row_shape`` is its shape without the batch dimension, which comes first."""
+    """Served tensor. ``row_shape`` is its shape without the batch dimension, which comes first."""
 
     name: str
     datatype: str
@@ -57,21 +57,21 @@ class ServedTensor:
 
     @cached_property
     def type(self) -> Datatype:
-        """Its element type."""
+        """Return its element type."""
         return DATATYPES[self.datatype]
 
     @cached_property
     def row_elements(self) -> int:
-        """Elements in one row."""
+        """Return the elements in one row."""
         return prod(self.row_shape)
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """Return the bytes of one row."""
         return self.row_elements * self.type.size
 
     def metadata(self) -> dict[str, object]:
-        """As the protocol's model metadata names it; -1 is the batch dimension."""
+        """Return the protocol's model metadata; -1 is the batch dimension."""
         return {"name": self.name, "datatype": self.datatype, "shape": [-1, *self.row_shape]}
 
 
@@ -92,22 +92,22 @@ class ServedSignature:
 
     @cached_property
     def input_of(self) -> Mapping[str, ServedTensor]:
-        """Inputs by name."""
+        """Return inputs by name."""
         return {spec.name: spec for spec in self.inputs}
 
     @cached_property
     def has_indices(self) -> bool:
-        """Whether an input's numbers choose rows of a table."""
+        """Return whether an input's numbers choose rows of a table."""
         return any(spec.rows_of_table is not None for spec in self.inputs)
 
     @cached_property
     def output_of(self) -> Mapping[str, ServedTensor]:
-        """Outputs by name."""
+        """Return outputs by name."""
         return {spec.name: spec for spec in self.outputs}
 
     @cached_property
     def offsets(self) -> Mapping[str, int]:
-        """Where each tensor's whole batch begins in the shared memory; each at a multiple of 64 bytes."""
+        """Return the offset of each tensor's batch in shared memory; each a multiple of 64 bytes."""
         places, at = {}, 0
         for spec in (*self.inputs, *self.outputs):
             places[spec.name if spec in self.inputs else f"output/{spec.name}"] = at
@@ -116,11 +116,11 @@ class ServedSignature:
 
     @property
     def shared_bytes(self) -> int:
-        """Size of the shared memory."""
+        """Return the size of the shared memory."""
         return max(64, self.offsets[""])
 
     def to_json(self) -> dict[str, Any]:
-        """For ``from_json`` in the other process."""
+        """Encode for ``from_json`` in the other process."""
         return {
             "inputs": [_spec_to_json(spec) for spec in self.inputs],
             "outputs": [_spec_to_json(spec) for spec in self.outputs],
@@ -130,7 +130,7 @@ class ServedSignature:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "ServedSignature":
-        """What ``to_json`` said."""
+        """Decode what ``to_json`` encoded."""
         return cls(
             _specs_from_json(value["inputs"]), _specs_from_json(value["outputs"]), int(value["batch"]),
             int(value["max_batch"]), tuple(value["labels"]), dict(value["properties"]),
@@ -148,7 +148,7 @@ def _specs_from_json(values: Sequence[Sequence[Any]]) -> tuple[ServedTensor, ...
 
 
 class RawTensor(NamedTuple):
-    """A tensor on the wire: its bytes are little-endian and row-major."""
+    """Tensor on the wire: its bytes are little-endian and row-major."""
 
     name: str
     datatype: str
@@ -158,7 +158,7 @@ class RawTensor(NamedTuple):
 
 @dataclass(slots=True)
 class InferRequest:
-    """One request. ``outputs`` restricts the answer; empty means all."""
+    """Inference request. ``outputs`` restricts the answer; empty means all."""
 
     inputs: Sequence[RawTensor]
     outputs: Sequence[str] = ()
@@ -168,7 +168,7 @@ class InferRequest:
 
 
 class RequestTiming(NamedTuple):
-    """Where a request's time went, in microseconds."""
+    """Times of a request, in microseconds."""
 
     queue: int
     copy_in: int
@@ -186,13 +186,13 @@ class InferResponse(NamedTuple):
 
 
 class Reply(Protocol):
-    """Whoever waits for an answer: an ``asyncio.Future``, or what writes the answer at once."""
+    """Receiver of a response: an ``asyncio.Future``, or what writes the response at once."""
 
     def done(self) -> bool:
-        """It is answered, or nobody waits any more."""
+        """Return whether it is answered, or nobody waits any more."""
 
     def set_result(self, answer: InferResponse, /) -> None:
-        """The answer."""
+        """Deliver the response."""
 
     def set_exception(self, error: Exception, /) -> None:
-        """Why there is none."""
+        """Deliver the error instead of a response."""

@@ -28,7 +28,7 @@ FINISH_GRACE_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a device process loads."""
+    """Files that a device process loads."""
 
     name: str
     pef: Path
@@ -36,7 +36,7 @@ class ModelFiles:
     serving: Mapping[str, Any]
 
     def message(self) -> bytes:
-        """The first packet to the process."""
+        """Encode the first packet to the process."""
         return encode(
             name=self.name, pef=str(self.pef), checkpoint=str(self.checkpoint or ""),
             serving=json.loads(json.dumps(self.serving, default=str)),
@@ -48,7 +48,7 @@ OnRan = Callable[[tuple[int, int, int] | RdukitError], None]
 
 
 class DeviceClient:
-    """One running device process with its model loaded."""
+    """Running device process with its model loaded."""
 
     def __init__(self, process: subprocess.Popen[bytes], end: socket.socket, log_file: Path) -> None:
         self._process = process
@@ -103,7 +103,7 @@ class DeviceClient:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._process.pid
 
     def run(self, rows: int, on_ran: OnRan) -> None:
@@ -117,7 +117,7 @@ class DeviceClient:
             self._end.send(RUN.pack(self._sequence, rows))
 
     def send(self, **message: object) -> None:
-        """Say something to a text model. A process that is gone shows at the socket's end."""
+        """Send a message to a text model. A process that is gone shows at the socket's end."""
         if message["kind"] in {"generate", "embed"}:
             self.busy_since = time.monotonic()
         with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ class DeviceClient:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to it and what it started, and wait for its end."""
+        """Kill the process and what it started, and wait for its end."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -141,7 +141,7 @@ class DeviceClient:
         self._ended()
 
     def last_words(self) -> str:
-        """The last lines of its log, for a message."""
+        """Return the last lines of its log, for a message."""
         with contextlib.suppress(OSError), self._log_file.open("rb") as log:
             log.seek(max(0, self._log_file.stat().st_size - 2048))
             lines = log.read().decode(errors="replace").splitlines()

@@ -28,10 +28,10 @@ MEASURE_S: Final = 0.1
 
 
 class LoadedModel:
-    """A PEF on leased tiles, ready to run."""
+    """PEF on leased tiles, ready to run."""
 
     def __init__(self, name: str, pef: Path, checkpoint: Path | None, serving: Mapping[str, Any]) -> None:
-        """Lease, load, upload.
+        """Lease tiles, load the PEF and upload its parameters.
 
         Args:
             checkpoint: a safetensors file, or a folder that train made; None leaves the parameters zero and is legal
@@ -71,7 +71,7 @@ class LoadedModel:
         self._filled = 0
 
     def bind(self, memory: memoryview) -> None:
-        """Take inputs from and put outputs into ``memory``, laid out as ``ServedSignature.offsets`` says; run once."""
+        """Bind inputs and outputs to ``memory``, laid out as ``ServedSignature.offsets`` says; run once."""
         self._memory = memory
         offsets, signature = self.signature.offsets, self.signature
         self._inputs = [_view(memory, offsets[spec.name], spec, signature.batch) for spec in signature.inputs]
@@ -85,7 +85,7 @@ class LoadedModel:
         self._row_calls = calls + [self._row_call(self._row_graph, outputs, at) for at in range(1, count)]
 
     def run(self, rows: int) -> RunTimes:
-        """One batch whose first ``rows`` rows count; the others are zero. Nanoseconds of copying in, computing, out.
+        """Run a batch of ``rows`` rows, then zeros; return nanoseconds of copying in, computing, copying out.
 
         Raises:
             RuntimeFault: the device failed.
@@ -110,7 +110,7 @@ class LoadedModel:
     def _repeated(
         self, graph: Graph, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Callable[[], RunTimes]:
-        """A call that runs ``graph`` on tensors in the order of the signature."""
+        """Return a call that runs ``graph`` on tensors in the order of the signature."""
         served, pef = self._graph, self._application.pef
         return self._application.repeated(
             graph.name, forward_sections(pef, graph), dict(pef.hyperparameters),
@@ -137,7 +137,7 @@ class LoadedModel:
 
 
 def properties_of(application: Application, seconds: float) -> dict[str, str]:
-    """What people want to know about a loaded PEF; ``seconds`` is how long loading took."""
+    """Describe a loaded PEF for people; ``seconds`` is how long loading took."""
     pef = application.pef
     return {
         "chip": pef.arch, "mode": pef.mode, "precision": pef.precision, "compiler": pef.compiler_version,
@@ -149,7 +149,7 @@ def properties_of(application: Application, seconds: float) -> dict[str, str]:
 
 
 def rows_run_alone(batch_s: float, row_s: float, batch: int) -> int:
-    """So many rows take no longer one by one than as a batch, of which there is at least one. Pure.
+    """Return up to how many rows one by one take no longer than a batch; at least one. Pure.
 
     Args:
         batch_s, row_s: seconds of a run of the graph for ``batch`` rows, and of the one for one row.
@@ -158,7 +158,7 @@ def rows_run_alone(batch_s: float, row_s: float, batch: int) -> int:
 
 
 def _seconds(call: Callable[[], RunTimes]) -> float:
-    """How long it takes when everything is in place and nothing comes between: the least of some times."""
+    """Return the least of some times of a call: everything is in place and nothing comes between."""
     call()
     least, ends = math.inf, time.perf_counter() + MEASURE_S
     for _ in range(MEASURED_CALLS):
@@ -174,7 +174,7 @@ def _seconds(call: Callable[[], RunTimes]) -> float:
 def _in_graph(
     specs: Sequence[ServedTensor], served: Sequence[str], own: Sequence[str], views: Sequence[torch.Tensor]
 ) -> HostTensors:
-    """Views by a graph's own symbols, which stand where those of the served graph do."""
+    """Return views by a graph's own symbols, which stand where those of the served graph do."""
     return [(own[served.index(spec.symbol)], view) for spec, view in zip(specs, views, strict=True)]
 
 
@@ -191,13 +191,13 @@ EVALUATES_SINCE: Final = (1, 4)
 
 
 def forward_sections(pef: Pef, graph: Graph) -> tuple[int, ...]:
-    """Ids of the graph's ``fwd`` sections, in schedule order."""
+    """Return ids of the graph's ``fwd`` sections, in schedule order."""
     kinds = {section.id: section.type for section in pef.sections}
     return tuple(number for number in graph.schedule if kinds[number] is SectionType.FWD)
 
 
 def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The graph that serves batches, and the one for one row if there is one; None stands for the PEF's only graph.
+    """Return the graph for batches and the one for one row, if any; None is the PEF's only graph.
 
     ``serving`` may name the ``graph``; then it is that one alone.
     """
@@ -208,7 +208,7 @@ def choose_graphs(pef: Pef, serving: Mapping[str, Any]) -> tuple[str | None, str
 
 
 def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int, int]]) -> Graph:
-    """The graph that answers for ``graph``: its evaluation graph, where it has one.
+    """Return the evaluation graph of ``graph``, or ``graph`` where it has none.
 
     Args:
         format_of: gives the version of the PEF's format.
@@ -228,7 +228,7 @@ def choose_evaluation(pef: Pef, graph: Graph, format_of: Callable[[], tuple[int,
 
 
 def _keeps_account(pef: Pef, graph: Graph) -> bool:
-    """Whether forward drops something out, or updates buffers, as batch norms do with their statistics."""
+    """Return whether forward drops something out, or updates buffers, as batch norms do."""
     bound = {n for number in graph.schedule for n in (*pef.sections[number].inputs, *pef.sections[number].outputs)}
     if not bound.isdisjoint(pef.hyperparameters):
         return True
@@ -240,7 +240,7 @@ def choose_signature(
     pef: Pef, graph: Graph, serving: Mapping[str, Any], properties: Mapping[str, str], labels: Sequence[str] = (),
     read_kernels: Callable[[], Mapping[str, KernelGraph]] | None = None,
 ) -> ServedSignature:  # fmt: skip
-    """The signature of ``graph``.
+    """Return the signature of ``graph``.
 
     ``serving`` may list ``inputs`` and ``outputs`` as ``{"name", "symbol"?}``; a symbol is a name or a position in the
     graph's list. Without it a PEF that a box compiled says which they are; of any other all inputs are served, and all
@@ -290,7 +290,7 @@ def _check_labels(output: ServedTensor, labels: Sequence[str]) -> None:
 
 
 def _compiled_by_a_box(pef: Pef, graph: Graph) -> Mapping[str, Any]:
-    """What its metadata says: outputs by name without the loss; of a classifier that can train, not the label."""
+    """Read metadata: outputs by name without the loss; of a classifier that can train, not the label."""
     if METADATA_KEY not in pef.metadata:
         return {}
     shape = shape_of(pef, pef.name)

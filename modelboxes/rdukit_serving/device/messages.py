@@ -18,7 +18,7 @@ MAX_PACKET_BYTES: Final = 1 << 16
 
 
 def encode(**message: object) -> bytes:
-    """A JSON packet; long texts are left out so that it fits."""
+    """Encode a JSON packet; long texts are left out so that it fits."""
     data = json.dumps(message).encode()
     if len(data) > MAX_PACKET_BYTES:
         data = json.dumps({key: value for key, value in message.items() if len(repr(value)) < 4096}).encode()
@@ -26,13 +26,13 @@ def encode(**message: object) -> bytes:
 
 
 def decode(packet: bytes) -> dict[str, Any]:
-    """The message in a JSON packet."""
+    """Decode the message in a JSON packet."""
     message: dict[str, Any] = json.loads(packet)
     return message
 
 
 def is_json(packet: bytes) -> bool:
-    """Whether a packet is JSON and not one of fixed length."""
+    """Return whether a packet is JSON rather than one of fixed length."""
     return len(packet) not in (RUN.size, RAN.size)
 
 
@@ -44,26 +44,26 @@ Prompt = str | Sequence[int]
 
 
 def cut(prompt: Prompt) -> Iterator[tuple[int, Prompt]]:
-    """(place, part) in order; the first is at 0."""
+    """Cut a prompt into (place, part) in order; the first is at 0."""
     for at in range(0, len(prompt), PART):
         part = prompt[at : at + PART]
         yield at, part if isinstance(part, str) else list(part)
 
 
 class LongPrompt:
-    """A prompt whose parts come one after another."""
+    """Prompt whose parts come one after another."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
 
     def add(self, at: int, part: Prompt) -> None:
-        """With the part at 0 another prompt begins: the caller of the one before went away."""
+        """Add a part; the part at 0 begins another prompt: the former caller went away."""
         if at == 0:
             self._parts = []
         self._parts.append(part)
 
     def take(self) -> Prompt:
-        """All of it; nothing is left."""
+        """Return the whole prompt and forget it."""
         parts, self._parts = self._parts, []
         if parts and isinstance(parts[0], str):
             return "".join(parts)

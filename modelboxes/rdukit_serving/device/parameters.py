@@ -23,7 +23,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tensors]:
-    """The step and the parameters of a checkpoint, without optimizer and position: a third of the memory.
+    """Return step and parameters of a checkpoint, without optimizer and position: a third of the memory.
 
     ``checkpoint`` is a folder that train made, or any safetensors file, whose tensors are the parameters at step 0.
 
@@ -35,7 +35,7 @@ def load_parameters(checkpoint: Path, which: str = "newest") -> tuple[int, Tenso
 
 
 class StoredParameters(NamedTuple):
-    """The parameters of an open checkpoint, read one at a time."""
+    """Parameters of an open checkpoint, read one at a time."""
 
     step: int
     names: Sequence[str]
@@ -44,7 +44,7 @@ class StoredParameters(NamedTuple):
 
 @contextmanager
 def open_parameters(checkpoint: Path, which: str = "newest") -> Iterator[StoredParameters]:
-    """``load_parameters`` for whoever takes one tensor after another: they need not all be in memory at once.
+    """Open a checkpoint to read one tensor after another: they need not all be in memory at once.
 
     Raises:
         NotFound, InvalidArgument: as ``find_checkpoint_file``.
@@ -90,7 +90,7 @@ def find_checkpoint_file(folder: Path, which: str) -> Path:
 
 
 def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
-    """Symbol of each checkpoint name that has one; a name of a tied tensor may have none.
+    """Return the symbol of each checkpoint name that has one; a name of a tied tensor may have none.
 
     Raises:
         InvalidArgument: a parameter of the PEF is in no checkpoint name; lists them.
@@ -114,7 +114,7 @@ def match_parameters(pef: Pef, names: Iterable[str]) -> Mapping[str, str]:
 
 
 def _find(wanted: Iterable[str], tail: str) -> str | None:
-    """The symbol whose name ends with ``tail`` after the model's own name, which has no ``__``."""
+    """Return the symbol whose name ends with ``tail`` after the model's own name, which has no ``__``."""
     return next((name for name in wanted if name.partition("__")[2] == tail), None)
 
 

@@ -33,13 +33,13 @@ _HELP: Final = {
 
 
 class ServingCollector(Collector):
-    """All versions of a repository as metrics with the labels ``model`` and ``version``."""
+    """Metrics of all versions of a repository, with the labels ``model`` and ``version``."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
 
     def collect(self) -> Iterator[Metric]:
-        """One family after another."""
+        """Yield one family after another."""
         versions = sorted(self._repository.versions.items())
         for name, words in _HELP.items():
             # Triton's counters have no suffix, which the exposition of a counter would add.

@@ -45,7 +45,7 @@ class Repository:
         self._draining: set[asyncio.Task[None]] = set()
 
     def find(self, name: str, version: str = "") -> ModelVersion:
-        """The version that a request means.
+        """Return the version that a request means.
 
         Raises:
             NotFound: no such model or version is loaded; lists those that are.
@@ -65,7 +65,7 @@ class Repository:
         return found
 
     def find_loading(self, version: str = "") -> str | None:
-        """That ``version``, or without one any, is being loaded, in words; None if it is not."""
+        """Describe the loading of ``version``, or of any; None if none is being loaded."""
         found = [
             number
             for number, each in self.versions.items()
@@ -75,16 +75,16 @@ class Repository:
 
     @property
     def current(self) -> ModelVersion | None:
-        """The version that answers requests that name none."""
+        """Return the version that answers requests that name none."""
         return self.versions.get(self._current)
 
     @property
     def latest(self) -> ModelVersion | None:
-        """The version that answered last, or answers, requests that name none; a failed load is none."""
+        """Return the version that answered last, or answers, requests that name none."""
         return self.versions.get(self._latest)
 
     def ready_versions(self) -> list[str]:
-        """Versions that answer."""
+        """Return the versions that answer."""
         return [version for version, each in self.versions.items() if each.state is VersionState.READY]
 
     async def load(
@@ -149,14 +149,14 @@ class Repository:
         await asyncio.gather(*(each.unload(resolve(DRAIN_S)) for each in targets if each.state is VersionState.READY))
 
     def index(self) -> list[dict[str, str]]:
-        """The repository extension's index."""
+        """Return the repository extension's index."""
         return [
             {"name": self.name, "version": version, "state": str(each.state), "reason": each.reason}
             for version, each in sorted(self.versions.items(), key=lambda item: int(item[0]))
         ] or [{"name": self.name, "version": "", "state": str(VersionState.UNAVAILABLE), "reason": "nothing is loaded"}]
 
     async def why_not_ready(self) -> str:
-        """Empty when the current version has done an inference since the last call, or does one now."""
+        """Return "" if the current version did an inference since the last call, or does now; else why not."""
         current = self.current
         if current is None:
             loading = self.find_loading()
@@ -260,12 +260,12 @@ EXTENSIONS: Final = ("binary_tensor_data", "classification", "model_configuratio
 
 
 def server_metadata() -> dict[str, object]:
-    """``GET /v2``."""
+    """Answer ``GET /v2``."""
     return {"name": SERVER_NAME, "version": __version__, "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(repository: Repository, version: ModelVersion) -> dict[str, object]:
-    """``GET /v2/models/NAME``."""
+    """Answer ``GET /v2/models/NAME``."""
     signature = version.signature
     return {
         "name": repository.name,
@@ -278,7 +278,7 @@ def model_metadata(repository: Repository, version: ModelVersion) -> dict[str, o
 
 
 def model_configuration(repository: Repository, version: ModelVersion) -> dict[str, object]:
-    """``GET /v2/models/NAME/config``. Source: Triton's ``ModelConfig``, the fields that mean something here."""
+    """Answer ``GET /v2/models/NAME/config``. Source: Triton's ``ModelConfig``, the fields that apply here."""
     signature = version.signature
     return {
         "name": repository.name,

@@ -29,7 +29,7 @@ _LOOK_S: Final = 1.0
 
 
 class ServedModels:
-    """The repository of one box and what moves it. Belongs to one event loop."""
+    """Repository of one server and what moves it. Belongs to one event loop."""
 
     def __init__(
         self, name: str, serving: Mapping[str, Any], logs: Path, find_latest: FindLatest, resolve_path: BringFile
@@ -55,13 +55,13 @@ class ServedModels:
         await self.repository.load(pef, checkpoint)
 
     async def why_not_ready(self) -> str:
-        """Empty if an inference went through the device since the last call, or does now; also when none is served."""
+        """Return "" if an inference went through the device since the last call, or does now, or none is served."""
         if not self.repository.versions or (self._found and not self.repository.ready_versions()):
             return ""
         return await self.repository.why_not_ready()
 
     async def ensure(self, name: str, version: str) -> ModelVersion:
-        """The version that a request means; the newest trained model is loaded if nothing is.
+        """Return the version that a request means; load the newest trained model if nothing is.
 
         Raises:
             NotFound: no such model or version, and nothing to load. Unavailable: it is being loaded by name.
@@ -79,7 +79,7 @@ class ServedModels:
         return found
 
     def loaded(self, name: str, version: str) -> ModelVersion | None:
-        """``ensure`` where nothing needs to be loaded; None: ask that."""
+        """Return the version if nothing needs to be loaded; otherwise None: ask ``ensure``."""
         try:
             found = self.repository.find(name, version)
         except (NotFound, Unavailable):
@@ -88,7 +88,7 @@ class ServedModels:
         return found
 
     async def version_of(self, files: tuple[Path, Path] | None) -> ModelVersion:
-        """The version with these files, PEF and checkpoint; None is the one that answers now, or the newest training.
+        """Return the version with these files; None is the one that answers now, or the newest training.
 
         Raises:
             NotFound: no model yet.
@@ -98,7 +98,7 @@ class ServedModels:
         return version
 
     async def rows(self, rows: Sequence[Sequence[float]], files: tuple[Path, Path] | None) -> Answer:
-        """Outputs and classes for feature rows, by the first input and output of the served model.
+        """Return outputs and classes for feature rows, by the first input and output of the model.
 
         ``files`` are PEF and checkpoint; None is the version that answers now, or the newest training.
 
@@ -138,7 +138,7 @@ class ServedModels:
         return logits_NC.tolist(), logits_NC.argmax(axis=1).tolist()
 
     async def release_found(self) -> None:
-        """Let go of what nobody asked for by name: its tiles are needed."""
+        """Unload what nobody asked for by name: its tiles are needed."""
         for version in list(self._found):
             await self._forget(version)
 
@@ -153,7 +153,7 @@ class ServedModels:
         await self.repository.close()
 
     async def _find(self, pef: Path, checkpoint: Path) -> ModelVersion:
-        """The version with these files, loaded if it is not; all who ask meanwhile wait for one load.
+        """Return the version with these files, loaded if need be; all who ask meanwhile wait for one load.
 
         A caller that goes away ends its own waiting only: callers with little patience would else never get an answer.
         """
@@ -221,7 +221,7 @@ _NUMPY: Final = {"FP32": "<f4", "FP64": "<f8", "FP16": "<f2"}
 
 
 def model_key(pef: Path, checkpoint: Path) -> str:
-    """Changes whenever the PEF or the checkpoint's latest step does."""
+    """Return a key that changes whenever the PEF or the checkpoint's latest step does."""
     stat = pef.stat()
     latest = checkpoint / "latest.json"
     digest = sha256_of(latest.read_bytes()) if latest.is_file() else ""

@@ -13,7 +13,7 @@ BUCKETS_US: Final = (100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 10
 
 
 class ModelStatistics:
-    """Sums since the version was loaded; durations in microseconds."""
+    """Counts since the version was loaded; durations in microseconds."""
 
     def __init__(self) -> None:
         self.success = 0
@@ -35,7 +35,7 @@ class ModelStatistics:
     def count_batch(
         self, requests: int, rows: int, queue_us: int, input_us: int, infer_us: int, output_us: int
     ) -> None:
-        """A batch was computed; ``queue_us`` is the sum over its requests."""
+        """Count a computed batch; ``queue_us`` is the sum over its requests."""
         self.success += requests
         self.inferences += rows
         self.executions += 1
@@ -56,12 +56,12 @@ class ModelStatistics:
         self.last_inference_ms = int(time.time() * 1000)
 
     def count_failed(self, requests: int, microseconds: int = 0) -> None:
-        """Requests were refused or failed."""
+        """Count requests that were refused or failed."""
         self.failure += requests
         self.fail_us += microseconds
 
     def to_json(self, name: str, version: str) -> dict[str, object]:
-        """An entry of ``model_stats`` in the statistics extension."""
+        """Return an entry of ``model_stats`` in the statistics extension."""
         none = {"count": 0, "ns": 0}
         return {
             "name": name,
@@ -91,7 +91,7 @@ class ModelStatistics:
         }
 
     def triton_metrics(self) -> Mapping[str, int]:
-        """Values of the counters ``nv_inference_<name>``."""
+        """Return values of the counters ``nv_inference_<name>``."""
         return {
             "request_success": self.success,
             "request_failure": self.failure,

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class VersionState(StrEnum):
-    """Where a version is. Source: the states of Triton's repository index."""
+    """States of a version. Source: the states of Triton's repository index."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -37,7 +37,7 @@ class VersionState(StrEnum):
 
 
 class ModelVersion:
-    """A version: loaded once, restarted when its process dies, drained before it goes."""
+    """Version of a model: loaded once, restarted when its process dies, drained before it goes."""
 
     def __init__(self, version: str, files: ModelFiles, log_file: Path) -> None:
         self.version = version
@@ -82,23 +82,23 @@ class ModelVersion:
 
     @property
     def signature(self) -> ServedSignature:
-        """Inputs and outputs; known once it was loaded."""
+        """Return inputs and outputs; known once it was loaded."""
         if self._signature is None:
             raise Unavailable(f"version {self.version} is not loaded: {self.reason or self.state}")
         return self._signature
 
     @property
     def pid(self) -> int | None:
-        """Process id of the device process, while there is one."""
+        """Return the process id of the device process, while there is one."""
         return self._client.pid if self._client is not None else None
 
     @property
     def pending(self) -> int:
-        """Requests that wait or run."""
+        """Return how many requests wait or run."""
         return self._batcher.pending + self.texts.pending
 
     def submit(self, request: InferRequest) -> "asyncio.Future[InferResponse]":
-        """``enqueue`` for somebody who awaits the answer. Cancel the future to take the request back."""
+        """Queue a request and return its future. Cancel the future to take the request back."""
         future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
         self.enqueue(request, future)
         return future
@@ -128,7 +128,7 @@ class ModelVersion:
         self._batcher.enqueue(request, rows, reply)
 
     async def why_not_ready(self, timeout_s: float | None = None) -> str:
-        """Empty if an inference has gone through the device since the last call, or goes now; else why not."""
+        """Return "" if an inference went through the device since the last call, or goes now; else why not."""
         timeout_s = resolve(READY_TIMEOUT_S, timeout_s)
         if self.state is not VersionState.READY:
             return self.reason or f"version {self.version} is {self.state.lower()}"
@@ -155,7 +155,7 @@ class ModelVersion:
         return ""
 
     async def _why_no_text(self, timeout_s: float) -> str:
-        """As ``why_not_ready``; a text that is being made shows that the device works."""
+        """Answer ``why_not_ready`` for texts; one that is being made shows that the device works."""
         if self.texts.pending:
             return ""
         probe = GenerationRequest([0], 1, {"temperature": 0.0})

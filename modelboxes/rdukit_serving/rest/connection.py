@@ -1,4 +1,4 @@
-"""The HTTP side of a box's connections: guarded as the gateway's are, and plain inferences go the short way."""
+"""HTTP connections of a server: guarded as the gateway's are, and plain inferences take the fast path."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ from rdukit_serving.tuning.fast_path import FastPath, FastPathRequest
 def make_protocol(
     fast_path: FastPath, idle_s: float = 5.0, hosts: HostRule | None = None, tls: ssl.SSLContext | None = None
 ) -> type[asyncio.Protocol]:
-    """What uvicorn makes for each connection of one server, by the settings.
+    """Return the protocol class of one server's connections, by the settings.
 
     Args:
         idle_s: seconds that a connection may idle between two requests.
@@ -32,25 +32,25 @@ def make_protocol(
 
 
 class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
-    """Uvicorn's, guarded, with one timer and the fast path (``fast_path``)."""
+    """Uvicorn's protocol, guarded, with one timer and the fast path (``fast_path``)."""
 
     flow_control = FlowControl
 
     def __init__(self, *arguments: Any, fast_path: FastPath, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._fast_path = fast_path
-        #: The request under way if it goes the short way.
+        #: The request under way if it takes the fast path.
         self._inference: FastPathRequest | None = None
 
     def on_message_begin(self) -> None:
-        """A request begins. What an application needs to know of it is put together only if it goes to one."""
+        """Begin a request. An application's scope is built only if the request goes to one."""
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def begin_request(self) -> None:
-        """A request whose head is taken."""
-        self._inference = self._short_way()
+        """Route a request whose head is complete."""
+        self._inference = self._find_fast_path()
         if self._inference is None:
             url, headers, expects = self.url, self.headers, self.expect_100_continue
             super().on_message_begin()
@@ -61,8 +61,8 @@ class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
             self.cycle = cast(RequestResponseCycle, self._inference)
             self._inference.begin()
 
-    def _short_way(self) -> FastPathRequest | None:
-        """For a plain inference on an idle connection."""
+    def _find_fast_path(self) -> FastPathRequest | None:
+        """Return the fast path of a plain inference on an idle connection; otherwise None."""
         parser, former = self.parser, self.cycle
         if (
             parser.get_method() != b"POST"
@@ -75,7 +75,7 @@ class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
         return self._fast_path.cycle(self, self.url, parser.get_http_version() != "1.0" and parser.should_keep_alive())
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body came."""
+        """Take a part of the body."""
         if self._inference is None:
             super().on_body(body)
         else:
@@ -83,7 +83,7 @@ class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
             self._inference.add(body)
 
     def on_message_complete(self) -> None:
-        """It has all come. The next one may, once it is answered."""
+        """Handle the complete request. The next one may come once it is answered."""
         if self._inference is None:
             super().on_message_complete()
         else:
@@ -91,7 +91,7 @@ class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
             self._watch.end_request(self.loop.time(), self.cycle.response_complete)
 
     def on_response_complete(self) -> None:
-        """The next request may come.
+        """Accept the next request.
 
         Uvicorn sets a timer at each response and cancels it at each request; here one timer looks now and then.
         """
@@ -104,8 +104,8 @@ class InferenceHttpProtocol(GuardedHttp, HttpToolsProtocol):
             self._watch.end_answer(self.loop.time())
 
     def _unset_keepalive_if_required(self) -> None:
-        """Uvicorn's timer is never set."""
+        """Do nothing: uvicorn's timer is never set."""
 
     def error_body(self, error: RdukitError) -> object:
-        """The inference protocol has errors of its own form."""
+        """Return the error's body; the inference protocol has a form of its own."""
         return {"error": error.message} if self.url.startswith(b"/v2") else super().error_body(error)

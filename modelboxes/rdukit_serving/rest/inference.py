@@ -38,7 +38,7 @@ _BINARY: Final = (b"content-type", b"application/octet-stream")
 
 
 class RestRequest(InferRequest):
-    """A request and which of its outputs are wanted as binary."""
+    """Request, and which of its outputs are wanted as binary."""
 
     __slots__ = ("binary",)
 
@@ -52,7 +52,7 @@ class RestRequest(InferRequest):
 
 
 class QueuedInference(NamedTuple):
-    """A request that waits for the device."""
+    """Request that waits for the device."""
 
     name: str
     version: ModelVersion
@@ -60,7 +60,7 @@ class QueuedInference(NamedTuple):
 
 
 class RestInference:
-    """The steps of one inference; ``most_bytes`` is the longest body."""
+    """Steps of one inference; ``most_bytes`` is the longest body."""
 
     def __init__(self, access: Access, access_log: AccessLog) -> None:
         self._access = access
@@ -68,7 +68,7 @@ class RestInference:
         self.most_bytes: int = resolve(MAX_INFER_BYTES)
 
     def read_headers(self, headers: Iterable[Header]) -> int | None:
-        """Let the caller in; bytes of the body's JSON part if binary tensors follow it.
+        """Check the token; return the bytes of the body's JSON part if binary tensors follow it.
 
         Raises:
             Unauthenticated: no token that the box knows. InvalidArgument: an encoding that is not served.
@@ -87,7 +87,7 @@ class RestInference:
         return length
 
     def check_size(self, size: int) -> None:
-        """Raises ``RequestTooLarge`` for a body that is longer than the setting allows."""
+        """Raise ``RequestTooLarge`` for a body that is longer than the setting allows."""
         if size > self.most_bytes:
             raise RequestTooLarge(f"the body is longer than {self.most_bytes} bytes (box.max_infer_bytes)")
 
@@ -112,7 +112,7 @@ class RestInference:
         return QueuedInference(name, version, request)
 
     def answer(self, queued: QueuedInference, answer: InferResponse) -> tuple[list[Header], bytes]:
-        """Headers without the length, and the body."""
+        """Return headers without the length, and the body."""
         name, version, request = queued
         signature = version.signature
         if request.classes:
@@ -133,7 +133,7 @@ class RestInference:
         return headers, text
 
     def refuse(self, name: str, error: RdukitError) -> bytes:
-        """The body for a request that was not legal or could not be answered."""
+        """Return the body for a request that is refused or failed."""
         if self._log.is_on:
             self._log.add("rest", name, "", error.http_status, 0, 0, 0)
         return orjson.dumps({"error": error.message})
@@ -236,7 +236,7 @@ def parse_infer(body: bytes, header_length: int | None) -> RestRequest:
 def render_infer(
     name: str, version: str, signature: ServedSignature, request: RestRequest, answer: InferResponse
 ) -> tuple[bytes, int | None]:
-    """The body, and the length of its JSON part when binary tensors follow.
+    """Return the body, and the length of its JSON part when binary tensors follow.
 
     A value that is no number is ``NaN``, ``Infinity`` or ``-Infinity``, which JSON lacks: the protocol's own clients
     (``tritonclient``) read them, strict readers refuse the answer. As null, an infinity would be read as NaN.
@@ -270,7 +270,7 @@ def render_infer(
 
 
 def _numbers(data: bytes, datatype: str) -> object:
-    """What orjson writes as a list of numbers. Long ones through numpy, which costs a box 13 MB once."""
+    """Return what orjson writes as a list of numbers. Long ones go through numpy, which costs 13 MB once."""
     if datatype == "BYTES":
         return [text.decode() for text in split_strings(data)]
     if len(data) < _LONG_BYTES:
@@ -284,7 +284,7 @@ def _numbers(data: bytes, datatype: str) -> object:
 
 
 def check_forms(signature: ServedSignature, request: RestRequest) -> None:
-    """Before the work: can every output go out in the form that was asked for?
+    """Check that every output has the form that was asked for.
 
     Raises:
         InvalidArgument: FP16 and BF16 have no JSON form.
@@ -301,12 +301,12 @@ def check_forms(signature: ServedSignature, request: RestRequest) -> None:
 
 
 def needs_form_check(signature: ServedSignature) -> bool:
-    """Whether an output has no JSON form, so that ``check_forms`` may refuse."""
+    """Return whether an output has no JSON form, so that ``check_forms`` may refuse."""
     return any(spec.datatype not in _NUMPY for spec in signature.outputs)
 
 
 def _check_keys(request: _Request, text: bytes | memoryview) -> None:
-    """No key twice, and only parameters that are served.
+    """Check that no key comes twice and that all parameters are served.
 
     A key that comes twice is a colon more than the keys that were read; where other text has colons, all is read again.
     """
@@ -323,7 +323,7 @@ def _check_keys(request: _Request, text: bytes | memoryview) -> None:
 
 
 def _count(parameters: _Parameters, legal: Mapping[str, str], kind: str, name: str | None = None) -> int:
-    """Keys that parameters take, their own included; they are checked."""
+    """Count the keys that parameters take, their own included, and check them."""
     if parameters is msgspec.UNSET:
         return 0
     if not parameters:
@@ -403,11 +403,11 @@ def _read_values(given: _Input, datatype: str) -> list[Any]:
 
 
 class _NotNested(Exception):
-    """Data is neither flat nor nested as its shape says."""
+    """Data that is neither flat nor nested as its shape says."""
 
 
 def _flatten(value: object, shape: Sequence[int]) -> list[Any]:
-    """Nested lists as their shape says -> one list."""
+    """Flatten nested lists by their shape."""
     if not shape:
         return [value]
     if not isinstance(value, list) or len(value) != shape[0]:

@@ -16,7 +16,7 @@ _ANY: Final[Schema] = {"type": "object"}
 
 
 def _object(required: tuple[str, ...], **properties: Schema) -> Schema:
-    """An object without other fields."""
+    """Describe an object without other fields."""
     value = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**value, "required": list(required)} if required else value
 
@@ -45,7 +45,7 @@ _UNLOAD: Final = _object((), parameters=_object((), version=_TEXT, unload_depend
 
 
 def inference_paths() -> dict[str, Any]:
-    """Path → what it answers, as in ``paths`` of an OpenAPI document."""
+    """Return ``paths`` of an OpenAPI document."""
     paths: dict[str, Any] = {
         "/v2": {"get": _operation("Name, version and extensions.", _ANY)},
         "/v2/health/live": {"get": _operation("The process answers.", _ANY)},

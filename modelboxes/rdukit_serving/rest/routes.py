@@ -43,7 +43,7 @@ _NOT_SERVED: Final = frozenset({"systemsharedmemory", "cudasharedmemory", "trace
 
 
 class OpenInferenceApp:
-    """Routes below ``/v2``."""
+    """ASGI application of the routes below ``/v2``."""
 
     def __init__(
         self, models: ServedModels, access: Access, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
@@ -198,7 +198,7 @@ def _require(method: str, legal: str) -> None:
 
 
 class _WrongMethod(Exception):
-    """A method that a route lacks; its status has no error class."""
+    """Method that a route lacks; its status has no error class."""
 
     def __init__(self, method: str, legal: str) -> None:
         super().__init__(f"method {method} is not legal here; legal: {legal}")
@@ -206,7 +206,7 @@ class _WrongMethod(Exception):
 
 
 def _object(body: bytes, legal: str) -> Mapping[str, Any]:
-    """The request's object, whose only field is ``legal``."""
+    """Return the request's object, whose only field is ``legal``."""
     if not body:
         return {}
     try:
@@ -228,7 +228,7 @@ _OPEN = ("/health/", "/v2/health/")
 
 
 class ServerApp:
-    """Hands requests on by their path."""
+    """ASGI application of a whole server: hands requests on by their path."""
 
     def __init__(self, inference: OpenInferenceApp, make_routes: Callable[[], Application], access: Access) -> None:
         """``make_routes`` builds the application for all other routes; called once, in a thread."""
@@ -238,7 +238,7 @@ class ServerApp:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         path: str = scope["path"]
         if path.startswith("/v2/") or path == "/v2":
             await self._inference(scope, receive, send)
@@ -276,7 +276,7 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Disconnects:
-    """Requests under way. Belongs to one event loop."""
+    """Requests whose callers may go away. Belongs to one event loop."""
 
     def __init__(self) -> None:
         #: Requests since the last look, and those that were there at that look.

@@ -23,30 +23,30 @@ _CODES: Final = {404: "not-found", 405: "method-not-allowed"}
 
 
 class JsonAnswer(Response):
-    """Any value: NaN and infinities become words, and text that is no Unicode is escaped."""
+    """JSON of any value: NaN and infinities become words, and text that is no Unicode is escaped."""
 
     media_type = "application/json"
 
     def render(self, content: object) -> bytes:
-        """As bytes."""
+        """Encode the value."""
         return json_text(content).encode()
 
 
 def error_answer(request: Request, error: RdukitError, headers: Mapping[str, str] | None = None) -> Response:
-    """The error's status and body."""
+    """Return the response with the error's status and body."""
     return JsonAnswer(error.body(request_id_of(request)), error.http_status, headers=dict(headers or {}))
 
 
 def plain_error(
     request: Request, status: int, code: str, message: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error that the framework found."""
+    """Return the response for an error that the framework found."""
     value = {"error": {"code": code, "message": message, "detail": {}, "request_id": request_id_of(request)}}
     return JsonAnswer(value, status, headers=dict(headers or {}))
 
 
 def request_id_of(request: Request) -> str:
-    """The caller's own, or a new one."""
+    """Return the caller's request id, or a new one."""
     return request.headers.get("x-request-id", "")[:128] or f"req-{secrets.token_hex(8)}"
 
 
@@ -57,13 +57,13 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class BodyLimits:
-    """An ASGI application around another one."""
+    """ASGI middleware that refuses long bodies and headers."""
 
     def __init__(self, app: Application) -> None:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,20 +85,20 @@ class BodyLimits:
 
 
 def body_too_large() -> RequestTooLarge:
-    """The refusal."""
+    """Return the refusal."""
     limit = resolve(MAX_BODY_BYTES)
     return RequestTooLarge(f"the body has more than {limit} bytes (box.max_body_bytes)", field="body", limit=limit)
 
 
 def headers_too_large() -> HeadersTooLarge:
-    """The refusal."""
+    """Return the refusal."""
     limit = resolve(MAX_HEADER_BYTES)
     message = f"the request line and headers have more than {limit} bytes (box.max_header_bytes)"
     return HeadersTooLarge(message, field="headers", limit=limit)
 
 
 def _guarded(receive: Receive, send: Send) -> tuple[Receive, Send]:
-    """Both, ending the request with 413 when its body gets too long on the way (it may be sent without a length)."""
+    """Wrap both to end the request with 413 when its body gets too long on the way."""
     limit, received, is_over = resolve(MAX_BODY_BYTES), 0, False
 
     async def guarded_receive() -> Message:
@@ -132,11 +132,11 @@ Answer = TypeVar("Answer")
 
 
 class ClientGone(Exception):
-    """Nobody waits for the answer any more; the work was cancelled."""
+    """Client that no longer waits; the work was cancelled."""
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of ``work``, which is cancelled when the client goes away; the request's body must have been read.
+    """Return the result of ``work``, cancelled when the client goes away; the body must have been read.
 
     Raises:
         ClientGone: it went.

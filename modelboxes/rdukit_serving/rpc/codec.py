@@ -33,7 +33,7 @@ MOST_FORMS: Final = 256
 
 
 def parse_infer(message: Any) -> tuple[InferRequest, bool]:
-    """The request, and whether its contents are raw.
+    """Return the request, and whether its contents are raw.
 
     Raises:
         InvalidArgument: raw and typed contents together, another number of raw contents than of inputs, typed
@@ -96,7 +96,7 @@ def render_infer(
 
 
 class RawAnswers:
-    """``render_infer`` with raw contents for one version, as bytes: what its answers have in common is written once."""
+    """Encoder of raw answers of one version: what they have in common is written once."""
 
     def __init__(self, name: str, version: str, signature: ServedSignature, load_us: int) -> None:
         self.signature = signature
@@ -105,7 +105,7 @@ class RawAnswers:
         self._fixed: dict[tuple[int, tuple[str, ...]], bytes] = {}
 
     def render(self, request: InferRequest, answer: InferResponse) -> bytes:
-        """A message of two parts: such parts, one behind the other, are their union. Source: protobuf's encoding."""
+        """Encode a message of two parts, whose concatenation is their union. Source: protobuf's encoding."""
         key = answer.rows, tuple(answer.names)
         fixed = self._fixed.get(key)
         if fixed is None:
@@ -119,7 +119,7 @@ class RawAnswers:
 
 
 def _fixed_part(name: str, version: str, signature: ServedSignature, answer: InferResponse, load_us: int) -> Any:
-    """What all answers with so many rows of these outputs have in common."""
+    """Encode what all answers with so many rows of these outputs have in common."""
     response = pb.ModelInferResponse(model_name=name, model_version=version)
     for output in answer.names:
         spec = signature.output_of[output]
@@ -130,7 +130,7 @@ def _fixed_part(name: str, version: str, signature: ServedSignature, answer: Inf
 
 
 def _own_part(request: InferRequest, answer: InferResponse) -> Any:
-    """What is this answer's own, but for the contents."""
+    """Encode what is this answer's own, except the contents."""
     response, timing = pb.ModelInferResponse(id=request.id), answer.timing
     response.parameters["queue_us"].int64_param = timing.queue
     response.parameters["compute_us"].int64_param = timing.copy_in + timing.compute + timing.copy_out
@@ -138,7 +138,7 @@ def _own_part(request: InferRequest, answer: InferResponse) -> Any:
 
 
 def needs_raw_outputs(signature: ServedSignature, request: InferRequest) -> bool:
-    """Whether an answer to typed contents has an output without such a form; all of it goes out raw then."""
+    """Return whether an output has no typed form; then all of the answer goes out raw."""
     classes = request.classes or ()
     return any(
         spec.datatype not in _CONTENTS and spec.name not in classes
@@ -148,7 +148,7 @@ def needs_raw_outputs(signature: ServedSignature, request: InferRequest) -> bool
 
 
 def parameter_values(parameters: Mapping[str, Any]) -> dict[str, object]:
-    """Plain values of a map of parameters."""
+    """Return plain values of a map of parameters."""
     values: dict[str, object] = {}
     for name, parameter in parameters.items():
         if len(UnknownFieldSet(parameter)):
@@ -166,7 +166,7 @@ def _refuse_unknown(message: Any, what: str) -> NoReturn:
 
 
 def _outputs(given: Sequence[Any]) -> tuple[list[str], Mapping[str, int] | None]:
-    """Names of the outputs that are asked for, and how many classes of which."""
+    """Return names of the outputs asked for, and how many classes of which."""
     names: list[str] = []
     classes: dict[str, int] = {}
     for output in given:

@@ -37,12 +37,12 @@ Context = Any
 
 
 def status_code_of(error: RdukitError) -> grpc.StatusCode:
-    """The gRPC status of an error's class."""
+    """Return the gRPC status of an error's class."""
     return grpc.StatusCode[error.grpc_status]
 
 
 def fields_of(error: RdukitError) -> list[tuple[str, str]]:
-    """The fields of the request that are wrong, each with why."""
+    """Return the fields of the request that are wrong, each with why."""
     faults = error.detail.get("faults")
     if isinstance(faults, list):
         return [(str(f["at"]), str(f["message"])) for f in faults if isinstance(f, dict) and "at" in f]
@@ -52,14 +52,14 @@ def fields_of(error: RdukitError) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How a refused call ends: the status's message and the trailing metadata."""
+    """End of a refused call: the status's message and the trailing metadata."""
 
     message: str
     metadata: tuple[tuple[str, bytes], ...]
 
 
 def status_of(error: RdukitError) -> Status:
-    """``google.rpc.Status`` of an error: as many values and faults as there is room for, the first ones first."""
+    """Return ``google.rpc.Status`` of an error, with as many values and faults as fit, in order."""
     reason = error.code.replace("-", "_").upper()
     scalars = {key: str(value) for key, value in error.detail.items() if isinstance(value, (str, int, float, bool))}
     faults = [(_fit(f, _VALUE_BYTES), _fit(words, _FAULT_BYTES)) for f, words in fields_of(error)]
@@ -84,7 +84,7 @@ def status_of(error: RdukitError) -> Status:
 
 
 def refusal_of(error: RdukitError) -> Refusal:
-    """The error as it goes over the wire, short enough for any client."""
+    """Return the error as it goes over the wire, short enough for any client."""
     message = _fit(error.message, _MESSAGE_BYTES)
     detail = as_words(error.detail)
     body = _body(error, message, detail)
@@ -104,7 +104,7 @@ async def refuse(context: Context, error: RdukitError) -> NoReturn:
 
 
 async def only_known(events: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-    """``events``, ending the call in order when they raise an error of ours."""
+    """Yield ``events``; end the call in order when they raise an error of ours."""
     try:
         async for event in events:
             yield event
@@ -118,7 +118,7 @@ def _body(error: RdukitError, message: str, detail: object) -> bytes:
 
 
 def _fit(text: str, limit: int) -> str:
-    """``text``, cut so that it takes no more than ``limit`` bytes in a header, where most bytes are percent-encoded."""
+    """Cut ``text`` to ``limit`` bytes of a header, where most bytes are percent-encoded."""
     text = text.encode("utf-8", "replace").decode()
     used, kept = 0, 0
     for number, letter in enumerate(text):
@@ -136,7 +136,7 @@ Behavior = Callable[[Any, Any], Any]
 
 
 class Undecodable:
-    """In place of a message whose bytes are none."""
+    """Placeholder of a message that cannot be decoded."""
 
     def __init__(self, size: int, reason: str) -> None:
         self.error = MalformedRequest(f"the request's {size} bytes cannot be decoded: {reason}", field="request")
@@ -151,13 +151,13 @@ def add_strictly(add_to_server: Callable[[Any, Any], None], servicer: object, se
 
 
 class _Registrar:
-    """Stands for the server while the generated code registers its methods."""
+    """Stand-in for the server while the generated code registers its methods."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Passed over: the same methods come by ``add_registered_method_handlers``."""
+        """Do nothing: the same methods come by ``add_registered_method_handlers``."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
         """Register the methods of ``service``."""
@@ -167,7 +167,7 @@ class _Registrar:
 
 
 def strict_handler(handler: Any) -> Any:
-    """A method's handler, made strict."""
+    """Return a method's handler, made strict."""
     decode, encode = _strict_decoder(handler.request_deserializer), handler.response_serializer
     if handler.unary_unary:
         return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), decode, encode)
@@ -179,7 +179,7 @@ def strict_handler(handler: Any) -> Any:
 
 
 def _strict_decoder(decode: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    """``decode`` that gives ``Undecodable`` where it would raise."""
+    """Wrap ``decode`` to return ``Undecodable`` where it would raise."""
 
     def decoded(data: bytes) -> object:
         try:

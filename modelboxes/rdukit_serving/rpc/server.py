@@ -105,33 +105,33 @@ async def start_grpc(
 
 
 class Guarded:
-    """Stands for an asynchronous server while services are added to it."""
+    """Stand-in for an asynchronous server while services are added to it."""
 
     def __init__(self, server: Any, access: Access) -> None:
         self._server = server
         self._access = access
 
     def add_generic_rpc_handlers(self, handlers: tuple[Any, ...]) -> None:
-        """As the server's."""
+        """Add services, guarded."""
         self._server.add_generic_rpc_handlers(tuple(_GuardedService(handler, self._access) for handler in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Passed over, as the server does: the same methods come by ``add_generic_rpc_handlers``."""
+        """Do nothing, as the server does: the same methods come by ``add_generic_rpc_handlers``."""
 
 
 class _GuardedService(grpc.ServiceRpcHandler):  # type: ignore[misc]
-    """A service whose calls need a token."""
+    """Service whose calls need a token."""
 
     def __init__(self, service: Any, access: Access) -> None:
         self._service = service
         self._access = access
 
     def service_name(self) -> str:
-        """Its full name."""
+        """Return its full name."""
         return str(self._service.service_name())
 
     def service(self, details: Any) -> Any:
-        """The handler of a call, or one that refuses it; None if the service has no such method."""
+        """Return the handler of a call, or one that refuses it; None if the service has no such method."""
         handler = self._service.service(details)
         if handler is None:
             return None
@@ -145,7 +145,7 @@ class _GuardedService(grpc.ServiceRpcHandler):  # type: ignore[misc]
 
 
 def _refusing(handler: Any, reason: str) -> Any:
-    """A handler that ends every call. As of a stream, whatever the method is: so no message is read before."""
+    """Return a handler that ends every call, as a stream: no message is read before."""
 
     async def stream(requests: Any, context: Any) -> AsyncIterator[Any]:
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
@@ -160,7 +160,7 @@ _PROTOCOL_FILE: Final = "open_inference_grpc.proto"
 
 
 def reflected_pool(services: Sequence[str]) -> descriptor_pool.DescriptorPool:
-    """A pool with the files of ``services``, those of generated code in this process and the inference protocol."""
+    """Return a pool with the files of ``services``, of generated code here and the inference protocol."""
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
     default = descriptor_pool.Default()
@@ -174,7 +174,7 @@ def reflected_pool(services: Sequence[str]) -> descriptor_pool.DescriptorPool:
 
 
 def protocol_file() -> descriptor_pb2.FileDescriptorProto:
-    """Our file of the inference protocol, with the protocol's package in place of ours."""
+    """Return our file of the inference protocol, with the protocol's package in place of ours."""
     file = descriptor_pb2.FileDescriptorProto()
     pb.DESCRIPTOR.CopyToProto(file)
     file.name, file.package = _PROTOCOL_FILE, _PROTOCOL_PACKAGE
@@ -234,7 +234,7 @@ class ReadinessHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._names = frozenset({"", *names})
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Context) -> health_pb2.HealthCheckResponse:
-        """Now."""
+        """Answer once."""
         if request.service not in self._names:
             legal = ", ".join(sorted(self._names - {""}))
             raise NotFound(f"no service {request.service[:80]!r}; legal: {legal}", field="service")
@@ -245,7 +245,7 @@ class ReadinessHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """Now, and whenever it changes; a service that is not there is ``SERVICE_UNKNOWN``."""
+        """Answer now and at each change; a service that is not there is ``SERVICE_UNKNOWN``."""
         told = None
         while True:
             status = self._status(request.service)
@@ -267,7 +267,7 @@ Answer = TypeVar("Answer")
 async def answer_in_order(
     requests: AsyncIterable[Request], answer: Callable[[Request], Awaitable[Answer]], at_once: int
 ) -> AsyncGenerator[Answer, None]:
-    """``answer`` of each request, at most ``at_once`` in work; reads no further while so many wait.
+    """Answer requests in their order, at most ``at_once`` in work; read no further while so many wait.
 
     Closing the iterator cancels what is in work. Whatever ``requests`` or ``answer`` raise ends it.
     """

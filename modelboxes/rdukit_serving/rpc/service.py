@@ -32,7 +32,6 @@ from rdukit_serving.rpc.codec import (
 )
 from rdukit_serving.rpc.errors import Undecodable, strict_handler
 from rdukit_serving.rpc.server import answer_in_order
-from rdukit_serving.tuning.sched_batch import SchedBatchPolicy
 
 #: The protocol's name; the generated code's package has another so that it never meets a client's.
 SERVICE_NAME: Final = "inference.GRPCInferenceService"
@@ -43,7 +42,7 @@ Context = Any
 
 
 class OpenInferenceServicer:
-    """Each method answers one call of the protocol."""
+    """Servicer of the protocol; each method answers one call."""
 
     def __init__(
         self, models: ServedModels, access_log: AccessLog, why_not_ready: Callable[[], Awaitable[str]]
@@ -54,38 +53,37 @@ class OpenInferenceServicer:
         self._why_not_ready = why_not_ready
         #: By version.
         self._raw: dict[str, RawAnswers] = {}
-        self._turns = SchedBatchPolicy()
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
-        """The process answers."""
+        """Answer that the process lives."""
         return pb.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Context) -> Any:
-        """An inference goes through the device."""
+        """Answer whether an inference goes through the device."""
         return pb.ServerReadyResponse(ready=not await self._why_not_ready())
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
-        """An inference goes through this version's device."""
+        """Answer whether an inference goes through this version's device."""
         found = self._repository.find(request.name, request.version)
         return pb.ModelReadyResponse(ready=not await found.why_not_ready())
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
-        """Name, version, extensions."""
+        """Answer with name, version and extensions."""
         return json_format.ParseDict(server_metadata(), pb.ServerMetadataResponse())
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
-        """Inputs and outputs."""
+        """Answer with inputs and outputs."""
         found = self._repository.find(request.name, request.version)
         return json_format.ParseDict(model_metadata(self._repository, found), pb.ModelMetadataResponse())
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
-        """The configuration, in Triton's words."""
+        """Answer with the configuration, in Triton's words."""
         found = self._repository.find(request.name, request.version)
         value = {"config": model_configuration(self._repository, found)}
         return json_format.ParseDict(value, pb.ModelConfigResponse(), ignore_unknown_fields=True)
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
-        """Counts and durations of a version, or of all."""
+        """Answer with counts and durations of a version, or of all."""
         repository = self._repository
         name = request.name or repository.name
         versions = [request.version] if request.version else repository.ready_versions()
@@ -94,7 +92,7 @@ class OpenInferenceServicer:
         return json_format.ParseDict({"model_stats": entries}, pb.ModelStatisticsResponse())
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
-        """Versions and their states."""
+        """Answer with versions and their states."""
         entries = [e for e in self._repository.index() if not request.ready or e["state"] == "READY"]
         return json_format.ParseDict({"models": entries}, pb.RepositoryIndexResponse())
 
@@ -111,11 +109,11 @@ class OpenInferenceServicer:
         return pb.RepositoryModelUnloadResponse()
 
     async def ModelInfer(self, request: Any, context: Context) -> Any:
-        """One inference."""
+        """Answer one inference."""
         return await self._infer(request)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        """Inferences one after another, answered in their order; a refused one does not end the stream."""
+        """Answer inferences in their order; a refused one does not end the stream."""
         async with contextlib.aclosing(answer_in_order(requests, self._answer, STREAM_DEPTH)) as answers:
             async for answer in answers:
                 yield answer
@@ -130,7 +128,7 @@ class OpenInferenceServicer:
             return pb.ModelStreamInferResponse(error_message=error.message)
 
     async def _infer(self, message: Any) -> Any:
-        """A ``ModelInferResponse``, or its bytes."""
+        """Return a ``ModelInferResponse``, or its bytes."""
         if isinstance(message, Undecodable):
             raise message.error
         name = message.model_name
@@ -143,8 +141,7 @@ class OpenInferenceServicer:
         except RdukitError:
             found.statistics.count_failed(1)
             raise
-        with self._turns:
-            answer = await found.submit(request)
+        answer = await found.submit(request)
         if self._log.is_on:
             self._log.add("grpc", name, found.version, 0, answer.rows, answer.timing.queue, answer.timing.compute)
         load_us = int(found.load_seconds * 1e6)
@@ -163,7 +160,7 @@ class OpenInferenceServicer:
         return SERVICE_NAME
 
     def handler(self) -> Any:
-        """All methods as a handler for ``grpc.aio.Server.add_generic_rpc_handlers``."""
+        """Return all methods as a handler for ``grpc.aio.Server.add_generic_rpc_handlers``."""
         handlers = {}
         for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
             request, response = getattr(pb, method.input_type.name), getattr(pb, method.output_type.name)

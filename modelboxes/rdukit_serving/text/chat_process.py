@@ -72,7 +72,7 @@ def _compiled(environment: Any, template: str) -> Any:
 
 
 def _limit() -> None:
-    """Memory, files, processes and sizes of files: none of them may grow."""
+    """Limit memory, files, processes and sizes of files."""
     with open("/proc/self/statm", "rb") as statm:
         there = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (there + MEMORY_BYTES, there + MEMORY_BYTES))
@@ -82,7 +82,7 @@ def _limit() -> None:
 
 
 def _allow_seconds(seconds: float) -> None:
-    """Of the processor, from now on: then the kernel ends this process, also if nobody waits for it any more."""
+    """Limit seconds of the processor from now on: then the kernel ends this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime + seconds) + 2, hard))

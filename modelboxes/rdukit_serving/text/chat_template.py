@@ -27,7 +27,7 @@ _START_S: Final = 20.0
 
 
 def find_chat_template(checkpoint: Path | None) -> str:
-    """The template beside a checkpoint; the plain one where there is none.
+    """Return the template beside a checkpoint; the plain one where there is none.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -51,14 +51,14 @@ def _read_template(path: Path, changed_ns: int, size: int) -> str:
 
 
 class ChatRenderer:
-    """Renders templates one after another, in a process that is started when it is needed first."""
+    """Renderer of templates, in a process that is started when it is first needed."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
 
     async def render(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt after which the assistant speaks.
+        """Return the prompt after which the assistant speaks.
 
         Raises:
             InvalidArgument: the template refuses these messages, fails, or takes too long.
@@ -133,5 +133,5 @@ CONFIGURATION_FILE: Final = "tokenizer_config.json"
 
 
 def companion(checkpoint: Path, name: str) -> Path:
-    """Where the file ``name`` lies for a checkpoint: in the folder that it is, or beside the file. May not exist."""
+    """Return the path of the file ``name`` next to a checkpoint. It may not exist."""
     return (checkpoint if checkpoint.is_dir() else checkpoint.parent) / name

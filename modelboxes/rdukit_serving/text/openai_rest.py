@@ -31,7 +31,7 @@ Respond = Callable[[Request], Awaitable[Response]]
 
 
 def make_openai_router(models: ServedModels, access: Access) -> APIRouter:
-    """The routes below ``/v1`` that OpenAI's clients call."""
+    """Return the routes below ``/v1`` that OpenAI's clients call."""
     routes = _Routes(models, access)
     routes.add("/v1/models", "GET", None, "Models that answer.", routes.list_models)
     routes.add("/v1/models/{model}", "GET", None, "One model.", routes.get_model)
@@ -42,7 +42,7 @@ def make_openai_router(models: ServedModels, access: Access) -> APIRouter:
 
 
 class _Routes:
-    """What each route does."""
+    """Handlers of the routes."""
 
     def __init__(self, models: ServedModels, access: Access) -> None:
         self.router = APIRouter(tags=["text"])
@@ -72,18 +72,18 @@ class _Routes:
         )
 
     async def list_models(self, request: Request) -> Response:
-        """One: the box's own."""
+        """List the one model that is served."""
         return JSONResponse(
             {"object": "list", "data": [_model(self._models, v) for v in self._models.repository.ready_versions()][:1]}
         )
 
     async def get_model(self, request: Request) -> Response:
-        """It, if it has that name."""
+        """Describe the model if it has that name."""
         await _find(self._models, request.path_params["model"])
         return JSONResponse(_model(self._models, ""))
 
     async def complete(self, request: Request) -> Response:
-        """Texts that go on from prompts."""
+        """Complete prompts."""
         body = parse_body(CompletionBody, await request.body())
         version = await _text_model(self._models, body.model)
         answer = Completion(
@@ -93,7 +93,7 @@ class _Routes:
         return await answer.respond(request, body.stream, body.wants_usage())
 
     async def chat(self, request: Request) -> Response:
-        """The next message."""
+        """Write the next message of a chat."""
         body = parse_body(ChatBody, await request.body())
         version = await _text_model(self._models, body.model)
         template = find_chat_template(version.files.checkpoint)
@@ -105,7 +105,7 @@ class _Routes:
         return await answer.respond(request, body.stream, body.wants_usage())
 
     async def embed(self, request: Request) -> Response:
-        """A vector for each text."""
+        """Embed each text as a vector."""
         body = parse_body(EmbeddingBody, await request.body())
         version = await _text_model(self._models, body.model)
         found = await unless_gone(request, _embed_all(version, body.inputs()))
@@ -164,7 +164,7 @@ _BYTES: Final = "bytes:"
 
 
 class Completion:
-    """One answer, whole or streamed: the choices are made one after another."""
+    """Response, whole or streamed: the choices are made one after another."""
 
     def __init__(
         self, name: str, version: ModelVersion, requests: Sequence[GenerationRequest], choices: int, is_chat: bool,
@@ -182,7 +182,7 @@ class Completion:
         self._queue_us = self._compute_us = 0
 
     async def respond(self, request: Request, is_stream: bool, with_usage: bool) -> Response:
-        """The response; of a stream, the first event is made before the status goes out, so that errors have theirs."""
+        """Respond; a stream's first event is made before the status goes out, so that errors have theirs."""
         if not is_stream:
             answer = await unless_gone(request, self._whole())
             return JSONResponse(answer, headers=server_timing(self._version, self._queue_us, self._compute_us))
@@ -277,7 +277,7 @@ class Completion:
 
 
 def error_body(error: RdukitError) -> dict[str, object]:
-    """The error as OpenAI's clients read it."""
+    """Return the error as OpenAI's clients read it."""
     kind = _TYPES.get(error.http_status, "invalid_request_error" if error.http_status < 500 else "server_error")
     code = error.detail.get("openai_code", error.code)
     detail = {"message": error.message, "type": kind, "param": error.detail.get("field"), "code": code}
@@ -285,7 +285,7 @@ def error_body(error: RdukitError) -> dict[str, object]:
 
 
 def server_timing(version: ModelVersion, queue_us: int, compute_us: int) -> dict[str, str]:
-    """As of other inferences; nothing is compiled for a request. Source: W3C Server RequestTiming."""
+    """Return the header of times; nothing is compiled for a request. Source: W3C Server Timing."""
     value = f"queue;dur={queue_us / 1000:.3f}, compute;dur={compute_us / 1000:.3f}"
     return {"Server-RequestTiming": f"{value}, load;dur={version.load_seconds * 1000:.0f}, compile;dur=0"}
 
@@ -302,7 +302,7 @@ def _token(token: bytes, logprob: float | None) -> dict[str, object]:
 
 
 def _by_text(top: Sequence[tuple[bytes, float]]) -> dict[str, float]:
-    """Log-probabilities by text; of tokens with the same bytes, which some vocabularies have, the likeliest stays."""
+    """Return log-probabilities by text; of tokens with the same bytes the likeliest stays."""
     found: dict[str, float] = {}
     for token, logprob in top:
         text = shown(token, _BYTES)
@@ -333,7 +333,7 @@ Answer = TypeVar("Answer")
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """What ``work`` gives; it is cancelled when the caller goes away.
+    """Return the result of ``work``, which is cancelled when the caller goes away.
 
     Raises:
         Unavailable: the caller went away.

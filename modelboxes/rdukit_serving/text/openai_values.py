@@ -49,7 +49,7 @@ class _Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells besides text."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,7 +86,7 @@ class _Generation(_Body):
         return value
 
     def sampling(self, choice: int) -> dict[str, object]:
-        """For ``SamplingOptions``; each choice has a seed of its own."""
+        """Return values for ``SamplingOptions``; each choice has a seed of its own."""
         return {
             "temperature": 1.0 if self.temperature is None else self.temperature,
             "top_p": 1.0 if self.top_p is None else self.top_p,
@@ -99,11 +99,11 @@ class _Generation(_Body):
 
     @property
     def choices(self) -> int:
-        """Choices of each prompt."""
+        """Return the number of choices of each prompt."""
         return self.n or 1
 
     def wants_usage(self) -> bool:
-        """Whether a stream ends with the counts of tokens.
+        """Return whether a stream ends with the counts of tokens.
 
         Raises:
             InvalidArgument: options of a stream without one.
@@ -113,14 +113,14 @@ class _Generation(_Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def stops(self) -> Sequence[str]:
-        """Texts that end a generation."""
+        """Return the texts that end a generation."""
         if self.stop is None:
             return ()
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
 
 class CompletionBody(_Generation):
-    """``POST /v1/completions``."""
+    """Body of ``POST /v1/completions``."""
 
     prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -129,14 +129,14 @@ class CompletionBody(_Generation):
     best_of: int | None = None
 
     def prompts(self) -> list[str | list[int]]:
-        """One or more prompts, as text or tokens."""
+        """Return one or more prompts, as text or tokens."""
         prompt: Any = self.prompt
         if isinstance(prompt, str) or isinstance(prompt[0], int):
             return [prompt]
         return list(prompt)
 
     def requests(self) -> list[GenerationRequest]:
-        """A request for each choice of each prompt, in the order of the answer's choices.
+        """Return a request for each choice of each prompt, in the order of the answer's choices.
 
         Raises:
             InvalidArgument: fields that are not legal together.
@@ -157,7 +157,7 @@ class CompletionBody(_Generation):
 
 
 class TextPart(BaseModel):
-    """A part of a message's content."""
+    """Part of a message's content."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -166,7 +166,7 @@ class TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message of a chat."""
+    """Message of a chat."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -175,13 +175,13 @@ class ChatMessage(BaseModel):
     name: str | None = None
 
     def plain(self) -> dict[str, str]:
-        """Role and content as text."""
+        """Return role and content as text."""
         content = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": self.role, "content": content}
 
 
 class ChatBody(_Generation):
-    """``POST /v1/chat/completions``."""
+    """Body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -190,7 +190,7 @@ class ChatBody(_Generation):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     def requests(self, prompt: str) -> list[GenerationRequest]:
-        """A request for each choice."""
+        """Return a request for each choice."""
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidArgument("top_logprobs needs logprobs: true", field="top_logprobs")
         most = self.max_completion_tokens or self.max_tokens
@@ -201,14 +201,14 @@ class ChatBody(_Generation):
 
 
 class EmbeddingBody(_Body):
-    """``POST /v1/embeddings``."""
+    """Body of ``POST /v1/embeddings``."""
 
     input: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
     def inputs(self) -> list[str | list[int]]:
-        """One or more texts, as text or tokens."""
+        """Return one or more texts, as text or tokens."""
         value: Any = self.input
         return [value] if isinstance(value, str) or isinstance(value[0], int) else list(value)
 

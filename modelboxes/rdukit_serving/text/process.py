@@ -71,7 +71,7 @@ def _embed(box: socket.socket, program: TextProgram, tokenizer: Tokenizer, text:
 
 
 class _Generation:
-    """One text."""
+    """Generation of one text."""
 
     def __init__(
         self, box: socket.socket, program: TextProgram, tokenizer: Tokenizer, ends: frozenset[int],
@@ -160,9 +160,9 @@ class _Generation:
         }
 
     def _told(self, token: int) -> str:
-        """Its bytes as they cross to the box."""
+        """Return its bytes as they cross to the server."""
         return self._bytes.of(token).hex()
 
     def _is_cancelled(self) -> bool:
-        """Something came while a text is made: only a cancel, a stop or the box's end can."""
+        """Return whether a message came while a text is made: only a cancel, a stop or the end can."""
         return bool(select.select([self._box], [], [], 0)[0])

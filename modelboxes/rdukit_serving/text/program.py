@@ -25,7 +25,7 @@ from rdukit_serving.text.sampling import Sampler, check_numbers
 
 
 class TextProgram:
-    """Reads prompts and steps from token to token; ``start`` begins another text."""
+    """Program that reads prompts and steps from token to token; ``start`` begins another text."""
 
     def __init__(
         self, pef: Path, checkpoint: Path, which: str = "newest", name: str = "text", is_raw: bool = False
@@ -90,7 +90,7 @@ class TextProgram:
         return logits_V
 
     def step(self, token: int, position: int) -> NDArray[np.float32]:
-        """Logits [V] after ``token`` at ``position``; positions before it hold the text so far.
+        """Return logits [V] after ``token`` at ``position``; positions before it hold the text so far.
 
         Raises:
             InvalidArgument: the context is full, or the model has no such token.
@@ -101,7 +101,7 @@ class TextProgram:
         return self._decode(token, position)
 
     def embed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The text as a vector [C]: the mean over its tokens of what the last layer says. Ends the text so far.
+        """Embed a text as a vector [C], the mean of the last layer over its tokens. Ends the text so far.
 
         Raises:
             InvalidArgument: it is empty, longer than the compiled prompt, or the PEF has no graph for it.
@@ -120,7 +120,7 @@ class TextProgram:
         return self._run("embed", {"text": text, "shares": shares})
 
     def check_tokens(self, tokens: Sequence[int], field: str) -> None:
-        """Raises ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
+        """Raise ``InvalidArgument``, naming ``field``, if a token is not in the vocabulary."""
         wrong = next((token for token in tokens if not 0 <= token < self.sizes.vocabulary), None)
         if wrong is not None:
             raise InvalidArgument(
@@ -132,11 +132,11 @@ class TextProgram:
         self._application.close()
 
     def properties(self) -> dict[str, str]:
-        """What people want to know about the loaded PEF."""
+        """Describe the loaded PEF for people."""
         return properties_of(self._application, self._load_seconds)
 
     def figures(self) -> dict[str, Any]:
-        """Emulated and host figures since the load."""
+        """Return emulated and host figures since the load."""
         return self._application.figures()
 
     def __enter__(self) -> Self:
@@ -167,7 +167,7 @@ class TextProgram:
 
 
 def end_tokens(checkpoint: Path) -> frozenset[int]:
-    """The tokens that end a text, as the training kept them beside the checkpoint; none if it did not.
+    """Return the tokens that end a text, as kept next to the checkpoint; empty if none are.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -177,7 +177,7 @@ def end_tokens(checkpoint: Path) -> frozenset[int]:
 
 
 def known_tokens(checkpoint: Path) -> int | None:
-    """How many tokens the tokenizer has, as the training kept it beside the checkpoint; None if it did not.
+    """Return how many tokens the tokenizer has, as kept next to the checkpoint; None if it is not.
 
     Raises:
         InvalidArgument: the file is damaged.
@@ -187,7 +187,7 @@ def known_tokens(checkpoint: Path) -> int | None:
 
 
 def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
-    """A number or numbers of ``generation_config.json``; None without the file or the key."""
+    """Return a number or numbers of ``generation_config.json``; None without the file or the key."""
     path = companion(checkpoint, GENERATION_FILE)
     if not path.is_file():
         return None
@@ -204,7 +204,7 @@ def _generation_value(checkpoint: Path, key: str) -> int | list[int] | None:
 def generate(
     program: TextProgram, prompt: Sequence[int], sampler: Sampler, max_tokens: int, ends: Set[int] = frozenset()
 ) -> Iterator[int]:
-    """At most ``max_tokens`` tokens after ``prompt``, up to one of ``ends``, which is not given, or a full context.
+    """Yield at most ``max_tokens`` tokens after ``prompt``, up to one of ``ends`` or a full context.
 
     Close the iterator to stop early.
 

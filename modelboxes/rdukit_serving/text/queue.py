@@ -20,7 +20,7 @@ _STOP_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt (text or tokens) and how to continue it; ``max_tokens`` None fills the context.
+    """Prompt (text or tokens) and how to continue it; ``max_tokens`` None fills the context.
 
     ``top_logprobs``: how many of the likeliest tokens are told with each; None: no probabilities. ``echo``: the prompt
     comes first, as if it had been made.
@@ -34,7 +34,7 @@ class GenerationRequest:
     echo: bool = False
 
     def message(self) -> dict[str, Any]:
-        """For the device process; the prompt comes beside it."""
+        """Encode for the device process; the prompt comes separately."""
         return {
             "kind": "generate", "max_tokens": self.max_tokens, "sampling": dict(self.sampling),
             "stop": list(self.stop), "top_logprobs": self.top_logprobs, "echo": self.echo,
@@ -53,7 +53,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end: ``stop``, ``length`` or ``cancelled``, counts of tokens, and microseconds of waiting and of work."""
+    """End of a text: ``stop``, ``length`` or ``cancelled``, counts of tokens, microseconds of waiting and work."""
 
     text: str
     reason: str
@@ -65,7 +65,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """A text as a vector, how many tokens it had, and microseconds of waiting and of work."""
+    """Vector of a text, how many tokens it had, and microseconds of waiting and of work."""
 
     values: Sequence[float]
     tokens: int
@@ -75,19 +75,19 @@ class Embedding:
 
 @dataclass(slots=True)
 class _Clock:
-    """When a text came and when its turn did, in nanoseconds."""
+    """Times at which a text came and its turn did, in nanoseconds."""
 
     came: int = field(default_factory=time.perf_counter_ns)
     began: int = 0
 
     def microseconds(self) -> tuple[int, int]:
-        """Waited, and worked until now."""
+        """Return microseconds waited, and worked until now."""
         return (self.began - self.came) // 1000, (time.perf_counter_ns() - self.began) // 1000
 
 
 @dataclass(slots=True)
 class TextQueue:
-    """Generations wait their turn here."""
+    """Queue of generations, which run one at a time."""
 
     max_queue: int
     statistics: ModelStatistics = field(default_factory=ModelStatistics)
@@ -109,7 +109,7 @@ class TextQueue:
 
     @property
     def pending(self) -> int:
-        """Texts that wait or are made."""
+        """Return how many texts wait or are made."""
         return self._waiting
 
     def attach(self, client: DeviceClient) -> None:
@@ -119,18 +119,18 @@ class TextQueue:
         self._ready.set()
 
     def detach(self, ending: str) -> None:
-        """The process is gone: the text that it was making fails, the others wait."""
+        """Fail the text that was being made; the others wait. Call when the process is gone."""
         self._client = None
         self._ready.clear()
         self._messages.put_nowait({"kind": "died", "ending": ending})
 
     def refuse(self, error: RdukitError) -> None:
-        """Fail what waits: no process will come."""
+        """Fail everything that waits, as no process will come."""
         self._refusal = error
         self._ready.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece | Done]:
-        """Pieces as they are made, then ``Done``. Close the iterator to stop early: the device stops after its step.
+        """Yield pieces as they are made, then ``Done``. Close the iterator to stop early.
 
         Raises:
             InvalidArgument: the prompt is empty or too long. Overloaded: too many wait.
@@ -150,7 +150,7 @@ class TextQueue:
                         yield event
 
     async def embed(self, text: str | Sequence[int]) -> Embedding:
-        """A text as a vector.
+        """Embed a text as a vector.
 
         Raises:
             InvalidArgument: the model gives none, or the text is empty or too long. Overloaded, Unavailable: as
@@ -173,7 +173,7 @@ class TextQueue:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[_Clock]:
-        """A text from its arrival to its end, which counts as failed if it was refused or broke."""
+        """Count a text from its arrival to its end, as failed if it was refused or broke."""
         if self._waiting > self.max_queue:
             self.statistics.count_failed(1)
             raise Overloaded(f"{self._waiting} texts wait; legal: {self.max_queue} (serving.max_queue); try later")
@@ -190,7 +190,7 @@ class TextQueue:
                 self.idle.set()
 
     def _count(self, clock: _Clock, prompt_tokens: int, completion_tokens: int) -> tuple[int, int]:
-        """A text ended well: microseconds that it waited and took."""
+        """Count a text that ended well, with microseconds that it waited and took."""
         queue_us, compute_us = clock.microseconds()
         self.statistics.count_batch(1, 1, queue_us, 0, compute_us, 0)
         self.prompt_tokens += prompt_tokens
@@ -206,7 +206,7 @@ class TextQueue:
     async def _messages_of(
         self, client: DeviceClient, prompt: str | Sequence[int], **request: object
     ) -> AsyncGenerator[dict[str, Any]]:  # fmt: skip
-        """What the process answers, to its last message. Closing it early stops the work and waits for its end."""
+        """Yield the process's answers to the last. Closing early stops the work and waits for its end."""
         while not self._messages.empty():
             self._messages.get_nowait()
         if len(prompt) > PART:
@@ -229,7 +229,7 @@ class TextQueue:
                             pass
 
     async def _send_prompt(self, client: DeviceClient, prompt: str | Sequence[int]) -> None:
-        """In parts, each after the process took the one before: the socket between holds only some packets."""
+        """Send a prompt in parts, each after the process took the one before: the socket holds only some packets."""
         for at, part in cut(prompt):
             self._sent += 1
             client.send(kind="prompt", at=at, number=self._sent, part=part)

@@ -18,7 +18,7 @@ UNLIKELY: Final = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How to choose. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 leave every token; no seed: by chance.
+    """Options of choosing. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 keep all; no seed: by chance.
 
     A token that was chosen c times loses ``frequency_penalty`` * c of its logit, and ``presence_penalty`` once; each
     token of ``bias`` gains what stands beside it. Source: OpenAI's API reference; the prompt does not count.
@@ -50,7 +50,7 @@ class SamplingOptions:
 
 
 class Sampler:
-    """Chooses token after token of one text; the same seed and logits give the same tokens."""
+    """Sampler of one text's tokens; the same seed and logits give the same tokens."""
 
     def __init__(self, options: SamplingOptions) -> None:
         self._options = options
@@ -60,7 +60,7 @@ class Sampler:
         self._has_penalties = bool(options.frequency_penalty or options.presence_penalty)
 
     def choose(self, logits_V: NDArray[np.float32]) -> int:
-        """The next token."""
+        """Choose the next token."""
         if self._options.bias or self._chosen:
             logits_V = self._adjusted(logits_V)
         token = self._draw(logits_V)
@@ -90,7 +90,7 @@ class Sampler:
 def probabilities(
     logits_V: NDArray[np.float32], temperature: float, top_k: int = 0, top_p: float = 1.0
 ) -> NDArray[np.float64]:
-    """Probabilities [V] that sum to 1: of the ``top_k`` likeliest, and of these the fewest that reach ``top_p``.
+    """Return probabilities [V] of the ``top_k`` likeliest, and of these the fewest that reach ``top_p``.
 
     The likeliest token always stays. Of equal logits the smaller token comes first.
     """
@@ -109,7 +109,7 @@ def probabilities(
 
 
 def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Natural logarithms [V] of the model's own probabilities: temperature 1, all tokens.
+    """Return logarithms [V] of the model's own probabilities: temperature 1, all tokens.
 
     Source: OpenAI's API reference: of a token that is very unlikely it is -9999.0; JSON has no infinity.
     """
@@ -119,7 +119,7 @@ def log_probabilities(logits_V: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def check_numbers(graph: str, values: NDArray[np.float32]) -> None:
-    """Raises ``RuntimeFault`` if a graph's output holds none that a text or an embedding can be made of.
+    """Raise ``RuntimeFault`` if a graph's output holds numbers that nothing can be made of.
 
     Single logits may be -infinity: such tokens are never chosen.
     """

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def byte_letters() -> list[str]:
-    """Letter of each byte, as GPT-2 chose them: printable bytes stand for themselves."""
+    """Return the letter of each byte, as GPT-2 chose them: printable bytes stand for themselves."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(others)}
@@ -20,7 +20,7 @@ _BYTE_OF: Final[Mapping[str, int]] = {letter: byte for byte, letter in enumerate
 
 
 class TokenBytes:
-    """Tells the bytes of a tokenizer's tokens."""
+    """Bytes of a tokenizer's tokens."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         self._tokenizer = tokenizer
@@ -36,7 +36,7 @@ class TokenBytes:
         self._added = {token: str(added) for token, added in tokenizer.get_added_tokens_decoder().items()}
 
     def of(self, token: int) -> bytes:
-        """Its bytes; of a token that the tokenizer lacks, none."""
+        """Return a token's bytes; empty for a token that the tokenizer lacks."""
         text = self._tokenizer.id_to_token(token)
         if text is None:
             return b""
@@ -51,7 +51,7 @@ class TokenBytes:
 
 
 def shown(token: bytes, prefix: str = "") -> str:
-    """A token as text; bytes that are no text as escapes, behind ``prefix``.
+    """Return a token as text; bytes that are no text as escapes, after ``prefix``.
 
     Source: OpenAI's API writes ``\\xe2\\x80`` in chats and ``bytes:\\xe2\\x80`` in completions.
     """
@@ -62,12 +62,12 @@ def shown(token: bytes, prefix: str = "") -> str:
 
 
 def characters(token: bytes) -> int:
-    """How many characters begin in it."""
+    """Return how many characters begin in a token."""
     return sum(byte & 0xC0 != 0x80 for byte in token)
 
 
 def _steps(decoder: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The steps of a decoder as ``tokenizer.json`` has them."""
+    """Return the steps of a decoder as ``tokenizer.json`` has them."""
     if decoder is None:
         return
     if decoder["type"] == "Sequence":
@@ -84,7 +84,7 @@ NEIGHBOURS: Final = 8
 
 
 class TextStream:
-    """The text of one generation, piece by piece.
+    """Text of one generation, piece by piece.
 
     ``decode`` gives the text of tokens, as a tokenizer does. ``stops`` are texts that end the generation; they are
     never shown, in whole or in part.
@@ -117,7 +117,7 @@ class TextStream:
         return self._release()
 
     def finish(self) -> str:
-        """What is left when no token follows: the beginning of a stop sequence is text now, half characters go."""
+        """Return the rest: the beginning of a stop sequence is text now, half characters go."""
         left, self._pending = self._pending, ""
         return left if self.stopped_by is None else ""
 
@@ -134,7 +134,7 @@ class TextStream:
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """(place, stop) of the stop sequence that begins first, the longest of those; None if there is none."""
+    """Return (place, stop) of the stop sequence that begins first, the longest of those; None if none does."""
     found = [(place, -len(stop), stop) for stop in stops if (place := text.find(stop)) >= 0]
     if not found:
         return None
@@ -143,7 +143,7 @@ def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 
 def length_of_beginning(text: str, stops: Sequence[str]) -> int:
-    """Characters at the end of ``text`` that some stop sequence begins with."""
+    """Return how many characters at the end of ``text`` some stop sequence begins with."""
     longest = min(len(text), max((len(stop) - 1 for stop in stops), default=0))
     return next(
         (size for size in range(longest, 0, -1) if any(stop.startswith(text[-size:]) for stop in stops)), 0

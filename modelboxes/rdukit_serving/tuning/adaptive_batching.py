@@ -30,7 +30,7 @@ TRUSTED: Final = 16
 
 
 class BatchDelayPolicy:
-    """What one model version has learned. ``now`` and ``worked`` are seconds: the clock's, and of processor time."""
+    """Waits that one model version has learned. ``now`` and ``worked``: seconds of clock and processor."""
 
     def __init__(self) -> None:
         #: Callers that are waited for; 1: nobody.
@@ -46,29 +46,29 @@ class BatchDelayPolicy:
 
     @property
     def goes_at_once(self) -> bool:
-        """A lone caller's request does not wait for others of its moment; a call in vain would take no time."""
+        """Return whether a lone caller's request goes at once: a call in vain would take no time."""
         return self.expected == 1 and 0 < self._share_s < QUICK_S * SHARE
 
     def is_worth_waiting(self, waiting: int) -> bool:
-        """Whether more than the ``waiting`` are expected."""
+        """Return whether more than the ``waiting`` are expected."""
         return 0 < waiting < self.expected
 
     def begin(self, now: float, worked: float) -> float:
-        """A wait begins; seconds to the next look."""
+        """Begin a wait; return seconds to the next check."""
         self._began = self._looked = now
         self._worked = worked
         self._has_waited, self._has_given_up = True, False
         return max(LOOK_S, self._share_s)
 
     def left(self, now: float, worked: float) -> float:
-        """Seconds to the next look; 0: the wait is over."""
+        """Return seconds to the next check; 0: the wait is over."""
         is_busy = worked - self._worked > BUSY * (now - self._looked)
         self._looked, self._worked = now, worked
         self._has_given_up = not is_busy or now - self._began > MAX_TRICKLE_S
         return 0.0 if self._has_given_up else LOOK_S
 
     def end(self, waiting: int) -> None:
-        """A call begins with the ``waiting``; with 0 none does."""
+        """Begin a call with the ``waiting``; with 0 none does."""
         has_waited, has_given_up = self._has_waited, self._has_given_up
         self._has_waited = self._has_given_up = False
         if waiting >= self.expected:
@@ -91,7 +91,7 @@ class BatchDelayPolicy:
             self.expected = max(1, waiting)
 
     def answered(self, answered: int, waiting: int, call_s: float) -> None:
-        """A call of ``call_s`` seconds answered so many while others wait.
+        """Learn from a call of ``call_s`` seconds that answered so many while others wait.
 
         After a long one all of them are expected back at once. After a short one a wait in vain would cost more than
         the call: how many there are is learned by trying.
@@ -99,3 +99,39 @@ class BatchDelayPolicy:
         self._share_s = min(MAX_SHARE_S, SHARE * call_s)
         if answered > 1 and self._share_s > LOOK_S / 2:
             self.expected = max(self.expected, answered + waiting)
+
+
+class FixedDelay(BatchDelayPolicy):
+    """Same wait for every batch that has room, from when the device is free; 0: none."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__()
+        self._delay_s = delay_s
+
+    @property
+    def goes_at_once(self) -> bool:
+        """Return whether nothing is waited for."""
+        return self._delay_s <= 0
+
+    def is_worth_waiting(self, waiting: int) -> bool:
+        """Return whether a batch with ``waiting`` requests waits for more."""
+        return waiting > 0 and self._delay_s > 0
+
+    def begin(self, now: float, worked: float) -> float:
+        """Return the wait in seconds."""
+        return self._delay_s
+
+    def left(self, now: float, worked: float) -> float:
+        """Return 0: the wait is over."""
+        return 0.0
+
+    def end(self, waiting: int) -> None:
+        """Do nothing: no wait is learned from."""
+
+    def answered(self, answered: int, waiting: int, call_s: float) -> None:
+        """Do nothing: no call is learned from."""
+
+
+def make_delay_policy(max_queue_delay_us: int) -> BatchDelayPolicy:
+    """Return the policy of a setting: -1 learns from the callers, any other value is a fixed wait."""
+    return BatchDelayPolicy() if max_queue_delay_us < 0 else FixedDelay(max_queue_delay_us / 1e6)

@@ -1,4 +1,4 @@
-"""The short way of an inference over REST: from the HTTP parser to the batcher and back, with no task in between.
+"""The fast path of an inference over REST: from the HTTP parser to the batcher and back, with no task in between.
 
 A task, an ASGI scope and two messages cost a small request a tenth of its time. Paths take it that have answered
 before; whatever is not a plain request on an idle connection goes the usual way, through the application.
@@ -11,9 +11,11 @@ from typing import Any, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rdukit.errors import RdukitError
+from rdukit.settings import resolve
 from rdukit_serving.models.served import ServedModels
 from rdukit_serving.models.version import ModelVersion
 from rdukit_serving.rest.inference import JSON, Header, QueuedInference, RestInference
+from rdukit_serving.settings import FAST_PATH
 from rdukit_serving.signature import InferResponse
 
 logger = logging.getLogger(__name__)
@@ -25,26 +27,27 @@ _LONG_BYTES: Final = 1 << 16
 
 
 class FastPath:
-    """What a connection needs to answer inferences by itself."""
+    """Paths that connections answer by themselves."""
 
     def __init__(self, models: ServedModels, inference: RestInference) -> None:
         self.models = models
         self.inference = inference
         self._targets: dict[bytes, tuple[str, str]] = {}
+        self._max_paths = MAX_PATHS if resolve(FAST_PATH) else 0
 
     def remember(self, path: bytes, name: str, version: str) -> None:
-        """``path`` has answered inferences of this model and version."""
-        if len(self._targets) < MAX_PATHS:
+        """Remember that ``path`` has answered inferences of this model and version."""
+        if len(self._targets) < self._max_paths:
             self._targets[path] = (name, version)
 
     def cycle(self, protocol: Any, url: bytes, keep_alive: bool) -> "FastPathRequest | None":
-        """For a POST to ``url``; None if it must go the usual way."""
+        """Return the request of a POST to ``url``; None if it must go through the application."""
         target = self._targets.get(url)
         return None if target is None else FastPathRequest(self, protocol, *target, keep_alive)
 
 
 class FastPathRequest:
-    """One request and its response on a connection of uvicorn's, which uses the public attributes. A ``Reply``."""
+    """Request and response on a connection of uvicorn's, which uses the public attributes. A ``Reply``."""
 
     __slots__ = (
         "_fast_path",
@@ -84,19 +87,19 @@ class FastPathRequest:
         return self
 
     def set(self) -> None:
-        """Something has happened on the connection."""
+        """React to an event on the connection."""
         if self.disconnected and self._loading is not None:
             self._loading.cancel()
 
     def begin(self) -> None:
-        """Its headers have come."""
+        """Check the headers."""
         try:
             self._header_length = self._fast_path.inference.read_headers(self._protocol.headers)
         except RdukitError as error:
             self._refuse(error)
 
     def add(self, body: bytes) -> None:
-        """A part of the body came."""
+        """Add a part of the body."""
         if not self.response_complete:
             self.body += body
             try:
@@ -105,7 +108,7 @@ class FastPathRequest:
                 self._refuse(error)
 
     def run(self) -> None:
-        """All of it has come."""
+        """Run the complete request."""
         if self.response_complete:
             return
         self.more_body = False
@@ -134,7 +137,7 @@ class FastPathRequest:
             self.set_exception(error)
 
     def done(self) -> bool:
-        """It is answered, or the caller has gone."""
+        """Return whether it is answered, or the caller has gone."""
         return self.response_complete or self.disconnected
 
     def set_result(self, answer: InferResponse) -> None:
@@ -148,7 +151,7 @@ class FastPathRequest:
             self.set_exception(error)
 
     def set_exception(self, error: BaseException) -> None:
-        """Write what was wrong."""
+        """Write the error."""
         if not isinstance(error, RdukitError):
             self._break(error)
         elif not self.done():

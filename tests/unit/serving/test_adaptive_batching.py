@@ -1,6 +1,6 @@
 """How many callers are waited for: learned from who came, at next to no cost for a lone one."""
 
-from rdukit_serving.tuning.adaptive_batching import LOOK_S, MANY, MAX_TRICKLE_S, BatchDelayPolicy
+from rdukit_serving.tuning.adaptive_batching import LOOK_S, MANY, MAX_TRICKLE_S, BatchDelayPolicy, make_delay_policy
 
 QUICK_S = 0.0001
 
@@ -98,3 +98,21 @@ def test_an_idle_box_waits_a_share_of_a_long_call() -> None:
     assert gathering.left(10.05, 1.0) == 0.0
     gathering.end(2)
     assert gathering.expected == 2
+
+
+def test_a_fixed_delay_is_waited_for_by_every_batch_with_room_and_nothing_is_learned() -> None:
+    fixed = make_delay_policy(2000)
+    assert fixed.begin(0.0, 0.0) == 0.002
+    assert fixed.left(0.002, 0.0) == 0.0
+    for _ in range(100):
+        fixed.answered(8, 8, 0.01)
+        fixed.end(1)
+    assert fixed.begin(0.0, 0.0) == 0.002
+    assert fixed.is_worth_waiting(1)
+    assert not fixed.is_worth_waiting(0)
+
+
+def test_no_delay_sends_every_request_at_once() -> None:
+    none = make_delay_policy(0)
+    assert none.goes_at_once
+    assert not none.is_worth_waiting(1)
