@@ -30,7 +30,7 @@ help: ## List the targets.
 setup: ## Make the virtual environment and install (quick when nothing changed).
 	@scripts/setup
 
-demo: setup ## Run the whole road once on real digits, then stop.
+demo: setup ## An end-to-end run on real digits, then stop.
 	@$(BIN)/rdukit demo
 
 up: setup ## Start the platform and keep it running until Ctrl-C.

@@ -20,6 +20,7 @@ from rdukit_zoo.registry import ModelEntry, get_model
 from sambaflow import samba
 from sambaflow.samba import utils
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.sessions.compiling import SILENT
 from sambaflow.sessions.modes import evaluating
 
 #: Values compiled in; every run passes its own. They only must not be zero, so that momentum has its state.
@@ -74,6 +75,7 @@ class Program:
         config = {
             "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
             "num_tiles": num_tiles, "inference": self.optimizer is None, "precision": self.shape.precision,
+            "log_level": SILENT,
         }  # fmt: skip
         if self.optimizer is not None or self.shape.batch_size == 1:
             path = samba.session.compile(

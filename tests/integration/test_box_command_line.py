@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def box(folder: Path) -> Iterator[ProcessBox]:
     environment = {
-        "RDUKIT_TOKENS": str(folder / "tokens"), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1",
+        "RDUKIT_BOX_TOKENS": str(folder / "tokens"), "RDUKIT_KERNELS": "portable", "OMP_NUM_THREADS": "1",
         "RDUKIT_HOME": str(folder / "home"),
     }  # fmt: skip
     started = ProcessBackend().start(BoxSpec("mlp", folder / "state", [folder], environment))
@@ -83,7 +83,8 @@ def test_relative_paths_are_the_callers_and_each_verb_ends_with_what_the_next_on
     assert told == {"num_features": 5, "num_classes": 2}
 
     fitting = [word for name, value in told.items() for word in ("--set", f"{name}={value}")]
-    succeed(box, "call", "compile", *fitting, "--set", "batch_size=8", "--output", "pef")
+    compiled = succeed(box, "call", "compile", *fitting, "--set", "batch_size=8", "--output", "pef")
+    assert "sections" in compiled.output and "[info" not in compiled.output
     pef = os.path.relpath(next(here.joinpath("pef").rglob("*.pef")), here)
     inputs = ["--input", f"pef={pef}", "--input", "dataset=made/dataset", "--output", "trained"]
     trained = succeed(box, "call", "train", *inputs, "--set", "epochs=2", "--set", "evaluate_every=12")

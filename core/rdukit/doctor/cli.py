@@ -82,7 +82,7 @@ _COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "unknown": "magenta
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @JSON_OPTION
 def doctor(security: bool, strict: bool, as_json: bool) -> None:
-    """Check that this installation is as the manual says, and say what to do where it is not.
+    """Check this installation against the manual, and print what to do.
 
     Exits with 1 where a boundary does not hold.
 

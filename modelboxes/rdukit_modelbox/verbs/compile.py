@@ -17,6 +17,7 @@ from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
 from rdukit_zoo.registry import ModelEntry
 from sambaflow import samba
 from sambaflow.samba.graph import FwdGraph
+from sambaflow.sessions.compiling import SILENT
 
 
 def run_compile(
@@ -123,7 +124,7 @@ def compile_text_serving(
             name=name,
             config_dict={
                 "output_folder": str(folder), "pef_name": name, "optim_level": mode, "arch": target,
-                "num_tiles": num_tiles, "precision": shape.precision,
+                "num_tiles": num_tiles, "precision": shape.precision, "log_level": SILENT,
             },
             pef_metadata=found.to_metadata(),
         )

@@ -90,7 +90,7 @@ def describe_progress(progress: Mapping[str, Any] | None) -> str:
 
 @click.group(cls=ExtensibleGroup)
 def audit() -> None:
-    """List who was let do what, and who was refused. Tenants see what is theirs, administrators all.
+    """List who did what, and who was refused. Tenants see what is theirs, administrators all.
 
     Example: rdukit audit list --outcome refused
     """

@@ -45,7 +45,7 @@ def life_body(life_s: float | None) -> dict[str, object]:
 
 @click.group(cls=ExtensibleGroup)
 def token() -> None:
-    """List, make, rotate and revoke the API tokens of your tenant. Needs a token with the scope tokens, or admin.
+    """List, create, rotate and revoke the API tokens of your tenant. Needs a token with the scope tokens, or admin.
 
     Example: rdukit token create ci --scope jobs:write --expires-in 30d
     """

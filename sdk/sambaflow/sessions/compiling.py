@@ -5,7 +5,7 @@ Source: SDK reference 6.1, 21; compiler reference 1.5, 1.7.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit.pef import read_pef
@@ -32,6 +32,9 @@ from sambaflow.sessions.options import (
     read_expert_knobs,
     words,
 )
+
+#: ``log_level`` of callers that are no SambaFlow program: nothing is printed, and the PEF does not record it.
+SILENT: Final = "none"
 
 
 def compile_traced(
@@ -69,7 +72,7 @@ def compile_traced(
     )
     options.check()
     check_batches(config)
-    quiet = str(config.get("log_level") or "info").lower() in {"error", "critical", "none"}
+    quiet = str(config.get("log_level") or "info").lower() in {"error", "critical", SILENT}
     reporter = ConsoleReporter(quiet)
     if not quiet:
         print(f"[Info][SAMBA]# Placing log files in {folder / pef_name}.samba.log", flush=True)
@@ -91,6 +94,6 @@ def _precision(config: Mapping[str, Any]) -> str:
 
 def _embedded(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what ``get_pef_info`` finds later: the program's metadata, over all its options."""
-    found = {key: jsonable(value) for key, value in config.items()}
+    found = {key: jsonable(value) for key, value in config.items() if (key, value) != ("log_level", SILENT)}
     found.update({str(key): jsonable(value) for key, value in metadata.items()})
     return found
