@@ -47,7 +47,7 @@ class TensorSlice(NamedTuple):
     row_bytes: int
 
 
-def take_batch(waiting: "deque[QueuedRequest]", most_rows: int) -> list[QueuedRequest]:
+def take_batch(waiting: "deque[QueuedRequest]", max_rows: int) -> list[QueuedRequest]:
     """Remove the first requests that fit together, in order of arrival, leaving out those nobody waits for any more."""
     batch: list[QueuedRequest] = []
     rows = 0
@@ -56,7 +56,7 @@ def take_batch(waiting: "deque[QueuedRequest]", most_rows: int) -> list[QueuedRe
         if first.reply.done():
             waiting.popleft()
             continue
-        if rows + first.rows > most_rows or (batch and first.is_alone):
+        if rows + first.rows > max_rows or (batch and first.is_alone):
             break
         rows += first.rows
         batch.append(waiting.popleft())
@@ -79,7 +79,7 @@ class Batcher:
         self._client: DeviceClient | None = None
         self._ins: Sequence[TensorSlice] = ()
         self._outs: Sequence[TensorSlice] = ()
-        self._most_rows = 1
+        self._max_rows = 1
         self._delay = make_delay_policy(resolve(MAX_QUEUE_DELAY_US))
         self._held: asyncio.TimerHandle | None = None
         #: Set while nothing waits or runs.
@@ -95,7 +95,7 @@ class Batcher:
         """Send batches to this process from now on."""
         signature = client.signature
         self._client = client
-        self._most_rows = signature.max_batch
+        self._max_rows = signature.max_batch
         self._ins, self._outs = _slices(signature)
         self._schedule()
 
@@ -151,7 +151,7 @@ class Batcher:
     def _holds(self) -> bool:
         """Return whether to wait for callers who will be there in a moment; a timer ends the wait."""
         count = len(self._waiting)
-        if not self._delay.is_worth_waiting(count) or self._rows() >= self._most_rows:
+        if not self._delay.is_worth_waiting(count) or self._rows() >= self._max_rows:
             return False
         if self._held is None:
             self._held = self._loop.call_later(self._delay.begin(time.perf_counter(), time.process_time()), self._look)
@@ -161,7 +161,7 @@ class Batcher:
         """Dispatch at the end of a wait, unless it is prolonged."""
         self._held = None
         left = self._delay.left(time.perf_counter(), time.process_time())
-        if left > 0 and self._client is not None and self._rows() < self._most_rows:
+        if left > 0 and self._client is not None and self._rows() < self._max_rows:
             self._held = self._loop.call_later(left, self._look)
         else:
             self._dispatch()
@@ -183,7 +183,7 @@ class Batcher:
         if client is None or self._running:
             return
         self._delay.end(len(self._waiting))
-        batch = take_batch(self._waiting, self._most_rows)
+        batch = take_batch(self._waiting, self._max_rows)
         if not batch:
             self._note_idle()
             return

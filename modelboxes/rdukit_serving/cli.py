@@ -53,12 +53,12 @@ def serve(
             raise NotFound(f"there is no {path}")
     model = name or pef.stem
 
-    def tell(rest: str, grpc: str, kernels: str) -> None:
+    def announce_ready(rest: str, grpc: str, kernels: str) -> None:
         if announce is None:
             click.echo(f"kernels: {kernels}", err=True)
             click.echo(f"serving {model}: {rest}/v2/models/{model}, gRPC {grpc}; Ctrl-C stops it", err=True)
 
-    options = server.ServerOptions(host, rest_port, grpc_port, socket_folder, announce, on_ready=tell)
+    options = server.ServerOptions(host, rest_port, grpc_port, socket_folder, announce, on_ready=announce_ready)
     server.serve(options, partial(PefService, model, pef, checkpoint, max_batch_size))
 
 

@@ -176,9 +176,9 @@ class DeviceClient:
             self.memory = memoryview(mmap.mmap(descriptors[0], self.signature.shared_bytes))
             os.close(descriptors[0])
         self._loop.add_reader(self._end, self._read)
-        told = self.signature.properties.get("kernels", "")
-        level = logging.WARNING if told.startswith("portable") else logging.INFO
-        logger.log(level, "model loaded pid=%s pef=%s kernels=%s", self.pid, files.pef, told)
+        kernels = self.signature.properties.get("kernels", "")
+        level = logging.WARNING if kernels.startswith("portable") else logging.INFO
+        logger.log(level, "model loaded pid=%s pef=%s kernels=%s", self.pid, files.pef, kernels)
 
     def _read(self) -> None:
         try:

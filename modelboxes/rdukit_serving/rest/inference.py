@@ -60,12 +60,12 @@ class QueuedInference(NamedTuple):
 
 
 class RestInference:
-    """Steps of one inference; ``most_bytes`` is the longest body."""
+    """Steps of one inference; ``max_bytes`` is the longest body."""
 
     def __init__(self, access: Access, access_log: AccessLog) -> None:
         self._access = access
         self._log = access_log
-        self.most_bytes: int = resolve(MAX_INFER_BYTES)
+        self.max_bytes: int = resolve(MAX_INFER_BYTES)
 
     def read_headers(self, headers: Iterable[Header]) -> int | None:
         """Check the token; return the bytes of the body's JSON part if binary tensors follow it.
@@ -88,8 +88,8 @@ class RestInference:
 
     def check_size(self, size: int) -> None:
         """Raise ``RequestTooLarge`` for a body that is longer than the setting allows."""
-        if size > self.most_bytes:
-            raise RequestTooLarge(f"the body is longer than {self.most_bytes} bytes (box.max_infer_bytes)")
+        if size > self.max_bytes:
+            raise RequestTooLarge(f"the body is longer than {self.max_bytes} bytes (box.max_infer_bytes)")
 
     def queue(
         self, name: str, version: ModelVersion, body: bytes, header_length: int | None, reply: Reply

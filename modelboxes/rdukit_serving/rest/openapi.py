@@ -80,11 +80,11 @@ def _operation(
     words: str, answer: Schema | None, body: Schema | None = None, names: tuple[str, ...] = (), is_required: bool = True
 ) -> dict[str, Any]:
     refused = {"description": "{error: text}", "content": {"application/json": {"schema": _ERROR}}}
-    told: dict[str, Any] = {"description": words}
+    described: dict[str, Any] = {"description": words}
     if answer is not None:
-        told["content"] = {"application/json": {"schema": answer}}
+        described["content"] = {"application/json": {"schema": answer}}
     value: dict[str, Any] = {
-        "tags": ["inference"], "summary": words, "responses": {"200": told, "4XX": refused, "5XX": refused},
+        "tags": ["inference"], "summary": words, "responses": {"200": described, "4XX": refused, "5XX": refused},
     }  # fmt: skip
     if names:
         value["parameters"] = [

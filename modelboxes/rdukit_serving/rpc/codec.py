@@ -29,7 +29,7 @@ _CONTENTS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 #: Numbers of rows and choices of outputs that are remembered.
-MOST_FORMS: Final = 256
+MAX_FORMS: Final = 256
 
 
 def parse_infer(message: Any) -> tuple[InferRequest, bool]:
@@ -110,7 +110,7 @@ class RawAnswers:
         fixed = self._fixed.get(key)
         if fixed is None:
             fixed = _fixed_part(*self._of, answer, self._load_us).SerializeToString()
-            if len(self._fixed) < MOST_FORMS:
+            if len(self._fixed) < MAX_FORMS:
                 self._fixed[key] = fixed
         own = _own_part(request, answer)
         own.raw_output_contents.extend(answer.outputs)

@@ -75,8 +75,8 @@ def status_of(error: RdukitError) -> Status:
         if (left := left - len(key.encode()) - len(value.encode()) - 12) < 0:
             break
         info.metadata[key] = value
-    told: list[Message] = [info, bad] if bad.field_violations else [info]
-    for message in told:
+    details: list[Message] = [info, bad] if bad.field_violations else [info]
+    for message in details:
         packed = AnyMessage()
         packed.Pack(message)
         status.details.append(packed)

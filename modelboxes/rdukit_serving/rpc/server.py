@@ -246,11 +246,11 @@ class ReadinessHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """Answer now and at each change; a service that is not there is ``SERVICE_UNKNOWN``."""
-        told = None
+        last = None
         while True:
             status = self._status(request.service)
-            if status != told:
-                told = status
+            if status != last:
+                last = status
                 yield health_pb2.HealthCheckResponse(status=status)
             await asyncio.sleep(LOOK_EVERY_S)
 

@@ -84,10 +84,10 @@ class ChatRenderer:
             except BaseException:  # the caller has gone: the answer would be taken for that of the next
                 await self._end()
                 raise
-        told = json.loads(answer)
-        if "refused" in told:
-            raise _refused(told["refused"])
-        return str(told["prompt"])
+        reply = json.loads(answer)
+        if "refused" in reply:
+            raise _refused(reply["refused"])
+        return str(reply["prompt"])
 
     async def close(self) -> None:
         """End the process."""

@@ -224,15 +224,15 @@ class Completion:
         prompt_tokens = completion_tokens = 0
         for index, request in enumerate(self._requests):
             async with contextlib.aclosing(self._version.texts.generate(request)) as events:
-                is_first, told = True, 0
+                is_first, offset = True, 0
                 async for event in events:
                     if is_first and self._is_chat:
                         yield _frame({**head, "choices": [self._choice(index, {"role": "assistant", "content": ""})]})
                     is_first = False
                     logprobs = None
                     if self._with_logprobs and isinstance(event, Piece) and event.token is not None:
-                        logprobs = self._logprobs([event], told)
-                        told += characters(event.token)
+                        logprobs = self._logprobs([event], offset)
+                        offset += characters(event.token)
                     if event.text or logprobs is not None:
                         yield _frame(
                             {**head, "choices": [self._choice(index, {"content": event.text}, logprobs=logprobs)]}
@@ -254,8 +254,8 @@ class Completion:
         content: dict[str, object] = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprobs(self, pieces: Sequence[Piece], told: int = 0) -> dict[str, object]:
-        """Of the pieces that have a token; ``told`` characters were told before."""
+    def _logprobs(self, pieces: Sequence[Piece], offset: int = 0) -> dict[str, object]:
+        """Return log-probabilities of the pieces that have a token, after ``offset`` characters."""
         tokens = [(piece.token, piece) for piece in pieces if piece.token is not None]
         if self._is_chat:
             content = [
@@ -272,7 +272,7 @@ class Completion:
                 None if piece.logprob is None else _by_text([*piece.top, (token, piece.logprob)])
                 for token, piece in tokens
             ],
-            "text_offset": list(accumulate(lengths[:-1], initial=told)) if lengths else [],
+            "text_offset": list(accumulate(lengths[:-1], initial=offset)) if lengths else [],
         }
 
 

@@ -14,15 +14,15 @@ from rdukit.strict_json import refuse_duplicates
 from rdukit_serving.text.queue import GenerationRequest
 
 #: Bounds of our own, so that a request fits into a packet to the device process.
-MOST_STOP_CHARACTERS: Final = 500
-MOST_BIASES: Final = 300
+MAX_STOP_CHARACTERS: Final = 500
+MAX_BIASES: Final = 300
 
-StopText = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS)]
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 Stop = StopText | Annotated[list[StopText], Field(max_length=4)] | None
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 Bias = Annotated[
     dict[Annotated[int, Field(ge=0, lt=2**31)], Annotated[float, Field(ge=-100, le=100)]],
-    Field(max_length=MOST_BIASES),
+    Field(max_length=MAX_BIASES),
 ]
 Tokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
 
@@ -224,7 +224,7 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         refuse_duplicates(body)
         return value
     except ValidationError as cause:
-        first = _most_telling(cause)
+        first = _clearest_error(cause)
         place = ".".join(str(part) for part in first["loc"] if not _TAG.fullmatch(str(part)))
         words = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
@@ -235,7 +235,7 @@ def parse_body(kind: type[Body], body: bytes) -> Body:
         raise InvalidArgument(f"{place}: {words}" if place else words, field=place or None) from cause
 
 
-def _most_telling(cause: ValidationError) -> Any:
+def _clearest_error(cause: ValidationError) -> Any:
     """Of the first wrong field: where several kinds of values are legal, what is wrong with the kind that was given."""
     errors = cause.errors()
     of_field = [error for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]

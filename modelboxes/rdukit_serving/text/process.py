@@ -129,7 +129,7 @@ class _Generation:
         )  # fmt: skip
 
     def _read_prompt(self) -> NDArray[np.float32] | None:
-        """The logits [V] after the prompt, told before if it is to be; None if the caller went away."""
+        """Return the logits [V] after the prompt, echoed first if asked for; None if the caller went away."""
         if not self._echo:
             return self._program.start(self._prompt)
         text = str(self._tokenizer.decode(self._prompt)) if self._text is None else self._text

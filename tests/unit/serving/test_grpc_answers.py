@@ -19,7 +19,7 @@ def answer_of(rows: int, *names: str) -> InferResponse:
 
 
 def test_answers_in_two_parts_are_the_whole_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_FORMS", 2)  # more forms than are remembered
+    monkeypatch.setattr(module, "MAX_FORMS", 2)  # more forms than are remembered
     answers = RawAnswers("box", "7", SIGNATURE, 1234)
     for _ in range(2):
         for rows in (1, 8, 3):
