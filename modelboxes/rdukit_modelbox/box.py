@@ -12,18 +12,18 @@ from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, fie
 
 from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, suggest
-from rdukit_modelbox.contract.agreement import Disagreement, Draft, find_disagreements
-from rdukit_modelbox.contract.draft import find_files_amiss, read_draft
-from rdukit_modelbox.contract.faults import faults_of
+from rdukit_modelbox.contract.agreement import Draft, Problem, find_problems
+from rdukit_modelbox.contract.draft import find_file_problems, read_draft
+from rdukit_modelbox.contract.faults import diagnostics_of
 from rdukit_modelbox.contract.inheritance import Change, EffectiveDocument, extend_task, task_names
-from rdukit_modelbox.contract.parameter import Parameter
-from rdukit_modelbox.contract.part import Name, Part, Sentence, Size, Verb
-from rdukit_modelbox.contract.parts import Label, RelativeFile, Resources, Serving, Slot, Slots
-from rdukit_modelbox.contract.yaml_marks import Fault, MarkedYaml, read_yaml
+from rdukit_modelbox.contract.parameter import BoxParameter
+from rdukit_modelbox.contract.part import Name, Sentence, Size, StrictModel, Verb
+from rdukit_modelbox.contract.parts import ArtifactSlot, BoxResources, Label, RelativeFile, Serving, VerbArtifacts
+from rdukit_modelbox.contract.yaml_marks import Diagnostic, MarkedYaml, read_yaml
 from rdukit_modelbox.legal import ParameterValue, Word
 
 __all__ = [
-    "API_VERSION", "BOXES_FOLDER", "FILE_NAME", "Box", "Parameter", "Resources", "Serving", "Slot", "Slots", "Verb",
+    "API_VERSION", "BOXES_FOLDER", "FILE_NAME", "Box", "BoxParameter", "BoxResources", "Serving", "ArtifactSlot", "VerbArtifacts", "Verb",
     "box_names", "check_compiler_version", "find_box_file", "load_box", "read_document", "refusal_of",
 ]  # fmt: skip
 
@@ -34,7 +34,7 @@ FILE_NAME: Final = "modelbox.yaml"
 OwnModule = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*\.py:[A-Za-z_]\w*$")]
 
 
-class Box(Part):
+class Box(StrictModel):
     """Everything a ``modelbox.yaml`` says."""
 
     api_version: Literal["rdukit.dev/v1"] = Field(alias="apiVersion")
@@ -62,7 +62,7 @@ class Box(Part):
     mode: Literal["o0", "o1", "o3"] = Field(description="How much is fused: o0 nothing, o1 by rules, o3 all.")
     target: Literal["sn10", "sn30"] = Field(description="Chip generation.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="What the box can be asked to do.")
-    parameters: tuple[Parameter, ...] = Field(default=(), description="Named parameters with their legal values.")
+    parameters: tuple[BoxParameter, ...] = Field(default=(), description="Named parameters with their legal values.")
     override: Mapping[Verb, Mapping[Word, Change]] = Field(
         default_factory=dict,
         description="Changes to the task's parameters by verb and name: a default, or default, legal, help and unit.",
@@ -70,10 +70,10 @@ class Box(Part):
     remove: Mapping[Verb, tuple[Word, ...]] = Field(
         default_factory=dict, description="Names of the task's parameters, by verb, that the box does not have."
     )
-    artifacts: Mapping[Verb, Slots] = Field(
+    artifacts: Mapping[Verb, VerbArtifacts] = Field(
         default_factory=dict, description="Files and folders that each verb takes and makes."
     )
-    resources: Resources = Field(default=Resources(), description="What one replica needs.")
+    resources: BoxResources = Field(default=BoxResources(), description="What one replica needs.")
     serving: Serving = Field(default=Serving(), description="What is served over the Open Inference Protocol.")
     labels: Mapping[Label, Annotated[str, StringConstraints(max_length=200)]] = Field(
         default_factory=dict, description="Words to find the box by."
@@ -112,18 +112,18 @@ class Box(Part):
             self.verbs, dict(enumerate(self.parameters)), frozenset(p.name for p in self.parameters), self.artifacts,
             self.serving,
         )  # fmt: skip
-        found = find_disagreements(draft)
+        found = find_problems(draft)
         if found:
             raise ValueError("; ".join(f"{'.'.join(map(str, path))}: {words}" for path, words in found))
         return self
 
-    def parameters_of(self, verb: Verb) -> tuple[Parameter, ...]:
+    def parameters_of(self, verb: Verb) -> tuple[BoxParameter, ...]:
         """The parameters that ``verb`` takes, in the file's order."""
         return tuple(p for p in self.parameters if verb in p.verbs)
 
-    def slots_of(self, verb: Verb) -> Slots:
+    def slots_of(self, verb: Verb) -> VerbArtifacts:
         """The artifacts of ``verb``."""
-        return self.artifacts.get(verb, Slots())
+        return self.artifacts.get(verb, VerbArtifacts())
 
     def sizes_with(self, parameters: Mapping[str, ParameterValue]) -> dict[str, int]:
         """All sizes for the model's builder, those from ``parameters`` of compile included."""
@@ -172,19 +172,19 @@ def load_box(path: Path) -> Box:
     faults = marked.faults
     if not isinstance(marked.value, dict):
         words = f"a ModelBox file is a mapping with the keys {_KEYS}"
-        raise _refusal(path, faults or [Fault(marked.mark_of(()), (), words)])
+        raise _refusal(path, faults or [Diagnostic(marked.mark_of(()), (), words)])
     document = extend_task(marked.value)
     if any(place == ("extends",) for place, _ in document.faults):
         raise _refusal(path, [*faults, *_as_faults(document.faults, marked)])
     box: Box | None = None
-    found: list[Disagreement] = []
+    found: list[Problem] = []
     try:
         box = Box.model_validate(document.value)
     except ValidationError as cause:
         # The whole's own complaints come from the draft, with their keys.
         whole = MarkedYaml(document.value)
-        found = [(f.path, f.message) for f in faults_of(cause, whole, Box.model_json_schema()) if f.path]
-    later = [*find_disagreements(read_draft(document.value)), *find_files_amiss(document.value, path.parent)]
+        found = [(f.path, f.message) for f in diagnostics_of(cause, whole, Box.model_json_schema()) if f.path]
+    later = [*find_problems(read_draft(document.value)), *find_file_problems(document.value, path.parent)]
     named = {place for place, _ in found}
     found = [document.in_file(*one) for one in [*found, *(one for one in later if one[0] not in named)]]
     changed = {place for place, _ in document.faults}
@@ -216,7 +216,7 @@ def check_compiler_version(box: Box, installed: str = __version__) -> None:
         )
 
 
-def refusal_of(path: Path, found: Sequence[Disagreement]) -> InvalidArgument:
+def refusal_of(path: Path, found: Sequence[Problem]) -> InvalidArgument:
     """Return one error for what is wrong with the readable file at ``path``, with its lines.
 
     Places in ``found`` are those of the whole document, with what its task gives.
@@ -229,13 +229,13 @@ _KEYS: Final = ", ".join(field.alias or name for name, field in Box.model_fields
 
 
 def _as_faults(
-    found: Sequence[Disagreement], marked: MarkedYaml, told: Collection[tuple[str | int, ...]] = ()
-) -> list[Fault]:
+    found: Sequence[Problem], marked: MarkedYaml, told: Collection[tuple[str | int, ...]] = ()
+) -> list[Diagnostic]:
     """Give what was found its lines; what is ``told`` already is left out."""
-    return [Fault(marked.mark_of(place), place, words) for place, words in found if place not in told]
+    return [Diagnostic(marked.mark_of(place), place, words) for place, words in found if place not in told]
 
 
-def _refusal(path: Path, faults: Sequence[Fault]) -> InvalidArgument:
+def _refusal(path: Path, faults: Sequence[Diagnostic]) -> InvalidArgument:
     """One error for all faults, the file's first line first."""
     in_order = sorted(faults, key=lambda fault: fault.mark)
     lines = [f"{path}:{f.mark.line}:{f.mark.column}: {f.key}: {f.message}" for f in in_order]

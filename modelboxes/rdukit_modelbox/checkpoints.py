@@ -48,7 +48,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class TrainingTotals:
     """Sums over all attempts of one training. ``epoch_loss`` sums the losses of the epoch that is under way."""
 
     host_seconds: float = 0.0
@@ -72,7 +72,7 @@ class Checkpoint:
     #: ``torch.get_rng_state()``.
     random: torch.Tensor
     identity: Identity
-    totals: Totals
+    totals: TrainingTotals
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, is_best: bool = False) -> Path:
@@ -152,8 +152,8 @@ def _find_before(folder: Path, name: str) -> dict[str, Any] | None:
         return None
 
 
-def _totals(value: Mapping[str, Any]) -> Totals:
-    return Totals(**{**value, "judged": Judged(**value.get("judged", {}))})
+def _totals(value: Mapping[str, Any]) -> TrainingTotals:
+    return TrainingTotals(**{**value, "judged": Judged(**value.get("judged", {}))})
 
 
 def _link_or_write(path: Path, link: Path, data: bytes) -> None:

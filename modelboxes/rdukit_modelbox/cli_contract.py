@@ -73,9 +73,9 @@ def validate(file: Path, import_module: bool, as_json: bool) -> None:
     """
     path = file / FILE_NAME if file.is_dir() else file
     found = load_box(path)
-    from rdukit_modelbox.contract.model_faults import find_model_faults
+    from rdukit_modelbox.contract.model_faults import find_model_problems
 
-    faults = list(find_model_faults(found, import_module=import_module))
+    faults = list(find_model_problems(found, import_module=import_module))
     if faults:
         raise refusal_of(path, faults)
     told = {"valid": True, "name": found.name, "file": str(path)}

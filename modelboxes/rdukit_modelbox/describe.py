@@ -1,7 +1,7 @@
 """A box's description for callers: the same words on both wires."""
 
-from rdukit_modelbox.box import Box, Slot, Verb
-from rdukit_modelbox.contract.parameter import Parameter
+from rdukit_modelbox.box import ArtifactSlot, Box, Verb
+from rdukit_modelbox.contract.parameter import BoxParameter
 
 
 def describe(box: Box) -> dict[str, object]:
@@ -38,7 +38,7 @@ def describe_verb(box: Box, verb: Verb) -> dict[str, object]:
     }
 
 
-def _describe_parameter(parameter: Parameter) -> dict[str, object]:
+def _describe_parameter(parameter: BoxParameter) -> dict[str, object]:
     told: dict[str, object] = {
         "name": parameter.name,
         "type": str(parameter.type),
@@ -50,7 +50,7 @@ def _describe_parameter(parameter: Parameter) -> dict[str, object]:
     return told if parameter.unit is None else {**told, "unit": parameter.unit}
 
 
-def _describe_slot(slot: Slot) -> dict[str, object]:
+def _describe_slot(slot: ArtifactSlot) -> dict[str, object]:
     told: dict[str, object] = {"name": slot.name, "kind": slot.kind, "required": slot.required, "help": slot.help}
     if slot.mount is not None:
         told["mount"] = slot.mount

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from rdukit_modelbox.context import Progress, VerbContext
 from rdukit_modelbox.datasets import Samples
 from rdukit_modelbox.evaluation_figures import Evaluation, judge
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 
 
-def evaluate(program: Program, samples: Samples, context: VerbContext, stage: str = "evaluate") -> Evaluation:
+def evaluate(program: ModelProgram, samples: Samples, context: VerbContext, stage: str = "evaluate") -> Evaluation:
     """Run forward over all samples, in evaluation mode; the last batch is padded, which changes no answer.
 
     Raises:

@@ -53,9 +53,9 @@ def inspect_image(folder: Path, reference: str | None) -> dict[str, Any]:
         NotFound: no layout, or no such image.
         InvalidArgument: the layout is damaged, or the image is no box.
     """
-    from rdukit_modelbox.image.layout import Layout
+    from rdukit_modelbox.image.layout import ImageLayout
 
-    layout = Layout.open(folder)
+    layout = ImageLayout.open(folder)
     descriptor = layout.find(reference)
     manifest, config = layout.read_image(descriptor)
     labels = {**(config.get("config", {}).get("Labels") or {}), **(manifest.get("annotations") or {})}
@@ -76,10 +76,10 @@ def _find_yaml(folder: Path, manifest: dict[str, Any]) -> str | None:
     import gzip
 
     from rdukit_modelbox.image.layer import unpack_file
-    from rdukit_modelbox.image.layout import Layout
+    from rdukit_modelbox.image.layout import ImageLayout
     from rdukit_modelbox.image.media import Descriptor
 
-    layout = Layout(folder)
+    layout = ImageLayout(folder)
     for layer in reversed(manifest["layers"]):
         if int(layer["size"]) > 64 * MAX_YAML_BYTES:
             # A box's own layer is small; the large ones are those that it lies on.

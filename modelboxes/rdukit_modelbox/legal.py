@@ -37,7 +37,7 @@ def _compiles(pattern: str) -> str:
     return pattern
 
 
-class Legal(BaseModel):
+class AllowedValues(BaseModel):
     """Limits on a value: all that are given hold. A limit is a number or another parameter's name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +55,7 @@ class Legal(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> "Legal":
+    def _makes_sense(self) -> "AllowedValues":
         if self.minimum is not None and self.above is not None:
             raise ValueError("give minimum (inclusive) or above (exclusive), not both")
         if self.maximum is not None and self.below is not None:
@@ -83,7 +83,7 @@ class Legal(BaseModel):
         return {key: limit for key, limit in self.limits().items() if isinstance(limit, str)}
 
 
-def find_misuse(kind: ParameterType, legal: Legal) -> str | None:
+def find_misused_limit(kind: ParameterType, legal: AllowedValues) -> str | None:
     """Why ``legal`` cannot limit values of ``kind``; None if it can."""
     if legal.enum is not None and (wrong := [v for v in legal.enum if normalise(kind, v) is None]):
         return f"legal.enum: {wrong[0]!r} is not of type {kind}"
@@ -94,7 +94,7 @@ def find_misuse(kind: ParameterType, legal: Legal) -> str | None:
     return None
 
 
-def legal_in_words(kind: ParameterType, legal: Legal, values: Values = _UNKNOWN) -> str:
+def format_allowed(kind: ParameterType, legal: AllowedValues, values: Values = _UNKNOWN) -> str:
     """``one of 16, 32``, ``0 < x <= 1``, ``x <= context_length (2048)``, ``matches ^[a-z]+$``, or ``any int``."""
     if kind is ParameterType.BOOL and legal.enum is None:
         return "true or false"
@@ -135,20 +135,20 @@ def normalise(kind: ParameterType, value: object) -> ParameterValue | None:
     return None
 
 
-def find_objection(kind: ParameterType, legal: Legal, value: object, values: Values = _UNKNOWN) -> str | None:
+def find_objection(kind: ParameterType, legal: AllowedValues, value: object, values: Values = _UNKNOWN) -> str | None:
     """Why ``value`` is not legal, with what would be; None if it is legal. ``values`` are those that limits name."""
     given = normalise(kind, value)
     if given is None:
-        return f"{value!r} is not of type {kind}; legal: {legal_in_words(kind, legal, values)}"
+        return f"{value!r} is not of type {kind}; legal: {format_allowed(kind, legal, values)}"
     is_legal = (
         (legal.enum is None or given in legal.enum)
         and (legal.pattern is None or (isinstance(given, str) and re.search(legal.pattern, given) is not None))
         and (isinstance(given, (str, bool)) or _is_within(legal, given, values))
     )
-    return None if is_legal else f"{value!r} is not legal; legal: {legal_in_words(kind, legal, values)}"
+    return None if is_legal else f"{value!r} is not legal; legal: {format_allowed(kind, legal, values)}"
 
 
-def legal_as_schema(kind: ParameterType, legal: Legal) -> dict[str, object]:
+def allowed_as_schema(kind: ParameterType, legal: AllowedValues) -> dict[str, object]:
     """A JSON-schema fragment; limits that other parameters give are under ``x-limits``."""
     types = {"int": "integer", "float": "number", "string": "string", "bool": "boolean"}
     schema: dict[str, object] = {"type": types[kind]}
@@ -165,13 +165,13 @@ def legal_as_schema(kind: ParameterType, legal: Legal) -> dict[str, object]:
     return schema
 
 
-def values_in_words(values: Iterable[ParameterValue]) -> str:
+def format_values(values: Iterable[ParameterValue]) -> str:
     """``one of 16, 32``, or the only value."""
     words = [_word(value) for value in values]
     return words[0] if len(words) == 1 else "one of " + ", ".join(words)
 
 
-def _is_within(legal: Legal, given: float, values: Values) -> bool:
+def _is_within(legal: AllowedValues, given: float, values: Values) -> bool:
     def of(limit: Limit | None) -> float | None:
         value = values.get(limit) if isinstance(limit, str) else limit
         return value if isinstance(value, (int, float)) else None

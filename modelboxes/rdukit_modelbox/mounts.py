@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
 from rdukit_modelbox.artifacts.reference import REMOTE_SCHEMES, is_remote, parse_fragment, parse_reference
-from rdukit_modelbox.box import Box, Slot, Verb
+from rdukit_modelbox.box import ArtifactSlot, Box, Verb
 
 #: Folder in the first mount that keeps what was fetched.
 ARTIFACTS: Final = "artifacts"
@@ -147,7 +147,7 @@ def plan_exchange(mounts: Mounts, box: Box, verb: Verb, given: Mapping[str, str]
     )  # fmt: skip
 
 
-def _resolve_input(mounts: Mounts, slot: Slot, text: str) -> Path:
+def _resolve_input(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
     try:
         return _resolve_slot(mounts, slot, text)
     except RdukitError as error:
@@ -155,7 +155,7 @@ def _resolve_input(mounts: Mounts, slot: Slot, text: str) -> Path:
         raise
 
 
-def _resolve_slot(mounts: Mounts, slot: Slot, text: str) -> Path:
+def _resolve_slot(mounts: Mounts, slot: ArtifactSlot, text: str) -> Path:
     what = f"input {slot.name!r}"
     scheme = text.partition("://")[0] if "://" in text else "file"
     legal = slot.schemes or ("file", *REMOTE_SCHEMES)
@@ -173,7 +173,7 @@ def _resolve_slot(mounts: Mounts, slot: Slot, text: str) -> Path:
     return path
 
 
-def _find_mounted(slot: Slot) -> str | None:
+def _find_mounted(slot: ArtifactSlot) -> str | None:
     """What is mounted for a slot: the folder, or the only file in it."""
     if slot.mount is None or not Path(slot.mount).is_dir():
         return None

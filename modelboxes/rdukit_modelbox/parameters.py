@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from rdukit.errors import IllegalValue, InvalidArgument, UnknownParameter
-from rdukit_modelbox.box import Box, Parameter, Verb
+from rdukit_modelbox.box import Box, BoxParameter, Verb
 from rdukit_modelbox.contract.agreement import in_order
-from rdukit_modelbox.contract.parameter import holds, in_words
-from rdukit_modelbox.legal import ParameterValue, Values, find_objection, legal_in_words, normalise
+from rdukit_modelbox.contract.parameter import format_condition, holds
+from rdukit_modelbox.legal import ParameterValue, Values, find_objection, format_allowed, normalise
 
 
 def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[str, ParameterValue]:
@@ -32,7 +32,7 @@ def check_parameters(box: Box, verb: Verb, given: Mapping[str, object]) -> dict[
     return {name: values[name] for name in parameters}
 
 
-def _value_of(where: str, parameter: Parameter, given: Mapping[str, object], values: Values) -> ParameterValue:
+def _value_of(where: str, parameter: BoxParameter, given: Mapping[str, object], values: Values) -> ParameterValue:
     """The value while the parameters that this one depends on have ``values``."""
     default = parameter.default_for(values)
     is_given = parameter.name in given
@@ -41,7 +41,7 @@ def _value_of(where: str, parameter: Parameter, given: Mapping[str, object], val
     if not holds(parameter.when, values):
         if is_given and normal != default:
             now = ", ".join(f"{name} is {values[name]}" for name in parameter.when)
-            words = f"legal only when {in_words(parameter.when)}; {now}: leave it out"
+            words = f"legal only when {format_condition(parameter.when)}; {now}: leave it out"
             raise _refusal(where, parameter, value, f"{value!r} is not legal; {words}", words)
         value, normal = default, normalise(parameter.type, default)
     else:
@@ -49,15 +49,15 @@ def _value_of(where: str, parameter: Parameter, given: Mapping[str, object], val
         objection = find_objection(parameter.type, legal, value, values)
         if objection is not None:
             case = parameter.case_for(values)
-            words = f" (since {in_words(case.when)})" if case is not None else ""
+            words = f" (since {format_condition(case.when)})" if case is not None else ""
             words += "" if is_given else "; this is the default, so pass another value"
-            told = list(legal.enum) if legal.enum else legal_in_words(parameter.type, legal, values)
+            told = list(legal.enum) if legal.enum else format_allowed(parameter.type, legal, values)
             raise _refusal(where, parameter, value, objection + words, told)
     assert normal is not None
     return normal
 
 
-def _refusal(where: str, parameter: Parameter, value: object, words: str, legal: object) -> IllegalValue:
+def _refusal(where: str, parameter: BoxParameter, value: object, words: str, legal: object) -> IllegalValue:
     return IllegalValue(
         f"{where}: parameter {parameter.name!r}: {words}",
         parameter=parameter.name,

@@ -13,7 +13,7 @@ from rdukit_modelbox.box import Box, Verb
 from rdukit_modelbox.mounts import Mounts, plan_exchange, resolve_inputs
 from rdukit_modelbox.operations.values import VerbCall
 from rdukit_modelbox.parameters import check_parameters
-from rdukit_modelbox.runner import Work
+from rdukit_modelbox.runner import VerbWork
 from rdukit_modelbox.state_folder import StateFolder
 from rdukit_modelbox.training.options import options_from
 
@@ -46,7 +46,7 @@ class WorkPlanner:
         self._mounts = mounts
         self._state = state
 
-    def plan(self, verb: Verb, call: VerbCall, operation_id: str) -> Work:
+    def plan(self, verb: Verb, call: VerbCall, operation_id: str) -> VerbWork:
         """The work that ``call`` asks for; the folder for its outputs is made.
 
         Raises:
@@ -68,7 +68,7 @@ class WorkPlanner:
             "inputs": {name: str(path) for name, path in inputs.items()}, "output": str(output),
             "exchange": asdict(exchange),
         }  # fmt: skip
-        return Work(verb, request, inputs, call.timeout_s)
+        return VerbWork(verb, request, inputs, call.timeout_s)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Final
 _MAX_LINE: Final = 64 << 20
 
 
-class Child:
+class ChildProcess:
     """One running ``rdukit_modelbox.child``. What it prints goes to a log file, and line by line to a listener."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Child:
     @classmethod
     async def start(
         cls, request: Mapping[str, object], log_file: Path, on_line: Callable[[str], object] | None = None
-    ) -> "Child":
+    ) -> "ChildProcess":
         """Start one and hand it ``request``. Call from the main thread: the child dies with the thread."""
         log_file.parent.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()

@@ -40,7 +40,7 @@ OUTPUTS: Final = {
 }
 
 
-class Program:
+class ModelProgram:
     """Model, inputs and optimizer, and after ``load`` the traced outputs on leased tiles.
 
     To serve there is neither optimizer nor label: the last of the entry's inputs is left out.
@@ -271,4 +271,4 @@ def plain_tensor(value: Any) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-__all__ = ["OUTPUTS", "Program", "Shape", "plain_tensor", "read_shape"]
+__all__ = ["OUTPUTS", "ModelProgram", "Shape", "plain_tensor", "read_shape"]

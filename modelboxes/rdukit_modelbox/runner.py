@@ -16,19 +16,19 @@ from rdukit.settings import resolve
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.operations.values import Failure, Operation
+from rdukit_modelbox.operations.values import Operation, OperationFailure
 from rdukit_modelbox.settings import CANCEL_GRACE_S, CHILD_MEMORY_BYTES, STALL_S
-from rdukit_modelbox.states import Event
-from rdukit_modelbox.supervisor import Limits, Listener, Outcome, run_child
+from rdukit_modelbox.states import StateEvent
+from rdukit_modelbox.supervisor import ChildLimits, ChildOutcome, Listener, run_child
 
 logger = logging.getLogger(__name__)
 
 #: Seconds for which progress and log events are gathered before they are written.
-GATHER_S: Final = 0.1
+FLUSH_DELAY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class VerbWork:
     """What a child is to do: its request, and what the service remembers it by. ``timeout_s`` 0: no limit."""
 
     verb: Verb
@@ -37,7 +37,7 @@ class Work:
     timeout_s: float = 0.0
 
 
-class Runner:
+class OperationRunner:
     """Operations that have not ended, each a task."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Runner:
         logs: Path,
         memory_bytes: int,
         before: Callable[[Verb], Awaitable[object]],
-        after: Callable[[Operation, Work], object],
+        after: Callable[[Operation, VerbWork], object],
     ) -> None:
         """
         Args:
@@ -76,7 +76,7 @@ class Runner:
         """Operations that wait or run."""
         return len(self._tasks)
 
-    def start(self, operation: Operation, work: Work) -> None:
+    def start(self, operation: Operation, work: VerbWork) -> None:
         """Begin with a queued operation; returns at once."""
         self._cancels[operation.id] = asyncio.Event()
         self._tasks[operation.id] = asyncio.create_task(self._run(operation, work))
@@ -97,12 +97,12 @@ class Runner:
             await asyncio.wait(set(self._tasks.values()))
         self._flush()
 
-    async def _run(self, operation: Operation, work: Work) -> None:
+    async def _run(self, operation: Operation, work: VerbWork) -> None:
         try:
             outcome = await self._queue_and_run(operation, work)
         except Exception as error:
             logger.exception("operation broke operation=%s", operation.id)
-            outcome = Outcome(failed=Failure("internal", f"{type(error).__name__}: {error}"))
+            outcome = ChildOutcome(failed=OperationFailure("internal", f"{type(error).__name__}: {error}"))
         try:
             ended = self._end(operation.id, outcome)
             if ended.state.is_final:
@@ -111,17 +111,17 @@ class Runner:
         finally:
             del self._tasks[operation.id], self._cancels[operation.id]
 
-    async def _queue_and_run(self, operation: Operation, work: Work) -> Outcome:
+    async def _queue_and_run(self, operation: Operation, work: VerbWork) -> ChildOutcome:
         lane = self._host_lane if work.verb is Verb.PREPROCESS else self._device_lane
         cancel = self._cancels[operation.id]
         end = operation.created_at + work.timeout_s if work.timeout_s else 0.0
         if not await _acquire_unless(lane, cancel, end - self._clock.now() if end else None):
-            return Outcome(is_cancelled=True) if cancel.is_set() else _late(work)
+            return ChildOutcome(is_cancelled=True) if cancel.is_set() else _late(work)
         try:
-            self._table.apply(operation.id, Event.START)
+            self._table.apply(operation.id, StateEvent.START)
             await self._before(work.verb)
             left_s = max(end - self._clock.now(), 0.01) if end else 0.0
-            limits = Limits(
+            limits = ChildLimits(
                 resolve(CANCEL_GRACE_S), left_s, work.timeout_s, resolve(STALL_S),
                 resolve(CHILD_MEMORY_BYTES) or self._memory_bytes,
             )  # fmt: skip
@@ -147,22 +147,22 @@ class Runner:
 
         return Listener(progress, log)
 
-    def _end(self, operation_id: str, outcome: Outcome) -> Operation:
+    def _end(self, operation_id: str, outcome: ChildOutcome) -> Operation:
         peak = outcome.peak_memory_bytes
         if outcome.succeeded is not None:
             result, outputs = outcome.succeeded
             return self._table.apply(
-                operation_id, Event.SUCCEED, result=result, outputs=outputs, peak_memory_bytes=peak
+                operation_id, StateEvent.SUCCEED, result=result, outputs=outputs, peak_memory_bytes=peak
             )
         if outcome.failed is not None:
-            return self._table.apply(operation_id, Event.FAIL, failure=outcome.failed, peak_memory_bytes=peak)
+            return self._table.apply(operation_id, StateEvent.FAIL, failure=outcome.failed, peak_memory_bytes=peak)
         if self._is_closing and self._table.call_of(operation_id).resume:
             return self._table.get(operation_id)
-        return self._table.apply(operation_id, Event.CANCEL, peak_memory_bytes=peak)
+        return self._table.apply(operation_id, StateEvent.CANCEL, peak_memory_bytes=peak)
 
     def _flush_soon(self) -> None:
         if self._flushing is None:
-            self._flushing = asyncio.get_running_loop().call_later(GATHER_S, self._flush)
+            self._flushing = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._flush)
 
     def _flush(self) -> None:
         if self._flushing is not None:
@@ -171,9 +171,9 @@ class Runner:
         self._table.flush()
 
 
-def _late(work: Work) -> Outcome:
+def _late(work: VerbWork) -> ChildOutcome:
     message = f"the operation waited in the queue for all of timeout_s = {work.timeout_s:g} s"
-    return Outcome(failed=Failure(DeadlineExceeded.code, message, {"timeout_s": work.timeout_s}))
+    return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": work.timeout_s}))
 
 
 async def _acquire_unless(lane: asyncio.Semaphore, cancel: asyncio.Event, timeout_s: float | None) -> bool:

@@ -21,15 +21,15 @@ from rdukit_modelbox.inference import Inferencer, ModelInferencer
 from rdukit_modelbox.latest_model import LatestModel
 from rdukit_modelbox.metrics import Metrics
 from rdukit_modelbox.mounts import Mounts, mount_points
-from rdukit_modelbox.operations.announcer import Announcer
-from rdukit_modelbox.operations.journal import Journal
+from rdukit_modelbox.operations.announcer import WebhookDispatcher
+from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.operations.values import Failure, Operation, OperationEvent, VerbCall
+from rdukit_modelbox.operations.values import Operation, OperationEvent, OperationFailure, VerbCall
 from rdukit_modelbox.plan_work import WorkPlanner, check_call
-from rdukit_modelbox.runner import Runner, Work
+from rdukit_modelbox.runner import OperationRunner, VerbWork
 from rdukit_modelbox.settings import MAX_OPERATIONS, MAX_ROWS
 from rdukit_modelbox.state_folder import StateFolder
-from rdukit_modelbox.states import Event
+from rdukit_modelbox.states import StateEvent
 from rdukit_serving.models.served import Answer, ServedModels
 from rdukit_serving.models.version import ModelVersion
 
@@ -72,9 +72,9 @@ class BoxService:
         self.metrics.add_models(self.models.repository)
         #: What answers ``Infer`` and ``InferStream`` on both wires.
         self.inferencer: Inferencer = ModelInferencer(self.infer_rows, self._find_version)
-        self._announcer = Announcer(lambda: self.operations, self.box.name, clock)
-        self.operations = OperationTable(clock, Journal(self._state.journal), self._announcer.look)
-        self._runner = Runner(
+        self._announcer = WebhookDispatcher(lambda: self.operations, self.box.name, clock)
+        self.operations = OperationTable(clock, OperationJournal(self._state.journal), self._announcer.look)
+        self._runner = OperationRunner(
             self.operations, clock, self._state.logs, self.box.resources.memory or 0, self._make_room, self._ended
         )
         self._is_closing = False
@@ -185,8 +185,8 @@ class BoxService:
             try:
                 work = self._planner.plan(operation.verb, call, operation.id)
             except RdukitError as error:
-                failure = Failure(error.code, f"it cannot be resumed: {error.message}", error.detail)
-                self.operations.apply(operation.id, Event.FAIL, failure=failure)
+                failure = OperationFailure(error.code, f"it cannot be resumed: {error.message}", error.detail)
+                self.operations.apply(operation.id, StateEvent.FAIL, failure=failure)
                 continue
             self._runner.start(operation, work)
             logger.info("operation resumed operation=%s verb=%s runs=%d", operation.id, operation.verb, operation.runs)
@@ -199,7 +199,7 @@ class BoxService:
             # Synchronous inference holds tiles; the operation asked for needs them.
             await self.models.release_found()
 
-    def _ended(self, operation: Operation, work: Work) -> None:
+    def _ended(self, operation: Operation, work: VerbWork) -> None:
         if operation.outputs is not None:
             self._latest.remember(work.verb, work.inputs, operation.outputs)
         self.metrics.count_ended(operation)

@@ -22,7 +22,7 @@ class OperationState(StrEnum):
         return self in FINAL_STATES
 
 
-class Event(StrEnum):
+class StateEvent(StrEnum):
     """What happens to an operation. ``resume``: its box was killed, is back, and queues it once more."""
 
     START = "start"
@@ -34,19 +34,19 @@ class Event(StrEnum):
 
 FINAL_STATES: Final = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
 
-TRANSITIONS: Final[Mapping[tuple[OperationState, Event], OperationState]] = {
-    (OperationState.QUEUED, Event.START): OperationState.RUNNING,
-    (OperationState.QUEUED, Event.FAIL): OperationState.FAILED,
-    (OperationState.QUEUED, Event.CANCEL): OperationState.CANCELLED,
-    (OperationState.QUEUED, Event.RESUME): OperationState.QUEUED,
-    (OperationState.RUNNING, Event.SUCCEED): OperationState.SUCCEEDED,
-    (OperationState.RUNNING, Event.FAIL): OperationState.FAILED,
-    (OperationState.RUNNING, Event.CANCEL): OperationState.CANCELLED,
-    (OperationState.RUNNING, Event.RESUME): OperationState.QUEUED,
+TRANSITIONS: Final[Mapping[tuple[OperationState, StateEvent], OperationState]] = {
+    (OperationState.QUEUED, StateEvent.START): OperationState.RUNNING,
+    (OperationState.QUEUED, StateEvent.FAIL): OperationState.FAILED,
+    (OperationState.QUEUED, StateEvent.CANCEL): OperationState.CANCELLED,
+    (OperationState.QUEUED, StateEvent.RESUME): OperationState.QUEUED,
+    (OperationState.RUNNING, StateEvent.SUCCEED): OperationState.SUCCEEDED,
+    (OperationState.RUNNING, StateEvent.FAIL): OperationState.FAILED,
+    (OperationState.RUNNING, StateEvent.CANCEL): OperationState.CANCELLED,
+    (OperationState.RUNNING, StateEvent.RESUME): OperationState.QUEUED,
 }
 
 
-def next_state(state: OperationState, event: Event, subject: str) -> OperationState:
+def next_state(state: OperationState, event: StateEvent, subject: str) -> OperationState:
     """The state after ``event``.
 
     Raises:

@@ -15,8 +15,8 @@ from rdukit.errors import Cancelled, ChildDied, DeadlineExceeded, OutOfMemory, S
 from rdukit.strict_json import as_words
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.memory import kills_for_memory, peak_bytes, resident_bytes
-from rdukit_modelbox.operations.values import Failure
-from rdukit_modelbox.process import Child
+from rdukit_modelbox.operations.values import OperationFailure
+from rdukit_modelbox.process import ChildProcess
 from rdukit_serving.device.client import describe_exit
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ LOOK_EVERY_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChildLimits:
     """What a child may take; 0: no limit, except for ``grace_s``, the time it has between SIGTERM and SIGKILL.
 
     ``timeout_s`` is what is left of the operation's time, ``given_s`` all of it, for the message.
@@ -40,11 +40,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildOutcome:
     """How a child ended: exactly one of the three. ``has_started`` tells a broken installation from a failed verb."""
 
     succeeded: tuple[Mapping[str, object], Mapping[str, str]] | None = None
-    failed: Failure | None = None
+    failed: OperationFailure | None = None
     is_cancelled: bool = False
     has_started: bool = True
     peak_memory_bytes: int | None = None
@@ -58,7 +58,7 @@ class Listener:
     log: Callable[[str], object]
 
 
-class Reason(StrEnum):
+class EndReason(StrEnum):
     """Why the supervisor ended a child."""
 
     CANCEL = "cancel"
@@ -74,7 +74,7 @@ class Watch:
         self.heard_at = time.monotonic()
         self.peak_bytes = 0
         #: Set once the supervisor has decided to end it.
-        self.reason: Reason | None = None
+        self.reason: EndReason | None = None
 
     def hear(self) -> None:
         """It said something."""
@@ -82,8 +82,8 @@ class Watch:
 
 
 async def run_child(
-    request: Mapping[str, object], log_file: Path, listener: Listener, cancel: asyncio.Event, limits: Limits
-) -> Outcome:
+    request: Mapping[str, object], log_file: Path, listener: Listener, cancel: asyncio.Event, limits: ChildLimits
+) -> ChildOutcome:
     """Start a child for ``request``, pass its talk on, keep it within ``limits``, and say how it ended.
 
     It is stopped when ``cancel`` is set.
@@ -96,10 +96,10 @@ async def run_child(
         listener.log(line)
 
     try:
-        child = await Child.start(request, log_file, on_line)
+        child = await ChildProcess.start(request, log_file, on_line)
     except OSError as cause:
-        failure = Failure(Unavailable.code, f"no process could be started: {cause}")
-        return Outcome(failed=failure, has_started=False)
+        failure = OperationFailure(Unavailable.code, f"no process could be started: {cause}")
+        return ChildOutcome(failed=failure, has_started=False)
     logger.info(
         "child started pid=%s verb=%s memory_bytes=%s enforced_by=%s",
         child.pid, request.get("verb"), limits.memory_bytes, "watching its memory" if limits.memory_bytes else "nobody",
@@ -131,8 +131,8 @@ async def run_child(
 
 
 def judge(
-    last: Mapping[str, Any], status: int, watch: Watch, limits: Limits, words: str, *, was_short_of_memory: bool
-) -> Outcome:
+    last: Mapping[str, Any], status: int, watch: Watch, limits: ChildLimits, words: str, *, was_short_of_memory: bool
+) -> ChildOutcome:
     """How a child ended, from its last message, its exit status (negative: a signal) and why it was stopped.
 
     ``was_short_of_memory``: SIGKILL ended it, and the kernel killed something for memory meanwhile.
@@ -140,44 +140,46 @@ def judge(
     if last.get("kind") == "result":
         result = as_words(last["result"])
         assert isinstance(result, dict)
-        return Outcome(succeeded=(result, last["outputs"]))
+        return ChildOutcome(succeeded=(result, last["outputs"]))
     detail: dict[str, object] = {"exit": describe_exit(status), "peak_memory_bytes": watch.peak_bytes}
     if watch.reason is None and status == -signal.SIGKILL and not was_short_of_memory:
         detail["end"] = str(BoxEnd.KILLED)
     if words:
         detail["last_words"] = words
     match watch.reason:
-        case Reason.CANCEL:
-            return Outcome(is_cancelled=True)
-        case Reason.DEADLINE:
+        case EndReason.CANCEL:
+            return ChildOutcome(is_cancelled=True)
+        case EndReason.DEADLINE:
             message = f"the operation did not end within timeout_s = {limits.given_s:g} s and was stopped"
-            return Outcome(failed=Failure(DeadlineExceeded.code, message, {"timeout_s": limits.given_s}))
-        case Reason.STALL:
+            return ChildOutcome(failed=OperationFailure(DeadlineExceeded.code, message, {"timeout_s": limits.given_s}))
+        case EndReason.STALL:
             message = (
                 f"the process of this operation gave no progress, log line or output for {limits.stall_s:g} s "
                 "(box.stall_s) and was killed"
             )
-            return Outcome(failed=Failure(Stalled.code, message + _with(words), detail))
-        case Reason.MEMORY:
+            return ChildOutcome(failed=OperationFailure(Stalled.code, message + _with(words), detail))
+        case EndReason.MEMORY:
             message = (
                 f"the process of this operation used {watch.peak_bytes >> 20} MiB; its box allows "
                 f"{limits.memory_bytes >> 20} MiB: it was killed"
             )
-            return Outcome(failed=Failure(OutOfMemory.code, message, {**detail, "limit_bytes": limits.memory_bytes}))
+            return ChildOutcome(
+                failed=OperationFailure(OutOfMemory.code, message, {**detail, "limit_bytes": limits.memory_bytes})
+            )
         case None:
             pass
     if last.get("kind") == "error":
         error = last["error"]
         if error["code"] == Cancelled.code:
-            return Outcome(is_cancelled=True)
-        return Outcome(failed=Failure(str(error["code"]), str(error["message"]), _detail_of(error)))
+            return ChildOutcome(is_cancelled=True)
+        return ChildOutcome(failed=OperationFailure(str(error["code"]), str(error["message"]), _detail_of(error)))
     reason = f"the process of this operation {describe_exit(status)}"
     if status == 0:
         reason += " and gave no result"
     if was_short_of_memory:
         reason += f" while the machine ran out of memory; it had used {watch.peak_bytes >> 20} MiB"
-    return Outcome(
-        failed=Failure((OutOfMemory if was_short_of_memory else ChildDied).code, reason + _with(words), detail)
+    return ChildOutcome(
+        failed=OperationFailure((OutOfMemory if was_short_of_memory else ChildDied).code, reason + _with(words), detail)
     )
 
 
@@ -191,7 +193,7 @@ def _with(words: str) -> str:
     return f"; its last words: {words}" if words else ""
 
 
-async def _keep(child: Child, watch: Watch, cancel: asyncio.Event, limits: Limits) -> None:
+async def _keep(child: ChildProcess, watch: Watch, cancel: asyncio.Event, limits: ChildLimits) -> None:
     """End the child when it is to end, and note why."""
     cancelling = asyncio.create_task(cancel.wait())
     looking = asyncio.create_task(_look(child, watch, limits))
@@ -202,14 +204,14 @@ async def _keep(child: Child, watch: Watch, cancel: asyncio.Event, limits: Limit
             watch.reason = looking.result()
             child.kill()
             return
-        watch.reason = Reason.CANCEL if cancelling.done() else Reason.DEADLINE
+        watch.reason = EndReason.CANCEL if cancelling.done() else EndReason.DEADLINE
         await child.stop(limits.grace_s)
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _look(child: Child, watch: Watch, limits: Limits) -> Reason:
+async def _look(child: ChildProcess, watch: Watch, limits: ChildLimits) -> EndReason:
     """Returns when the child is out of its limits."""
     while True:
         watch.peak_bytes = max(watch.peak_bytes, peak_bytes(child.pid))
@@ -217,7 +219,7 @@ async def _look(child: Child, watch: Watch, limits: Limits) -> Reason:
             used = resident_bytes(child.pid)
             watch.peak_bytes = max(watch.peak_bytes, used)
             if used > limits.memory_bytes:
-                return Reason.MEMORY
+                return EndReason.MEMORY
         if limits.stall_s and time.monotonic() - watch.heard_at > limits.stall_s:
-            return Reason.STALL
+            return EndReason.STALL
         await asyncio.sleep(LOOK_EVERY_S)

@@ -21,8 +21,8 @@ from rdukit_modelbox.image.build import build_layout
 from rdukit_modelbox.image.config import empty_config, with_layers
 from rdukit_modelbox.image.contents import SBOM_PATH, make_dockerfile, read_contents
 from rdukit_modelbox.image.engines import build_with_engine
-from rdukit_modelbox.image.layer import Entry
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layer import LayerEntry
+from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name
 from rdukit_modelbox.image.push import push_image
 from rdukit_modelbox.image.verify import verify_layout
@@ -181,8 +181,8 @@ def test_independent_tools_accept_a_layout_that_python_wrote(layout: Path, need:
 
 def test_umoci_unpacks_a_layout_that_python_wrote(tmp_path: Path, need: Callable[[str], str]) -> None:
     """On a small base: the whole of torch would take minutes."""
-    layout = Layout.create(tmp_path / "layout")
-    layer = layout.add_layer([Entry("/bin/tini", data=b"tini", is_executable=True)], 0, is_compressed=True)
+    layout = ImageLayout.create(tmp_path / "layout")
+    layer = layout.add_layer([LayerEntry("/bin/tini", data=b"tini", is_executable=True)], 0, is_compressed=True)
     config = with_layers(empty_config(machine_name(platform.machine()), "/bin", True), [layer.diff_id], ["base"], 0)
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config))
     layout.set_reference("base", layout.add_blob(MANIFEST_TYPE, manifest_blob(config_blob, [layer.descriptor], {})), {})

@@ -23,7 +23,7 @@ from rdukit_modelbox.box import find_box_file, load_box
 from rdukit_modelbox.contract.new_box import new_box_files
 from rdukit_modelbox.datasets import Samples, load_dataset, save_dataset
 from rdukit_modelbox.models import load_own_module, read_shape
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.testing import run_verb
 from rdukit_serving.device.loaded_model import LoadedModel
 from rdukit_serving.device.parameters import load_parameters
@@ -134,9 +134,9 @@ class Own:
         module.load_state_dict(dict(load_parameters(checkpoint, which)[1]))
         return module.eval()
 
-    def program(self) -> Program:
+    def program(self) -> ModelProgram:
         shape = read_shape(load_box(self.folder / "modelbox.yaml"), self.pef)
-        return Program(shape, entry=load_own_module(self.folder, f"model.py:{self.function}"))
+        return ModelProgram(shape, entry=load_own_module(self.folder, f"model.py:{self.function}"))
 
     def expected(self, checkpoint: Path, which: str = "newest") -> tuple[torch.Tensor, float, float]:
         """Torch's logits [N, C] of the test split in one piece, their loss and accuracy."""
@@ -219,9 +219,9 @@ def test_evaluations_change_no_step_of_a_training(own: Own, trained: Path) -> No
 
 def test_a_training_steps_loss_and_statistics_are_torchs_on_whole_batches(own: Own) -> None:
     """One epoch's first step with nothing dropped out, from the seed's parameters."""
-    from rdukit_modelbox.tasks.classification import Rows
+    from rdukit_modelbox.tasks.classification import RowData
 
-    rows = Rows(load_dataset(own.data))
+    rows = RowData(load_dataset(own.data))
     batches = list(rows.batches(BATCH, 0, 0, 0))
     assert len(batches) == TRAIN_SAMPLES // BATCH
     assert all(len(features) == BATCH for features, _ in batches)

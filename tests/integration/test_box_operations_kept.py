@@ -20,8 +20,8 @@ from rdukit.box.client import BoxClient
 from rdukit.errors import Conflict, Unavailable
 from rdukit.testing import wait_until
 from rdukit_modelbox.mounts import Exchange
-from rdukit_modelbox.operations.announcer import Refused, _find_address
-from rdukit_modelbox.supervisor import Limits, Listener, Outcome, run_child
+from rdukit_modelbox.operations.announcer import AddressRefused, _find_address
+from rdukit_modelbox.supervisor import ChildLimits, ChildOutcome, Listener, run_child
 from rdukit_platform.backends.contract import BoxSpec
 from rdukit_platform.backends.process import ProcessBackend, ProcessBox
 
@@ -129,7 +129,7 @@ def test_a_receiver_that_refuses_is_not_tried_again(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "2130706433", "::1", "169.254.169.254"])
 async def test_without_the_setting_no_webhook_reaches_this_machine(host: str) -> None:
-    with pytest.raises(Refused, match="not a public address"):
+    with pytest.raises(AddressRefused, match="not a public address"):
         await _find_address(host, 80)
 
 
@@ -197,7 +197,7 @@ def test_what_was_asked_is_known_after_the_box_was_killed(tmp_path: Path, receiv
         box.stop()
 
 
-async def run_limited(tmp_path: Path, limits: Limits, *, is_stopped: bool = False) -> Outcome:
+async def run_limited(tmp_path: Path, limits: ChildLimits, *, is_stopped: bool = False) -> ChildOutcome:
     """Preprocess in a child with limits; ``is_stopped``: it hangs from its first word on."""
     from dataclasses import asdict
 
@@ -221,7 +221,7 @@ async def run_limited(tmp_path: Path, limits: Limits, *, is_stopped: bool = Fals
 
 
 async def test_a_child_that_takes_too_much_memory_is_killed_and_the_reason_is_told(tmp_path: Path) -> None:
-    outcome = await run_limited(tmp_path, Limits(memory_bytes=10 << 20))
+    outcome = await run_limited(tmp_path, ChildLimits(memory_bytes=10 << 20))
     assert outcome.failed is not None
     assert outcome.failed.code == "out-of-memory"
     assert "its box allows 10 MiB" in outcome.failed.message
@@ -229,6 +229,6 @@ async def test_a_child_that_takes_too_much_memory_is_killed_and_the_reason_is_to
 
 
 async def test_a_child_that_hangs_is_killed_and_the_reason_is_told(tmp_path: Path) -> None:
-    outcome = await run_limited(tmp_path, Limits(stall_s=1.5), is_stopped=True)
+    outcome = await run_limited(tmp_path, ChildLimits(stall_s=1.5), is_stopped=True)
     assert outcome.failed is not None, outcome
     assert (outcome.failed.code, outcome.failed.detail["exit"]) == ("stalled", "was killed by SIGKILL")

@@ -163,10 +163,10 @@ def test_rows_are_run_one_by_one_as_long_as_that_is_no_slower(batch_s: float, ro
 
 
 def test_infer_judges_with_such_a_pef_twice_alike(own: Made, tmp_path: Path) -> None:
-    from rdukit_modelbox.program import Program
+    from rdukit_modelbox.program import ModelProgram
 
     shape = read_shape(load_box(own.folder / "modelbox.yaml"), own.pef)
-    program = Program(shape, entry=load_own_module(own.folder, "model.py:make_model"))
+    program = ModelProgram(shape, entry=load_own_module(own.folder, "model.py:make_model"))
     with contextlib.closing(program), torch.inference_mode():
         program.load(own.pef)
         program.parameters_to_device(own.module.state_dict())

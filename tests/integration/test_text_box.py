@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.testing.helpers import wait_until
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_modelbox.preprocessing.token_manifest import write_tokenizer
 from rdukit_modelbox.preprocessing.tokenizer import byte_level_tokenizer
 from rdukit_modelbox.testing import run_verb
@@ -49,7 +49,9 @@ def box(folder: Path, model: Llama) -> Iterator[ProcessBox]:
     checkpoint = folder / "checkpoint"
     identity = Identity("llama", {}, 1, "none", 0)
     optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
-    save_checkpoint(checkpoint, Checkpoint(1, model.state_dict(), optimizer, torch.get_rng_state(), identity, Totals()))
+    save_checkpoint(
+        checkpoint, Checkpoint(1, model.state_dict(), optimizer, torch.get_rng_state(), identity, TrainingTotals())
+    )
     write_tokenizer(folder, byte_level_tokenizer())
     shutil.copy(folder / "tokenizer" / "tokenizer.json", checkpoint)
     environment = {

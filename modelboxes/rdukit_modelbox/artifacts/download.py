@@ -10,7 +10,7 @@ from typing import Final
 from rdukit.errors import InvalidArgument, NoResources, Unavailable
 from rdukit.files.atomic import write_json_atomic
 from rdukit.interfaces import Clock
-from rdukit_modelbox.artifacts.source import Interrupted, Opened, Source
+from rdukit_modelbox.artifacts.source import ByteSource, Opened, TransferInterrupted
 
 #: Seconds before the second connection; doubled for each further one that brought nothing, up to the last.
 FIRST_PAUSE_S: Final = 0.2
@@ -23,7 +23,7 @@ Watch = Callable[[int, int], None]
 
 
 def download(
-    source: Source, uri: str, path: Path, max_bytes: int, attempts: int, clock: Clock, watch: Watch
+    source: ByteSource, uri: str, path: Path, max_bytes: int, attempts: int, clock: Clock, watch: Watch
 ) -> str | None:
     """Bring the whole of ``source`` to ``path``, which may hold the beginning from an earlier try.
 
@@ -48,7 +48,7 @@ def download(
             opened = source.open(there, validator)
             write_json_atomic(beside, {"uri": uri, "validator": opened.validator})
             _take(opened, uri, path, max_bytes, watch)
-        except Interrupted as cut:
+        except TransferInterrupted as cut:
             now = path.stat().st_size if path.exists() else 0
             # More than ever before, or a server that begins anew each time would never be given up.
             grown = now > max(most, there)

@@ -10,7 +10,7 @@ from rdukit import __version__
 from rdukit.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
 from rdukit_modelbox.artifacts.addresses import Network, connect_allowed
 from rdukit_modelbox.artifacts.reference import Reference, parse_reference
-from rdukit_modelbox.artifacts.source import Interrupted, Opened
+from rdukit_modelbox.artifacts.source import Opened, TransferInterrupted
 
 BLOCK: Final = 1 << 20
 MAX_REDIRECTS: Final = 5
@@ -44,7 +44,7 @@ class HttpSource:
         """``Source.find_validator``."""
         try:
             connection, response = self._ask("HEAD", {})
-        except (Interrupted, Unavailable, NotFound):
+        except (TransferInterrupted, Unavailable, NotFound):
             return None
         connection.close()
         return _validator(response) if response.status == 200 else None
@@ -61,13 +61,13 @@ class HttpSource:
                     raise Unavailable(f"{uri} answered another part than the one that was asked for")
                 size = _number(total)
             case 416:
-                raise Interrupted("the content became shorter")
+                raise TransferInterrupted("the content became shorter")
             case 404 | 410:
                 raise NotFound(f"there is nothing at {uri} (HTTP {response.status})")
             case 401 | 403 | 407:
                 raise PermissionDenied(f"{uri} is not given to this box (HTTP {response.status})")
             case status if status in _AGAIN:
-                raise Interrupted(f"HTTP {status}")
+                raise TransferInterrupted(f"HTTP {status}")
             case status:
                 raise Unavailable(f"{uri} answered HTTP {status}")
         if response.getheader("Content-Encoding", "identity") != "identity":
@@ -110,7 +110,7 @@ class HttpSource:
             raise PermissionDenied(f"{host} has no certificate that is trusted here: {cause.verify_message}") from cause
         except (OSError, http.client.HTTPException) as cause:
             connection.close()
-            raise Interrupted(f"{type(cause).__name__}: {cause}") from cause
+            raise TransferInterrupted(f"{type(cause).__name__}: {cause}") from cause
         except BaseException:
             connection.close()
             raise
@@ -125,11 +125,11 @@ def _blocks(
                 left -= len(block)
             yield block
     except (OSError, http.client.HTTPException) as cause:
-        raise Interrupted(f"{type(cause).__name__}: {cause}") from cause
+        raise TransferInterrupted(f"{type(cause).__name__}: {cause}") from cause
     finally:
         connection.close()
     if left is not None and left > 0:
-        raise Interrupted(f"cut {left} bytes before the end")
+        raise TransferInterrupted(f"cut {left} bytes before the end")
 
 
 def _validator(response: http.client.HTTPResponse) -> str | None:

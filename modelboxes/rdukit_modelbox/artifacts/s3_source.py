@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdukit.errors import NotFound, PermissionDenied, RdukitError, Unavailable
-from rdukit_modelbox.artifacts.source import Interrupted, Opened
+from rdukit_modelbox.artifacts.source import Opened, TransferInterrupted
 
 BLOCK: Final = 1 << 20
 _MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
@@ -63,7 +63,7 @@ class S3Source:
         try:
             with _errors(self._uri):
                 return str(self._client.head_object(Bucket=self._bucket, Key=self._key)["ETag"])
-        except (Interrupted, Unavailable, NotFound):
+        except (TransferInterrupted, Unavailable, NotFound):
             return None
 
     def _blocks(self, body: Any, left: int) -> Iterator[bytes]:
@@ -75,7 +75,7 @@ class S3Source:
         finally:
             body.close()
         if left > 0:
-            raise Interrupted(f"cut {left} bytes before the end")
+            raise TransferInterrupted(f"cut {left} bytes before the end")
 
 
 def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, str]]:
@@ -93,7 +93,7 @@ def list_objects(client: Any, bucket: str, prefix: str) -> dict[str, tuple[int, 
                     name = str(entry["Key"]).removeprefix(prefix)
                     if name and not name.endswith("/"):
                         found[name] = (int(entry["Size"]), str(entry["ETag"]))
-    except Interrupted as cause:
+    except TransferInterrupted as cause:
         raise Unavailable(f"s3://{bucket}/{prefix} cannot be listed: {cause}") from cause
     if not found:
         raise NotFound(f"there is nothing below s3://{bucket}/{prefix}")
@@ -114,7 +114,7 @@ def upload(client: Any, path: Path, bucket: str, key: str, sha256: str, sent: Ca
             client.upload_file(
                 str(path), bucket, key, ExtraArgs={"Metadata": {"sha256": sha256}}, Callback=sent,
             )  # fmt: skip
-    except Interrupted as cause:
+    except TransferInterrupted as cause:
         raise Unavailable(f"{path.name} cannot be written to s3://{bucket}/{key}: {cause}") from cause
 
 
@@ -134,14 +134,14 @@ def _errors(uri: str) -> Iterator[None]:
     except exceptions.ParamValidationError as cause:
         raise NotFound(f"{uri} is not legal: {cause}") from cause
     except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as cause:
-        raise Interrupted(f"{type(cause).__name__}: {cause}") from cause
+        raise TransferInterrupted(f"{type(cause).__name__}: {cause}") from cause
 
 
-def _told(uri: str, response: Any, cause: Exception) -> RdukitError | Interrupted:
+def _told(uri: str, response: Any, cause: Exception) -> RdukitError | TransferInterrupted:
     error = response.get("Error", {}) if isinstance(response, dict) else {}
     code = str(error.get("Code", ""))
     if code in _MISSING:
         return NotFound(f"there is nothing at {uri} ({code})")
     if code in _FORBIDDEN:
         return PermissionDenied(f"{uri} is not given to this box ({code})")
-    return Interrupted(f"{code}: {error.get('Message') or cause}")
+    return TransferInterrupted(f"{code}: {error.get('Message') or cause}")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.artifacts.unpack import Limits, check_zip
+from rdukit_modelbox.artifacts.unpack import UnpackLimits, check_zip
 
 PICKLE_SUFFIXES: Final = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib")
 
 
-def screen(path: Path, what: str, roots: Sequence[Path], limits: Limits) -> None:
+def screen(path: Path, what: str, roots: Sequence[Path], limits: UnpackLimits) -> None:
     """Look through a file, or all files of a folder.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Interrupted(Exception):
+class TransferInterrupted(Exception):
     """The connection was cut, or the server asks to come again: trying once more may help."""
 
 
@@ -22,7 +22,7 @@ class Opened:
     blocks: Iterator[bytes]
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """One remote file."""
 
     def open(self, start: int, validator: str | None) -> Opened:

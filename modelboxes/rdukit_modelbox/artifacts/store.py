@@ -27,8 +27,8 @@ from rdukit_modelbox.artifacts.download import Watch, download
 from rdukit_modelbox.artifacts.http_source import HttpSource
 from rdukit_modelbox.artifacts.reference import Reference
 from rdukit_modelbox.artifacts.s3_source import S3Source, list_objects, make_client
-from rdukit_modelbox.artifacts.source import Source
-from rdukit_modelbox.artifacts.unpack import ARCHIVE_SUFFIXES, Limits, find_kind, unpack
+from rdukit_modelbox.artifacts.source import ByteSource
+from rdukit_modelbox.artifacts.unpack import ARCHIVE_SUFFIXES, UnpackLimits, find_kind, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ _IN_USE_S: Final = 3600.0
 _WAIT_S: Final = 0.5
 
 
-def current_limits() -> Limits:
+def current_limits() -> UnpackLimits:
     """Limits of archives by the settings."""
-    return Limits(resolve(settings.MAX_UNPACKED_BYTES), resolve(settings.MAX_RATIO))
+    return UnpackLimits(resolve(settings.MAX_UNPACKED_BYTES), resolve(settings.MAX_RATIO))
 
 
 class ArtifactStore:
@@ -87,7 +87,7 @@ class ArtifactStore:
         self._link(reference, found)
         return found
 
-    def _fetch_file(self, reference: Reference, source: Source, watch: Watch) -> Path:
+    def _fetch_file(self, reference: Reference, source: ByteSource, watch: Watch) -> Path:
         known = self._find_known(reference, source)
         if known is not None:
             os.utime(known.parent)
@@ -113,7 +113,7 @@ class ArtifactStore:
         logger.info("artifact fetched uri=%s sha256=%s bytes=%d", reference.uri, digest, path.stat().st_size)
         return path
 
-    def _find_known(self, reference: Reference, source: Source) -> Path | None:
+    def _find_known(self, reference: Reference, source: ByteSource) -> Path | None:
         """The content if it is here already and still what the reference means."""
         if reference.sha256 is not None:
             return self._find_content(reference.sha256, reference.name)
@@ -217,7 +217,7 @@ class ArtifactStore:
         going = choose_evicted(kept, resolve(settings.CACHE_BYTES))
         remove_cached(file for file in going if now - file.used_s > _IN_USE_S)
 
-    def _source(self, reference: Reference, path: str) -> Source:
+    def _source(self, reference: Reference, path: str) -> ByteSource:
         timeout_s = resolve(settings.TIMEOUT_S)
         if reference.scheme == "s3":
             return S3Source(self._client(), reference.host, path)

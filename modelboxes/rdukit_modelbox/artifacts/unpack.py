@@ -25,7 +25,7 @@ _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UnpackLimits:
     """Most bytes in all, and most bytes per packed byte above ``FREE_BYTES``."""
 
     max_bytes: int
@@ -35,7 +35,7 @@ class Limits:
 class Budget:
     """Counts what comes out of one archive."""
 
-    def __init__(self, path: Path, limits: Limits, free_bytes: int = FREE_BYTES) -> None:
+    def __init__(self, path: Path, limits: UnpackLimits, free_bytes: int = FREE_BYTES) -> None:
         packed = max(path.stat().st_size, 1)
         self._path = path
         self._left = min(limits.max_bytes, max(packed * limits.max_ratio, free_bytes))
@@ -66,7 +66,7 @@ def find_kind(path: Path) -> str | None:
     return None
 
 
-def unpack(path: Path, folder: Path, limits: Limits, step: Callable[[], None] = lambda: None) -> None:
+def unpack(path: Path, folder: Path, limits: UnpackLimits, step: Callable[[], None] = lambda: None) -> None:
     """Unpack a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz into ``folder``, which must be new.
 
     ``step`` is called between blocks and may raise.
@@ -87,7 +87,7 @@ def unpack(path: Path, folder: Path, limits: Limits, step: Callable[[], None] = 
         raise
 
 
-def check_zip(path: Path, limits: Limits) -> None:
+def check_zip(path: Path, limits: UnpackLimits) -> None:
     """Refuse a zip file (an ``.npz`` is one) that claims to unpack to too much; readers stop at what it claims.
 
     Raises:
@@ -97,7 +97,7 @@ def check_zip(path: Path, limits: Limits) -> None:
         _check_claims(path, archive.infolist(), limits)
 
 
-def _zip_members(path: Path, limits: Limits) -> Iterator[tuple[str, "_Readable | None"]]:
+def _zip_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Readable | None"]]:
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
         _check_claims(path, infos, limits)
@@ -115,13 +115,13 @@ def _zip_members(path: Path, limits: Limits) -> Iterator[tuple[str, "_Readable |
                 yield info.filename, _Counted(stream, budget)
 
 
-def _check_claims(path: Path, infos: Iterable[zipfile.ZipInfo], limits: Limits) -> None:
+def _check_claims(path: Path, infos: Iterable[zipfile.ZipInfo], limits: UnpackLimits) -> None:
     budget = Budget(path, limits)
     for info in infos:
         budget.take(info.file_size)
 
 
-def _tar_members(path: Path, limits: Limits) -> Iterator[tuple[str, "_Readable | None"]]:
+def _tar_members(path: Path, limits: UnpackLimits) -> Iterator[tuple[str, "_Readable | None"]]:
     with path.open("rb") as raw:
         opener = _opener(raw.read(6))
         raw.seek(0)

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from rdukit_modelbox.contract.parameter import Parameter, When
+from rdukit_modelbox.contract.parameter import BoxParameter, When
 from rdukit_modelbox.contract.part import Verb
-from rdukit_modelbox.contract.parts import Serving, Slots
+from rdukit_modelbox.contract.parts import Serving, VerbArtifacts
 from rdukit_modelbox.legal import ParameterType, ParameterValue, find_objection, normalise
 
-Disagreement = tuple[tuple[str | int, ...], str]
+Problem = tuple[tuple[str | int, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Draft:
     #: None if unreadable.
     verbs: tuple[Verb, ...] | None
     #: By place in the file's list; those that could not be read are missing.
-    parameters: Mapping[int, Parameter]
+    parameters: Mapping[int, BoxParameter]
     #: All names in the file, also of parameters that could not be read.
     names: frozenset[str]
-    artifacts: Mapping[Verb, Slots]
+    artifacts: Mapping[Verb, VerbArtifacts]
     serving: Serving | None = None
     #: No parameter is missing.
     is_whole: bool = True
 
 
-def find_disagreements(draft: Draft) -> list[Disagreement]:
+def find_problems(draft: Draft) -> list[Problem]:
     """Everything that does not fit together, with its key."""
     found = [*_verbs(draft), *_slots(draft)]
     for verb in Verb:
@@ -41,7 +41,7 @@ def find_disagreements(draft: Draft) -> list[Disagreement]:
     return list(dict.fromkeys(found))
 
 
-def in_order(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+def in_order(parameters: Sequence[BoxParameter]) -> tuple[BoxParameter, ...]:
     """Each after those that it depends on; names that are not there are left out.
 
     Raises:
@@ -52,7 +52,7 @@ def in_order(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
     return tuple(by_name[name] for name in TopologicalSorter(edges).static_order())
 
 
-def _verbs(draft: Draft) -> Iterator[Disagreement]:
+def _verbs(draft: Draft) -> Iterator[Problem]:
     if draft.verbs is None:
         return
     for number, verb in enumerate(draft.verbs):
@@ -68,7 +68,7 @@ def _verbs(draft: Draft) -> Iterator[Disagreement]:
             yield ("artifacts", verb), f"{verb} is used but not under verbs; there: {there}"
 
 
-def _slots(draft: Draft) -> Iterator[Disagreement]:
+def _slots(draft: Draft) -> Iterator[Problem]:
     for verb, slots in draft.artifacts.items():
         for side, these in (("inputs", slots.inputs), ("outputs", slots.outputs)):
             names = [slot.name for slot in these]
@@ -88,14 +88,14 @@ def _slots(draft: Draft) -> Iterator[Disagreement]:
             for number, value in enumerate(given):
                 if value in given[:number]:
                     yield ("serving", side, number, word), f"{value!r} is there twice"
-    legal = [slot.name for slot in draft.artifacts.get(Verb.INFER, Slots()).inputs]
+    legal = [slot.name for slot in draft.artifacts.get(Verb.INFER, VerbArtifacts()).inputs]
     for part, slot_name in (draft.serving.text or {}).items():
         if slot_name not in legal:
             words = f"infer has no input {slot_name!r}; legal: {', '.join(legal) or 'none'}"
             yield ("serving", "text", part), words
 
 
-def _parameters_of(draft: Draft, verb: Verb) -> Iterator[Disagreement]:
+def _parameters_of(draft: Draft, verb: Verb) -> Iterator[Problem]:
     seen: set[str] = set()
     for number, parameter in draft.parameters.items():
         if verb not in parameter.verbs:
@@ -105,7 +105,7 @@ def _parameters_of(draft: Draft, verb: Verb) -> Iterator[Disagreement]:
         seen.add(parameter.name)
 
 
-def _dependences(draft: Draft) -> Iterator[Disagreement]:
+def _dependences(draft: Draft) -> Iterator[Problem]:
     for number, parameter in draft.parameters.items():
         for key, name in parameter.dependences():
             path = ("parameters", number, *key)
@@ -131,8 +131,8 @@ def _dependences(draft: Draft) -> Iterator[Disagreement]:
 
 
 def _dependence(
-    draft: Draft, parameter: Parameter, verb: Verb, path: tuple[str | int, ...], name: str
-) -> Iterator[Disagreement]:
+    draft: Draft, parameter: BoxParameter, verb: Verb, path: tuple[str | int, ...], name: str
+) -> Iterator[Problem]:
     """One parameter's word about another, in one verb that it belongs to."""
     others = [p for p in draft.parameters.values() if p.name == name]
     if not others:
@@ -153,7 +153,7 @@ def _dependence(
             yield (*path, place), f"{name}: {objections[0]}"
 
 
-def _defaults(draft: Draft, verb: Verb) -> Iterator[Disagreement]:
+def _defaults(draft: Draft, verb: Verb) -> Iterator[Problem]:
     """With nothing given, everything must be legal."""
     numbers = {p.name: n for n, p in draft.parameters.items() if verb in p.verbs}
     values: dict[str, ParameterValue] = {}

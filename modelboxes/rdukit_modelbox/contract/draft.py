@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.contract.agreement import Disagreement, Draft
+from rdukit_modelbox.contract.agreement import Draft, Problem
 from rdukit_modelbox.contract.inside import find_inside
-from rdukit_modelbox.contract.parameter import Parameter
+from rdukit_modelbox.contract.parameter import BoxParameter
 from rdukit_modelbox.contract.part import Verb
-from rdukit_modelbox.contract.parts import Serving, Slots
+from rdukit_modelbox.contract.parts import Serving, VerbArtifacts
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -19,9 +19,9 @@ P = TypeVar("P", bound=BaseModel)
 def read_draft(value: Mapping[str, Any]) -> Draft:
     """Whatever parts of the file's value are right by themselves."""
     written, artifacts = value.get("parameters"), value.get("artifacts")
-    parameters = {n: _find(Parameter, p) for n, p in enumerate(written if isinstance(written, list) else [])}
+    parameters = {n: _find(BoxParameter, p) for n, p in enumerate(written if isinstance(written, list) else [])}
     slots = {
-        Verb(verb): _find(Slots, these)
+        Verb(verb): _find(VerbArtifacts, these)
         for verb, these in (artifacts.items() if isinstance(artifacts, dict) else ())
         if verb in set(Verb)
     }
@@ -37,9 +37,9 @@ def read_draft(value: Mapping[str, Any]) -> Draft:
     )
 
 
-def find_files_amiss(value: Mapping[str, Any], folder: Path) -> list[Disagreement]:
+def find_file_problems(value: Mapping[str, Any], folder: Path) -> list[Problem]:
     """Files that the box names and that are not inside its folder."""
-    found: list[Disagreement] = []
+    found: list[Problem] = []
     for key in ("module", "modelCard"):
         name = value.get(key)
         if isinstance(name, str):

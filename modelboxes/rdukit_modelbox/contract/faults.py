@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rdukit_modelbox.contract.yaml_marks import Fault, MarkedYaml, Path
+from rdukit_modelbox.contract.yaml_marks import Diagnostic, MarkedYaml, Path
 
 Schema = Mapping[str, Any]
 
@@ -18,12 +18,12 @@ _WANTED: Final = {
 }  # fmt: skip
 
 
-def faults_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -> list[Fault]:
+def diagnostics_of(error: ValidationError, marked: MarkedYaml, schema: Schema) -> list[Diagnostic]:
     """One fault for each key that is wrong, in the order of the file."""
     complaints: dict[Path, list[Any]] = {}
     for complaint in error.errors(include_url=False):
         complaints.setdefault(_key_of(complaint, marked.value), []).append(complaint)
-    faults = [Fault(marked.mark_of(path), path, _words(path, these, schema)) for path, these in complaints.items()]
+    faults = [Diagnostic(marked.mark_of(path), path, _words(path, these, schema)) for path, these in complaints.items()]
     return sorted(faults, key=lambda fault: fault.mark)
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from rdukit_modelbox.contract.agreement import Disagreement
+from rdukit_modelbox.contract.agreement import Problem
 from rdukit_modelbox.contract.faults import suggest
-from rdukit_modelbox.contract.part import Part, Sentence, Verb
+from rdukit_modelbox.contract.part import Sentence, StrictModel, Verb
 from rdukit_modelbox.contract.yaml_marks import Path, read_yaml
-from rdukit_modelbox.legal import Legal, Limit, ParameterType, find_objection, is_multiple, legal_in_words
+from rdukit_modelbox.legal import AllowedValues, Limit, ParameterType, find_objection, format_allowed, is_multiple
 
 TASKS_FOLDER: Final = FilePath(__file__).parents[1] / "tasks"
 #: Keys that a box takes from its task unless it has them itself.
@@ -24,11 +24,13 @@ _INHERITED: Final = ("mode", "target", "verbs")
 _EXTENDS: Final[Path] = ("extends",)
 
 
-class ParameterChange(Part):
+class ParameterChange(StrictModel):
     """Another default, fewer legal values or other words for a parameter of the task. A plain value is a default."""
 
     default: bool | int | float | str | None = Field(default=None, description="The default in this box.")
-    legal: Legal | None = Field(default=None, description="Narrower legal values: enum, or limits within the task's.")
+    legal: AllowedValues | None = Field(
+        default=None, description="Narrower legal values: enum, or limits within the task's."
+    )
     help: Sentence | None = None
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
 
@@ -50,9 +52,9 @@ class EffectiveDocument:
     #: Place in ``value`` → place in the file, where these differ; ``extends`` stands for all that the task gives.
     origins: Mapping[Path, Path] = field(default_factory=dict)
     #: What the box may not change; places are those in the file.
-    faults: tuple[Disagreement, ...] = ()
+    faults: tuple[Problem, ...] = ()
 
-    def in_file(self, path: Path, words: str) -> Disagreement:
+    def in_file(self, path: Path, words: str) -> Problem:
         """A fault at ``path`` of the whole document, as one of the file."""
         for size in range(len(path), 0, -1):
             origin = self.origins.get(path[:size])
@@ -112,7 +114,7 @@ class _Merge:
     def __init__(self, written: Mapping[str, Any], task: Mapping[str, Any]) -> None:
         self.task = task
         self.origins: dict[Path, Path] = {}
-        self.faults: list[Disagreement] = []
+        self.faults: list[Problem] = []
         self._written = written
         self._name = str(written["extends"])
         verbs = written.get("verbs", task.get("verbs"))
@@ -203,11 +205,11 @@ class _Merge:
         assert isinstance(asked, dict)
         merged = {**parameter, **asked}
         if wanted is not None:
-            kind, base = ParameterType(parameter["type"]), Legal.model_validate(parameter.get("legal", {}))
+            kind, base = ParameterType(parameter["type"]), AllowedValues.model_validate(parameter.get("legal", {}))
             widenings = list(_widenings(kind, base, wanted))
             merged["legal"] = parameter.get("legal", {}) if widenings else _narrowed(base, wanted)
             for words in widenings:
-                allowed = f"task {self._name} allows {legal_in_words(kind, base)}"
+                allowed = f"task {self._name} allows {format_allowed(kind, base)}"
                 hint = f"for other legal values name {parameter['name']} under remove and add it to parameters"
                 self.faults.append(((*place, "legal"), f"{words}; {allowed}; {hint}"))
         return merged
@@ -217,7 +219,7 @@ class _Merge:
 _SIDES: Final = (("minimum", "above"), ("maximum", "below"), ("multipleOf",))
 
 
-def _narrowed(base: Legal, wanted: Legal) -> dict[str, Any]:
+def _narrowed(base: AllowedValues, wanted: AllowedValues) -> dict[str, Any]:
     """``base`` with each side that ``wanted`` limits replaced; listed values replace all but limits by name."""
     limits: Mapping[str, Limit] = base.named_limits() if wanted.enum is not None else base.limits()
     for side in _SIDES:
@@ -229,7 +231,7 @@ def _narrowed(base: Legal, wanted: Legal) -> dict[str, Any]:
     return found | ({"enum": list(enum)} if enum else {}) | ({"pattern": pattern} if pattern else {})
 
 
-def _widenings(kind: ParameterType, base: Legal, wanted: Legal) -> Iterator[str]:
+def _widenings(kind: ParameterType, base: AllowedValues, wanted: AllowedValues) -> Iterator[str]:
     """Where ``wanted`` allows what ``base`` does not, or where nobody can tell."""
     for value in wanted.enum or ():
         if find_objection(kind, base, value) is not None:

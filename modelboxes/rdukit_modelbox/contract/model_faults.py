@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import Box, check_compiler_version
-from rdukit_modelbox.contract.agreement import Disagreement
+from rdukit_modelbox.contract.agreement import Problem
 from rdukit_modelbox.contract.faults import suggest
 from rdukit_modelbox.models import entry_of
 from rdukit_zoo.registry import model_names
 
 
-def find_model_faults(box: Box, *, import_module: bool = False) -> Iterator[Disagreement]:
+def find_model_problems(box: Box, *, import_module: bool = False) -> Iterator[Problem]:
     """What does not fit, with its key. A box's own module is imported only with ``import_module``."""
     try:
         check_compiler_version(box)

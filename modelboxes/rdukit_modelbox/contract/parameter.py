@@ -4,53 +4,55 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field, model_validator
 
-from rdukit_modelbox.contract.part import Flag, Part, Sentence, Verb
+from rdukit_modelbox.contract.part import Flag, Sentence, StrictModel, Verb
 from rdukit_modelbox.legal import (
-    Legal,
+    AllowedValues,
     ParameterType,
     ParameterValue,
     Values,
     Word,
-    find_misuse,
+    allowed_as_schema,
+    find_misused_limit,
     find_objection,
-    legal_as_schema,
-    legal_in_words,
-    values_in_words,
+    format_allowed,
+    format_values,
 )
 
 #: Values of other parameters under which something holds: all names must have one of their values.
 When = Mapping[Word, tuple[bool | int | float | str, ...]]
 
 
-class Case(Part):
+class ParameterCase(StrictModel):
     """Other legal values (and another default) while other parameters have certain values."""
 
     when: When = Field(min_length=1, description="Names of other parameters with the values under which this holds.")
-    legal: Legal = Field(description="What is legal then, instead of the parameter's own legal values.")
+    legal: AllowedValues = Field(description="What is legal then, instead of the parameter's own legal values.")
     default: bool | int | float | str | None = Field(
         default=None, description="The default then; without it the parameter's own."
     )
 
 
-class Parameter(Part):
+class BoxParameter(StrictModel):
     """One named parameter: its type, default, legal values and the verbs that take it."""
 
     name: Word
     type: ParameterType
     default: bool | int | float | str
-    legal: Legal = Field(default=Legal(), description="Legal values; without it any value of the type.")
+    legal: AllowedValues = Field(default=AllowedValues(), description="Legal values; without it any value of the type.")
     verbs: tuple[Verb, ...] = Field(min_length=1, description="The verbs that take it.")
     help: Sentence
     unit: str | None = Field(default=None, min_length=1, max_length=40, description="What it counts: s, images.")
     #: The value is also a size of the model: it is passed to the model's builder under the same name.
     size: Flag = Field(default=False, description="Pass it to the model's builder; only compile has such.")
     when: When = Field(default_factory=dict, description="It may be given only while others have these values.")
-    cases: tuple[Case, ...] = Field(default=(), description="Other legal values; the first case that holds counts.")
+    cases: tuple[ParameterCase, ...] = Field(
+        default=(), description="Other legal values; the first case that holds counts."
+    )
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> "Parameter":
+    def _makes_sense(self) -> "BoxParameter":
         for legal in (self.legal, *(case.legal for case in self.cases)):
-            misuse = find_misuse(self.type, legal)
+            misuse = find_misused_limit(self.type, legal)
             if misuse is not None:
                 raise ValueError(f"parameter {self.name!r}: {misuse}")
         objection = find_objection(self.type, self.legal, self.default)
@@ -66,11 +68,11 @@ class Parameter(Part):
             raise ValueError(f"parameter {self.name!r} is a size of the model; its verbs must be [compile]")
         return self
 
-    def case_for(self, values: Values) -> Case | None:
+    def case_for(self, values: Values) -> ParameterCase | None:
         """The first case that holds for the other parameters' ``values``."""
         return next((case for case in self.cases if holds(case.when, values)), None)
 
-    def legal_for(self, values: Values) -> Legal:
+    def legal_for(self, values: Values) -> AllowedValues:
         """What is legal while the others have ``values``."""
         case = self.case_for(values)
         return self.legal if case is None else case.legal
@@ -94,15 +96,15 @@ class Parameter(Part):
 
     def legal_words(self) -> str:
         """All that is legal, in words: ``1 <= x; when target is sn10: one of 1, 2; only when mode is o1``."""
-        parts = [legal_in_words(self.type, self.legal)]
-        parts += [f"when {in_words(case.when)}: {legal_in_words(self.type, case.legal)}" for case in self.cases]
+        parts = [format_allowed(self.type, self.legal)]
+        parts += [f"when {format_condition(case.when)}: {format_allowed(self.type, case.legal)}" for case in self.cases]
         if self.when:
-            parts.append(f"only when {in_words(self.when)}")
+            parts.append(f"only when {format_condition(self.when)}")
         return "; ".join(parts)
 
     def schema_fragment(self) -> dict[str, object]:
         """A JSON schema of its values: the default, ``x-cases`` and ``x-when`` included where there are any."""
-        fragment = {**legal_as_schema(self.type, self.legal), "default": self.default, "description": self.help}
+        fragment = {**allowed_as_schema(self.type, self.legal), "default": self.default, "description": self.help}
         if self.unit is not None:
             fragment["x-unit"] = self.unit
         if self.when:
@@ -111,7 +113,7 @@ class Parameter(Part):
             fragment["x-cases"] = [
                 {
                     "when": {name: list(values) for name, values in case.when.items()},
-                    **legal_as_schema(self.type, case.legal),
+                    **allowed_as_schema(self.type, case.legal),
                     "default": self.default if case.default is None else case.default,
                 }
                 for case in self.cases
@@ -124,6 +126,6 @@ def holds(when: When, values: Values) -> bool:
     return all(name in values and values[name] in legal for name, legal in when.items())
 
 
-def in_words(when: When) -> str:
+def format_condition(when: When) -> str:
     """``mode is one of o1, o3 and target is sn30``."""
-    return " and ".join(f"{name} is {values_in_words(values)}" for name, values in when.items())
+    return " and ".join(f"{name} is {format_values(values)}" for name, values in when.items())

@@ -21,7 +21,7 @@ class Verb(StrEnum):
     INFER = "infer"
 
 
-class Part(BaseModel):
+class StrictModel(BaseModel):
     """A mapping in the file: unknown keys are faults, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

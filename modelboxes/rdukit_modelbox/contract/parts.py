@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
-from rdukit_modelbox.contract.part import Count, Flag, Part, Sentence
+from rdukit_modelbox.contract.part import Count, Flag, Sentence, StrictModel
 from rdukit_modelbox.legal import Word
 
 Scheme = Literal["file", "s3", "http", "https"]
@@ -45,7 +45,7 @@ Label = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._/-]{0,61}[
 RelativeFile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$", max_length=200)]
 
 
-class Slot(Part):
+class ArtifactSlot(StrictModel):
     """An artifact that a verb takes or makes."""
 
     name: Word
@@ -61,14 +61,14 @@ class Slot(Part):
     )
 
 
-class Slots(Part):
+class VerbArtifacts(StrictModel):
     """Artifacts of one verb."""
 
-    inputs: tuple[Slot, ...] = ()
-    outputs: tuple[Slot, ...] = ()
+    inputs: tuple[ArtifactSlot, ...] = ()
+    outputs: tuple[ArtifactSlot, ...] = ()
 
 
-class Resources(Part):
+class BoxResources(StrictModel):
     """What one replica needs. Each is optional; without it the platform's own default counts."""
 
     tiles: Count | None = Field(default=None, ge=1, le=64, description="Tiles to lease.")
@@ -77,7 +77,7 @@ class Resources(Part):
     replicas: Count | None = Field(default=None, ge=0, le=1000, description="Copies to run.")
 
 
-class ServedTensor(Part):
+class ServedTensor(StrictModel):
     """A tensor of the Open Inference Protocol and the PEF's symbol that it is."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")]
@@ -85,7 +85,7 @@ class ServedTensor(Part):
     datatype: Datatype | None = Field(default=None, description="As served; without it the symbol's own.")
 
 
-class Serving(Part):
+class Serving(StrictModel):
     """What is served over the Open Inference Protocol. Each key is optional; without it the PEF says it."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] | None = Field(

@@ -30,7 +30,7 @@ _STRING_TAG: Final = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mark:
+class TextPosition:
     """A place in the text; both count from 1."""
 
     line: int
@@ -38,10 +38,10 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Diagnostic:
     """Something wrong at a key. ``line`` and ``column`` count from 1."""
 
-    mark: Mark
+    mark: TextPosition
     path: Path
     message: str
 
@@ -57,14 +57,14 @@ class MarkedYaml:
 
     value: object = None
     #: Of a key where there is one, else of the value.
-    marks: dict[Path, Mark] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    marks: dict[Path, TextPosition] = field(default_factory=dict)
+    faults: list[Diagnostic] = field(default_factory=list)
 
-    def mark_of(self, path: Path) -> Mark:
+    def mark_of(self, path: Path) -> TextPosition:
         """Where ``path`` stands, or the nearest part around it that is there."""
         while path and path not in self.marks:
             path = path[:-1]
-        return self.marks.get(path, Mark(1, 1))
+        return self.marks.get(path, TextPosition(1, 1))
 
 
 class _TooMuch(Exception):
@@ -75,19 +75,21 @@ def read_yaml(text: str) -> MarkedYaml:
     """Read one document. Never raises: what is wrong is in ``faults``."""
     found = MarkedYaml()
     if len(text) > MAX_CHARACTERS:
-        found.faults.append(Fault(Mark(1, 1), (), f"{len(text)} characters; legal: at most {MAX_CHARACTERS}"))
+        found.faults.append(
+            Diagnostic(TextPosition(1, 1), (), f"{len(text)} characters; legal: at most {MAX_CHARACTERS}")
+        )
         return found
     try:
         _Reader(yaml.parse(text, Loader=_LOADER), found).read()
     except yaml.MarkedYAMLError as cause:
         place = cause.problem_mark or cause.context_mark
-        mark = Mark(place.line + 1, place.column + 1) if place is not None else Mark(1, 1)
+        mark = TextPosition(place.line + 1, place.column + 1) if place is not None else TextPosition(1, 1)
         words = ", ".join(part for part in (cause.context, cause.problem) if part)
         line = text.splitlines()[place.line : place.line + 1] if place is not None else []
         tab = "; YAML indents with spaces, not tabs" if line and line[0].lstrip(" ").startswith("\t") else ""
-        found.faults.append(Fault(mark, (), f"not valid YAML: {words}{tab}"))
+        found.faults.append(Diagnostic(mark, (), f"not valid YAML: {words}{tab}"))
     except yaml.YAMLError as cause:
-        found.faults.append(Fault(Mark(1, 1), (), f"not valid YAML: {cause}"))
+        found.faults.append(Diagnostic(TextPosition(1, 1), (), f"not valid YAML: {cause}"))
     except _TooMuch:
         pass
     return found
@@ -156,7 +158,7 @@ class _Reader:
             inner = (*path, key if key is not None else "?")
             if key in values:
                 first = self._found.marks[inner].line
-                self._found.faults.append(Fault(mark, inner, f"duplicate key; the first is in line {first}"))
+                self._found.faults.append(Diagnostic(mark, inner, f"duplicate key; the first is in line {first}"))
                 self._value(next(self._events), (*inner, "duplicate"))
                 continue
             self._found.marks.setdefault(inner, mark)
@@ -213,7 +215,7 @@ class _Reader:
             raise _TooMuch
 
     def _fault(self, event: Any, path: Path, message: str) -> None:
-        self._found.faults.append(Fault(_mark(event), path, message))
+        self._found.faults.append(Diagnostic(_mark(event), path, message))
 
 
 def _other_meaning(text: str) -> str | None:
@@ -231,5 +233,5 @@ def _other_meaning(text: str) -> str | None:
     return None
 
 
-def _mark(event: Any) -> Mark:
-    return Mark(event.start_mark.line + 1, event.start_mark.column + 1)
+def _mark(event: Any) -> TextPosition:
+    return TextPosition(event.start_mark.line + 1, event.start_mark.column + 1)

@@ -10,7 +10,7 @@ from rdukit.errors import InvalidArgument
 from rdukit_modelbox.image.config import box_config
 from rdukit_modelbox.image.contents import BoxContents, read_contents
 from rdukit_modelbox.image.installed import make_installed_base
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import (
     CONFIG_TYPE,
     LAYER_GZIP_TYPE,
@@ -65,7 +65,7 @@ def build_layout(box: str, output: Path, base: str = INSTALLED, reference: str |
     seconds = build_seconds()
     if base != INSTALLED:
         parse_base(base)
-    layout = Layout.create(output)
+    layout = ImageLayout.create(output)
     if base == INSTALLED:
         manifest, config = layout.read_image(make_installed_base(layout, seconds))
     else:
@@ -86,10 +86,10 @@ def parse_base(base: str) -> tuple[Path, str | None]:
     return Path(folder), name or None
 
 
-def _take_base(layout: Layout, base: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _take_base(layout: ImageLayout, base: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Bring the base's layers. Returns its manifest and configuration, which the layout does not need."""
     folder, name = parse_base(base)
-    source = Layout.open(folder)
+    source = ImageLayout.open(folder)
     descriptor = source.find(name)
     manifest, config = source.read_image(descriptor)
     architecture = machine_name(platform.machine())
@@ -102,7 +102,7 @@ def _take_base(layout: Layout, base: str) -> tuple[dict[str, Any], dict[str, Any
 
 
 def _put_on(
-    layout: Layout,
+    layout: ImageLayout,
     manifest: Mapping[str, Any],
     config: Mapping[str, Any],
     contents: BoxContents,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from rdukit.errors import Unavailable
-from rdukit_modelbox.image.layer import Entry
+from rdukit_modelbox.image.layer import LayerEntry
 
 #: The command, the wires, the process of a served model, the child of a verb; the platform's worker, which starts boxes
 #: on the same image; what probes of health use; what a compile, and torch at an optimizer's first step, import late.
@@ -51,7 +51,7 @@ def imported_files() -> frozenset[str]:
     return frozenset(done.stdout.splitlines())
 
 
-def bytecode_entries(entries: Iterable[Entry], files: Collection[str]) -> Iterator[Entry]:
+def bytecode_entries(entries: Iterable[LayerEntry], files: Collection[str]) -> Iterator[LayerEntry]:
     """Bytecode beside those of ``entries`` whose source is one of ``files`` (real paths).
 
     It is valid whatever the dates of the sources are, and its bytes depend on source, path and interpreter only.
@@ -61,7 +61,7 @@ def bytecode_entries(entries: Iterable[Entry], files: Collection[str]) -> Iterat
             continue
         folder, _, name = entry.path.rpartition("/")
         cached = f"{folder}/__pycache__/{name.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
-        yield Entry(cached, data=compile_source(entry.source.read_bytes(), entry.path))
+        yield LayerEntry(cached, data=compile_source(entry.source.read_bytes(), entry.path))
 
 
 def compile_source(source: bytes, path: str) -> bytes:

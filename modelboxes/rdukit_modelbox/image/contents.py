@@ -18,8 +18,8 @@ from rdukit.box.image import (
 )
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import FILE_NAME, Box, find_box_file, load_box
-from rdukit_modelbox.image.layer import Entry
-from rdukit_modelbox.image.sbom import Component, make_sbom
+from rdukit_modelbox.image.layer import LayerEntry
+from rdukit_modelbox.image.sbom import SbomComponent, make_sbom
 
 #: What a box's folder may bring into an image; all else is left out, or refused where it is an artifact.
 KEPT_SUFFIXES: Final = (".yaml", ".yml", ".py", ".md", ".json", ".txt", ".toml")
@@ -80,12 +80,12 @@ class BoxContents:
     def all_files(self) -> dict[str, bytes]:
         """The files and the bill of materials, by path in ``BOX_FOLDER``."""
         subject = {"name": f"rdukit-box-{self.box.name}", "version": self.version}
-        return {**self.files, SBOM_PATH.rpartition("/")[2]: make_sbom(subject, [Component("rdukit", __version__)])}
+        return {**self.files, SBOM_PATH.rpartition("/")[2]: make_sbom(subject, [SbomComponent("rdukit", __version__)])}
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LayerEntry]:
         """The layer: the files under ``BOX_FOLDER``, the state folder and the user's."""
-        found = [Entry(f"{BOX_FOLDER}/{name}", data=data) for name, data in self.all_files().items()]
-        return [*found, Entry(STATE_FOLDER, user=USER_ID, mode=0o700)]
+        found = [LayerEntry(f"{BOX_FOLDER}/{name}", data=data) for name, data in self.all_files().items()]
+        return [*found, LayerEntry(STATE_FOLDER, user=USER_ID, mode=0o700)]
 
 
 def read_contents(box: str) -> BoxContents:

@@ -21,8 +21,8 @@ from rdukit.errors import InvalidArgument
 from rdukit.files.atomic import sha256_of
 from rdukit_modelbox.image.bytecode import bytecode_entries, imported_files
 from rdukit_modelbox.image.config import empty_config, with_layers
-from rdukit_modelbox.image.layer import Entry
-from rdukit_modelbox.image.layout import BASE_REFERENCE, Layout, manifest_blob
+from rdukit_modelbox.image.layer import LayerEntry
+from rdukit_modelbox.image.layout import BASE_REFERENCE, ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, Descriptor, compact_json, machine_name
 from rdukit_modelbox.image.sbom import component_of, make_sbom
 from rdukit_modelbox.image.shared_objects import find_libraries
@@ -36,7 +36,7 @@ _WITHOUT: Final = {("torch", "test"), ("torch", "include"), ("pyarrow", "tests")
 _SKIPPED_SUFFIXES: Final = (".pyc", ".pyo", ".a", ".pyi", ".pxd", ".pyx")
 
 
-def make_installed_base(layout: Layout, seconds: int) -> Descriptor:
+def make_installed_base(layout: ImageLayout, seconds: int) -> Descriptor:
     """Write the base into ``layout`` as ``rdukit-base``, or find the one that was made from the same installation.
 
     Raises:
@@ -112,11 +112,11 @@ def _fingerprint(packages: Sequence[Distribution], seconds: int) -> str:
     return sha256_of("\n".join([sys.version, str(seconds), *names, *sorted(own)]).encode())
 
 
-def _content(entry: Entry) -> bytes:
+def _content(entry: LayerEntry) -> bytes:
     return entry.data if entry.data is not None else entry.source.read_bytes() if entry.source is not None else b""
 
 
-def _package_entries(packages: Sequence[Distribution], site: str) -> Iterator[Entry]:
+def _package_entries(packages: Sequence[Distribution], site: str) -> Iterator[LayerEntry]:
     for package in packages:
         if package.files is None:
             raise InvalidArgument(f"package {package.metadata['Name']} has no list of its files; install it by pip")
@@ -130,10 +130,10 @@ def _package_entries(packages: Sequence[Distribution], site: str) -> Iterator[En
                 continue
             source = Path(str(file.locate()))
             if source.is_file():
-                yield Entry(f"{site}/{file.as_posix()}", source=source, is_executable=_is_executable(source))
+                yield LayerEntry(f"{site}/{file.as_posix()}", source=source, is_executable=_is_executable(source))
 
 
-def _own_files(packages: Sequence[Distribution]) -> Iterator[Entry]:
+def _own_files(packages: Sequence[Distribution]) -> Iterator[LayerEntry]:
     """Our packages where they lie (a checkout or an installation), the command, and the bill of materials."""
     site = f"{ROOT}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     for name in (
@@ -152,12 +152,12 @@ def _own_files(packages: Sequence[Distribution]) -> Iterator[Entry]:
             continue
         for path in sorted(folder.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix not in _SKIPPED_SUFFIXES:
-                yield Entry(f"{site}/{name}/{path.relative_to(folder).as_posix()}", source=path)
+                yield LayerEntry(f"{site}/{name}/{path.relative_to(folder).as_posix()}", source=path)
     program = f"#!{ROOT}/bin/python3\nimport sys\nfrom rdukit.cli import main\nsys.exit(main())\n"
-    yield Entry(f"{ROOT}/bin/rdukit", data=program.encode(), is_executable=True)
+    yield LayerEntry(f"{ROOT}/bin/rdukit", data=program.encode(), is_executable=True)
     own = next(package for package in packages if package.metadata["Name"] == "rdukit")
     sbom = make_sbom({"name": "rdukit", "version": own.version}, map(component_of, packages))
-    yield Entry(f"{ROOT}/share/sbom.cdx.json", data=sbom)
+    yield LayerEntry(f"{ROOT}/share/sbom.cdx.json", data=sbom)
 
 
 def _folder_of(package: str) -> Path | None:
@@ -169,47 +169,47 @@ def _folder_of(package: str) -> Path | None:
     return None
 
 
-def _interpreter_entries(version: str) -> Iterator[Entry]:
+def _interpreter_entries(version: str) -> Iterator[LayerEntry]:
     executable = Path(sys.executable).resolve()
-    yield Entry(f"{ROOT}/bin/{version}", source=executable, is_executable=True)
+    yield LayerEntry(f"{ROOT}/bin/{version}", source=executable, is_executable=True)
     for name in ("python", "python3"):
-        yield Entry(f"{ROOT}/bin/{name}", target=version)
+        yield LayerEntry(f"{ROOT}/bin/{name}", target=version)
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*")):
         parts = path.relative_to(library).parts
         if _LEFT_OUT & set(parts) or parts[0].startswith("config-") or not path.is_file():
             continue
         if path.suffix not in _SKIPPED_SUFFIXES:
-            yield Entry(f"{ROOT}/lib/{version}/{'/'.join(parts)}", source=path)
+            yield LayerEntry(f"{ROOT}/lib/{version}/{'/'.join(parts)}", source=path)
 
 
-def _library_entries(entries: Sequence[Entry]) -> Iterator[Entry]:
+def _library_entries(entries: Sequence[LayerEntry]) -> Iterator[LayerEntry]:
     programs = [entry.source for entry in entries if entry.source is not None and _may_be_elf(entry)]
     tini = _tini()
     if tini is not None:
         programs.append(tini)
-        yield Entry(f"{ROOT}/bin/tini", source=tini, is_executable=True)
+        yield LayerEntry(f"{ROOT}/bin/tini", source=tini, is_executable=True)
     # A shared libpython is found by an absolute run path here, and must not be mistaken for the system's.
     folder, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
     library = Path(str(folder)) / str(name)
     given = {library.name: library} if ".so" in library.name and library.is_file() else {}
     for path, source in find_libraries(programs, given):
-        yield Entry(path, source=source, is_executable=True)
+        yield LayerEntry(path, source=source, is_executable=True)
 
 
-def _may_be_elf(entry: Entry) -> bool:
+def _may_be_elf(entry: LayerEntry) -> bool:
     name = entry.path.rpartition("/")[2]
     return entry.is_executable or ".so" in name
 
 
-def _system_entries() -> Iterator[Entry]:
-    yield Entry("/etc/passwd", data=f"root:x:0:0::/:/\nrdukit:x:{USER_ID}:{USER_ID}::{STATE_FOLDER}:/\n".encode())
-    yield Entry("/etc/group", data=f"root:x:0:\nrdukit:x:{USER_ID}:\n".encode())
-    yield Entry("/etc/nsswitch.conf", data=b"passwd: files\ngroup: files\nhosts: files dns\n")
-    yield Entry("/tmp", mode=0o1777)
+def _system_entries() -> Iterator[LayerEntry]:
+    yield LayerEntry("/etc/passwd", data=f"root:x:0:0::/:/\nrdukit:x:{USER_ID}:{USER_ID}::{STATE_FOLDER}:/\n".encode())
+    yield LayerEntry("/etc/group", data=f"root:x:0:\nrdukit:x:{USER_ID}:\n".encode())
+    yield LayerEntry("/etc/nsswitch.conf", data=b"passwd: files\ngroup: files\nhosts: files dns\n")
+    yield LayerEntry("/tmp", mode=0o1777)
     for folder in ("/dev", "/proc", "/sys", "/run"):
-        yield Entry(folder)
-    yield Entry(STATE_FOLDER, user=USER_ID, mode=0o700)
+        yield LayerEntry(folder)
+    yield LayerEntry(STATE_FOLDER, user=USER_ID, mode=0o700)
 
 
 def _tini() -> Path | None:

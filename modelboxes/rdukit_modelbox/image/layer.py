@@ -12,7 +12,7 @@ from rdukit.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LayerEntry:
     """A file, folder or symbolic link of a layer.
 
     Exactly one of ``data``, ``source`` and ``target`` for a file by its bytes, a file by its path and a link; none for
@@ -36,7 +36,7 @@ class Entry:
         return self.data is None and self.source is None and self.target is None
 
 
-def write_layer(entries: Iterable[Entry], stream: BinaryIO, seconds: int) -> None:
+def write_layer(entries: Iterable[LayerEntry], stream: BinaryIO, seconds: int) -> None:
     """Write ``entries`` as a tar, sorted by path, with the folders above them, all dated ``seconds``.
 
     Raises:
@@ -47,9 +47,9 @@ def write_layer(entries: Iterable[Entry], stream: BinaryIO, seconds: int) -> Non
             _add(tar, entry, seconds)
 
 
-def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
+def with_folders(entries: Iterable[LayerEntry]) -> Iterator[LayerEntry]:
     """The entries sorted by path, each after the folders that it lies in."""
-    known: dict[str, Entry] = {}
+    known: dict[str, LayerEntry] = {}
     for entry in entries:
         path = _checked_path(entry.path)
         old = known.get(path)
@@ -58,7 +58,7 @@ def with_folders(entries: Iterable[Entry]) -> Iterator[Entry]:
         known[path] = replace(entry, path=path)
     for path in list(known):
         while path := path.rpartition("/")[0]:
-            known.setdefault(path, Entry(path))
+            known.setdefault(path, LayerEntry(path))
     yield from (known[path] for path in sorted(known))
 
 
@@ -71,7 +71,7 @@ def _checked_path(path: str) -> str:
     return path
 
 
-def _add(tar: tarfile.TarFile, entry: Entry, seconds: int) -> None:
+def _add(tar: tarfile.TarFile, entry: LayerEntry, seconds: int) -> None:
     info = tarfile.TarInfo(entry.path[1:])
     info.mtime, info.uid, info.gid = seconds, entry.user, entry.user
     info.mode = entry.mode if entry.mode is not None else 0o755 if entry.is_folder or entry.is_executable else 0o644

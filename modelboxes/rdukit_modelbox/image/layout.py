@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit.files.atomic import atomic_target, sha256_of, write_atomic
-from rdukit_modelbox.image.layer import Entry, write_layer
+from rdukit_modelbox.image.layer import LayerEntry, write_layer
 from rdukit_modelbox.image.media import (
     INDEX_TYPE,
     LAYER_GZIP_TYPE,
@@ -39,21 +39,21 @@ _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ImageLayer:
     """A layer that is in a layout: its blob, and the digest of its tar before compression."""
 
     descriptor: Descriptor
     diff_id: str
 
 
-class Layout:
+class ImageLayout:
     """A layout in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path) -> "Layout":
+    def create(cls, folder: Path) -> "ImageLayout":
         """A layout at ``folder``: the one that is there, or a new empty one.
 
         Raises:
@@ -70,7 +70,7 @@ class Layout:
         return layout
 
     @classmethod
-    def open(cls, folder: Path) -> "Layout":
+    def open(cls, folder: Path) -> "ImageLayout":
         """The layout at ``folder``.
 
         Raises:
@@ -117,7 +117,7 @@ class Layout:
             write_atomic(self.blob_file(digest), data)
         return Descriptor(media_type, digest, len(data))
 
-    def add_layer(self, entries: Iterable[Entry], seconds: int, is_compressed: bool = False) -> Layer:
+    def add_layer(self, entries: Iterable[LayerEntry], seconds: int, is_compressed: bool = False) -> ImageLayer:
         """Write a layer with ``entries``.
 
         Uncompressed by default: gzip's bytes depend on the library that made them, a tar's do not.
@@ -139,7 +139,7 @@ class Layout:
         finally:
             temporary.unlink(missing_ok=True)
         media_type = LAYER_GZIP_TYPE if is_compressed else LAYER_TYPE
-        return Layer(Descriptor(media_type, outer.digest, outer.size), inner.digest)
+        return ImageLayer(Descriptor(media_type, outer.digest, outer.size), inner.digest)
 
     def references(self) -> dict[str, Descriptor]:
         """The images by the names that the index gives them."""
@@ -183,7 +183,7 @@ class Layout:
             index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [d.as_json() for d in kept]}
             write_atomic(self.folder / INDEX_FILE, compact_json(index))
 
-    def take(self, other: "Layout", descriptor: Descriptor) -> None:
+    def take(self, other: "ImageLayout", descriptor: Descriptor) -> None:
         """Bring a blob of another layout here, as a hard link where the disk allows it.
 
         Raises:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from rdukit.errors import InvalidArgument, PermissionDenied, Unavailable
-from rdukit_modelbox.image.layout import Layout
+from rdukit_modelbox.image.layout import ImageLayout
 from rdukit_modelbox.image.media import MANIFEST_TYPE, Descriptor
 from rdukit_modelbox.image.verify import verify_layout
 
@@ -53,7 +53,7 @@ def push_image(layout: Path, reference: str | None, to: str, is_plain_http: bool
         Unavailable: the registry cannot be reached or answers with an error.
     """
     verify_layout(layout)
-    source = Layout.open(layout)
+    source = ImageLayout.open(layout)
     image = source.find(reference)
     if to.startswith("oci:"):
         folder, _, name = to.removeprefix("oci:").partition(":")
@@ -78,8 +78,8 @@ def parse_target(to: str) -> RegistryTarget:
     return RegistryTarget(address, repository, tag)
 
 
-def _copy(source: Layout, image: Descriptor, folder: Path, name: str) -> Pushed:
-    target = Layout.create(folder)
+def _copy(source: ImageLayout, image: Descriptor, folder: Path, name: str) -> Pushed:
+    target = ImageLayout.create(folder)
     sent = known = 0
     for blob in [*_blobs(source, image), image]:
         if target.blob_file(blob.digest).exists():
@@ -91,13 +91,13 @@ def _copy(source: Layout, image: Descriptor, folder: Path, name: str) -> Pushed:
     return Pushed(f"oci:{folder}:{name}", image.digest, sent, known)
 
 
-def _blobs(source: Layout, image: Descriptor) -> Iterator[Descriptor]:
+def _blobs(source: ImageLayout, image: Descriptor) -> Iterator[Descriptor]:
     manifest, _ = source.read_image(image)
     for part in (*manifest["layers"], manifest["config"]):
         yield Descriptor.from_json(part)
 
 
-def _push(source: Layout, image: Descriptor, target: RegistryTarget, is_plain_http: bool) -> Pushed:
+def _push(source: ImageLayout, image: Descriptor, target: RegistryTarget, is_plain_http: bool) -> Pushed:
     url = f"{'http' if is_plain_http else 'https'}://{target.host}"
     sent = known = 0
     try:

@@ -20,7 +20,7 @@ SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Component:
+class SbomComponent:
     """One package: its name as the index normalises it, its version, and its licence where it says one."""
 
     name: str
@@ -35,30 +35,30 @@ class Component:
         return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
 
 
-def component_of(distribution: Distribution) -> Component:
+def component_of(distribution: Distribution) -> SbomComponent:
     """The component that an installed distribution is."""
     metadata = distribution.metadata
     name = str(metadata["Name"]).lower().replace("_", "-").replace(".", "-")
     licence = metadata.json.get("license_expression", "")
-    return Component(name, distribution.version, str(licence))
+    return SbomComponent(name, distribution.version, str(licence))
 
 
-def installed_components() -> list[Component]:
+def installed_components() -> list[SbomComponent]:
     """What the running interpreter can import, each once, sorted."""
     return sorted({component_of(distribution) for distribution in distributions()})
 
 
-def system_components(status: str) -> list[Component]:
+def system_components(status: str) -> list[SbomComponent]:
     """The installed packages of a Debian, from the text of ``/var/lib/dpkg/status``."""
     found = set()
     for block in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", block, re.M))
         if fields.get("Status", "").endswith(" installed"):
-            found.add(Component(fields["Package"], fields["Version"], kind="deb/debian"))
+            found.add(SbomComponent(fields["Package"], fields["Version"], kind="deb/debian"))
     return sorted(found)
 
 
-def make_sbom(subject: Mapping[str, str], components: Iterable[Component]) -> bytes:
+def make_sbom(subject: Mapping[str, str], components: Iterable[SbomComponent]) -> bytes:
     """The document for ``subject`` (``name`` and ``version``) as JSON.
 
     The same components give the same bytes: it holds no time and no serial number.

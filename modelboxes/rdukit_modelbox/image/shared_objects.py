@@ -14,14 +14,14 @@ _LOADED_LATE: Final = ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2", 
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class NeededLibraries:
     """What an ELF file says it needs: the loader's path if it is a program, and names of libraries."""
 
     interpreter: str | None
     names: tuple[str, ...]
 
 
-def read_needs(path: Path) -> Needs | None:
+def read_needs(path: Path) -> NeededLibraries | None:
     """The needs of a 64-bit little-endian ELF file; None when it is none, or is linked statically.
 
     Source: System V ABI, "Program Header" and "Dynamic Section".
@@ -42,7 +42,7 @@ def read_needs(path: Path) -> Needs | None:
     if strings is None:
         return None
     names = [data[strings + value : data.index(b"\0", strings + value)] for tag, value in entries if tag == _DT_NEEDED]
-    return Needs(interpreter, tuple(name.decode() for name in names))
+    return NeededLibraries(interpreter, tuple(name.decode() for name in names))
 
 
 def _dynamic(data: bytes, offset: int, size: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from rdukit.errors import InvalidArgument, NotFound, RdukitError
-from rdukit_modelbox.image.layout import Layout
+from rdukit_modelbox.image.layout import ImageLayout
 from rdukit_modelbox.image.media import LAYER_GZIP_TYPE, Descriptor
 
 _BLOCK: Final = 1 << 20
@@ -31,7 +31,7 @@ def verify_layout(folder: Path) -> Verified:
         NotFound: not a layout, or a blob is missing.
         InvalidArgument: anything does not agree; the message names every such blob.
     """
-    layout = Layout.open(folder)
+    layout = ImageLayout.open(folder)
     seen: dict[str, int] = {}
     faults: list[str] = []
     references = layout.references()
@@ -46,7 +46,7 @@ def verify_layout(folder: Path) -> Verified:
     return Verified(tuple(sorted(references)), len(seen), sum(seen.values()))
 
 
-def _faults_of(layout: Layout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
+def _faults_of(layout: ImageLayout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
     yield from _check_size(layout, descriptor, seen)
     manifest, config = layout.read_image(descriptor)
     yield from _check_size(layout, Descriptor.from_json(manifest["config"]), seen)
@@ -67,14 +67,14 @@ def _diff_ids(config: dict[str, Any]) -> list[str]:
         raise InvalidArgument("the configuration has no rootfs.diff_ids") from cause
 
 
-def _check_size(layout: Layout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
+def _check_size(layout: ImageLayout, descriptor: Descriptor, seen: dict[str, int]) -> Iterator[str]:
     size = len(layout.read_blob(descriptor))
     seen[descriptor.digest] = size
     if size != descriptor.size:
         yield f"blob {descriptor.digest} has {size} bytes, said are {descriptor.size}"
 
 
-def _check_layer(layout: Layout, layer: Descriptor, diff_id: str) -> Iterator[str]:
+def _check_layer(layout: ImageLayout, layer: Descriptor, diff_id: str) -> Iterator[str]:
     path = layout.blob_file(layer.digest)
     if not path.is_file():
         raise NotFound(f"lacks blob {layer.digest}")
@@ -102,7 +102,7 @@ def _digest(stream: BinaryIO) -> tuple[str, int]:
     return f"sha256:{total.hexdigest()}", size
 
 
-def _check_strays(layout: Layout, seen: dict[str, int]) -> Iterator[str]:
+def _check_strays(layout: ImageLayout, seen: dict[str, int]) -> Iterator[str]:
     """Blobs that no named image needs are legal, but must be what their names say."""
     for path in sorted((layout.folder / "blobs" / "sha256").iterdir()):
         if path.name.startswith(".") or f"sha256:{path.name}" in seen:

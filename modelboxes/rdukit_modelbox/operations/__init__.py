@@ -2,11 +2,11 @@
 
 from rdukit_modelbox.operations.values import (
     Delivery,
-    Failure,
     Operation,
     OperationEvent,
+    OperationFailure,
     VerbCall,
     Webhook,
 )
 
-__all__ = ["Delivery", "Failure", "Operation", "OperationEvent", "VerbCall", "Webhook"]
+__all__ = ["Delivery", "OperationFailure", "Operation", "OperationEvent", "VerbCall", "Webhook"]

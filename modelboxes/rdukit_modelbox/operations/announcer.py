@@ -34,11 +34,11 @@ _AT_ONCE: Final = 8
 _CLOSING_S: Final = 1.0
 
 
-class Refused(Exception):
+class AddressRefused(Exception):
     """The address must not be reached."""
 
 
-class Announcer:
+class WebhookDispatcher:
     """One task for each operation that has something to tell, so that its announcements stay in order."""
 
     def __init__(self, table: Callable[[], OperationTable], box: str, clock: Clock) -> None:
@@ -118,7 +118,7 @@ class Announcer:
                 return await self._send(url, headers, body)
         except TimeoutError:
             return 0, f"no answer within {timeout_s:g} s"
-        except (Refused, RdukitError) as refused:
+        except (AddressRefused, RdukitError) as refused:
             return -1, str(refused)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             return 0, f"{type(error).__name__}: {error}"
@@ -159,5 +159,5 @@ async def _find_address(host: str, port: int) -> str:
     if not resolve(WEBHOOK_PRIVATE):
         for address in addresses:
             if not is_public(address):
-                raise Refused(f"{host} is {address}, not a public address; box.webhook_private allows it")
+                raise AddressRefused(f"{host} is {address}, not a public address; box.webhook_private allows it")
     return addresses[0]

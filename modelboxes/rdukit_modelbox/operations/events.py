@@ -17,7 +17,7 @@ KEPT_EVENTS: Final = 2000
 SEQUENCE_GAP: Final = 1_000_000
 
 
-class EventLog:
+class OperationEventLog:
     """Events of one operation. Ends with a ``result``; nothing comes after it."""
 
     def __init__(self, clock: Clock, known: list[OperationEvent] | None = None) -> None:

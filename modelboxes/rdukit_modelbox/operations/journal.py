@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS events (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """An operation as it was written, with what was asked."""
 
     operation: Operation
@@ -51,7 +51,7 @@ class Entry:
     asked: str
 
 
-class Journal:
+class OperationJournal:
     """The file. All methods belong to one thread, and one process at a time has it open."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -73,13 +73,13 @@ class Journal:
             path.replace(aside)
             self._database = _open(path)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """Every operation, oldest first."""
         found = []
         rows = self._database.execute("SELECT number, key, asked, call, value FROM operations ORDER BY number")
         for number, key, asked, call, value in rows:
             operation = Operation.from_json(json.loads(value), number)
-            found.append(Entry(operation, VerbCall.from_json(json.loads(call), key), asked))
+            found.append(JournalEntry(operation, VerbCall.from_json(json.loads(call), key), asked))
         return found
 
     def add(self, operation: Operation, call: VerbCall, asked: str) -> int:

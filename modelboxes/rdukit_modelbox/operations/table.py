@@ -13,10 +13,10 @@ from rdukit.errors import Conflict, Interrupted, InvalidArgument, NotFound
 from rdukit.interfaces import Clock
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.operations.events import KEPT_EVENTS, EventLog
-from rdukit_modelbox.operations.journal import Journal
-from rdukit_modelbox.operations.values import Delivery, Failure, Operation, OperationEvent, VerbCall
-from rdukit_modelbox.states import Event, OperationState, next_state
+from rdukit_modelbox.operations.events import KEPT_EVENTS, OperationEventLog
+from rdukit_modelbox.operations.journal import OperationJournal
+from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, OperationFailure, VerbCall
+from rdukit_modelbox.states import OperationState, StateEvent, next_state
 
 #: Finished operations kept; the oldest go first.
 KEPT_OPERATIONS: Final = 1000
@@ -32,7 +32,7 @@ _TOO_OFTEN: Final = "the box ended {runs} times while this operation was running
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class OperationPage:
     """A part of a list, newest first; ``cursor`` gets the next part, empty at the end."""
 
     operations: list[Operation]
@@ -45,17 +45,17 @@ class OperationTable:
     def __init__(
         self,
         clock: Clock,
-        journal: Journal | None = None,
+        journal: OperationJournal | None = None,
         on_state: Callable[[Operation], object] = lambda operation: None,
     ) -> None:
         """``on_state`` hears of each operation that came into a state."""
         self._clock = clock
-        self._journal = journal or Journal()
+        self._journal = journal or OperationJournal()
         self._on_state = on_state
         self._operations: dict[str, Operation] = {}
         self._calls: dict[str, VerbCall] = {}
         #: Of operations that have not ended; those of the others are in the journal only.
-        self._logs: dict[str, EventLog] = {}
+        self._logs: dict[str, OperationEventLog] = {}
         #: Idempotency key -> operation id and what was asked under it.
         self._keys: dict[str, tuple[str, str]] = {}
         #: Progress and log events since old ones were last dropped from the journal.
@@ -74,13 +74,13 @@ class OperationTable:
                 self._keys[call.idempotency_key] = (operation.id, entry.asked)
             if operation.state.is_final:
                 continue
-            self._logs[operation.id] = EventLog(self._clock, self._journal.events_of(operation.number))
+            self._logs[operation.id] = OperationEventLog(self._clock, self._journal.events_of(operation.number))
             if call.resume and operation.runs < MAX_RUNS:
-                resumed.append((self.apply(operation.id, Event.RESUME), call))
+                resumed.append((self.apply(operation.id, StateEvent.RESUME), call))
                 continue
             words = _TOO_OFTEN if call.resume else _INTERRUPTED
             message = words.format(state=operation.state, runs=operation.runs)
-            self.apply(operation.id, Event.FAIL, failure=Failure(Interrupted.code, message))
+            self.apply(operation.id, StateEvent.FAIL, failure=OperationFailure(Interrupted.code, message))
         return resumed
 
     def find_by_key(self, key: str, asked: str) -> Operation | None:
@@ -111,7 +111,7 @@ class OperationTable:
         asked = call.asked(verb)
         operation = replace(queued, number=self._journal.add(queued, call, asked))
         self._operations[operation_id], self._calls[operation_id] = operation, call
-        log = self._logs[operation_id] = EventLog(self._clock)
+        log = self._logs[operation_id] = OperationEventLog(self._clock)
         if call.idempotency_key:
             self._keys[call.idempotency_key] = (operation_id, asked)
         self._journal.save(operation, [log.add("state", operation=operation)])
@@ -175,7 +175,7 @@ class OperationTable:
         """Every operation, oldest first."""
         return list(self._operations.values())
 
-    def page(self, state: OperationState | None, verb: Verb | None, limit: int, cursor: str = "") -> Page:
+    def page(self, state: OperationState | None, verb: Verb | None, limit: int, cursor: str = "") -> OperationPage:
         """At most ``limit`` operations in that state and of that verb, newest first, from where ``cursor`` points.
 
         Raises:
@@ -190,14 +190,14 @@ class OperationTable:
             and (verb is None or operation.verb is verb)
         ]
         more = len(found) > limit
-        return Page(found[:limit], _cursor_of(found[limit - 1].number) if more else "")
+        return OperationPage(found[:limit], _cursor_of(found[limit - 1].number) if more else "")
 
     def apply(
         self,
         operation_id: str,
-        event: Event,
+        event: StateEvent,
         *,
-        failure: Failure | None = None,
+        failure: OperationFailure | None = None,
         result: Mapping[str, object] | None = None,
         outputs: Mapping[str, str] | None = None,
         peak_memory_bytes: int | None = None,
@@ -215,7 +215,7 @@ class OperationTable:
             old, state=state, ended_at=now if state.is_final else None, failure=failure, result=result,
             outputs=outputs, peak_memory_bytes=peak_memory_bytes,
         )  # fmt: skip
-        if event is Event.START:
+        if event is StateEvent.START:
             new = replace(new, started_at=now, runs=old.runs + 1, progress=None)
         new = self._operations[operation_id] = _with_delivery(new, self._calls[operation_id])
         log = self._logs[operation_id]
@@ -274,7 +274,7 @@ class OperationTable:
         assert list(written) == list(self._operations)
         assert all(written[o.id] == o for o in self._operations.values() if o.state.is_final)
 
-    def _pass(self, operation: Operation, event: OperationEvent, log: EventLog) -> None:
+    def _pass(self, operation: Operation, event: OperationEvent, log: OperationEventLog) -> None:
         self._journal.gather(operation.number, event)
         passed = self._passed[operation.id] = self._passed.get(operation.id, 0) + 1
         if passed > 2 * KEPT_EVENTS:

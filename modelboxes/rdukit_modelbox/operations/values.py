@@ -70,7 +70,7 @@ class VerbCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class OperationFailure:
     """Why an operation failed: an error's code, message and what else it tells, such as a failed component."""
 
     code: str
@@ -121,7 +121,7 @@ class Operation:
     started_at: float | None = None
     ended_at: float | None = None
     runs: int = 0
-    failure: Failure | None = None
+    failure: OperationFailure | None = None
     result: Mapping[str, object] | None = None
     outputs: Mapping[str, str] | None = None
     progress: Progress | None = None
@@ -163,7 +163,7 @@ class Operation:
         return cls(
             value["id"], Verb(value["verb"]), OperationState(value["state"]), value["created_at"], number,
             value.get("started_at"), value.get("ended_at"), value.get("runs", 0),
-            Failure(error["code"], error["message"], error["detail"]) if error else None,
+            OperationFailure(error["code"], error["message"], error["detail"]) if error else None,
             value.get("result"), value.get("outputs"),
             Progress.from_json(value["progress"]) if "progress" in value else None,
             value.get("peak_memory_bytes"),

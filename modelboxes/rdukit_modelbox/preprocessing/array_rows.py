@@ -14,9 +14,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import RowBlock
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import SourceFile
 
 #: About the bytes of a block of features.
@@ -24,7 +24,7 @@ BLOCK_BYTES: Final = 4 << 20
 LABEL_NAMES: Final = ("label", "labels", "y", "targets")
 
 
-def read_npz(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+def read_npz(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) -> Iterator[RowBlock]:
     """Rows of an .npz file: one array of features [N, …] and one of labels [N], read without pickles.
 
     Raises:
@@ -43,7 +43,7 @@ def read_npz(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[
         raise InvalidArgument(f"{source.name} is not readable as NPZ: {cause}") from cause
 
 
-def read_hdf5(source: SourceFile, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+def read_hdf5(source: SourceFile, request: RowPreprocessRequest, bad: RowErrors) -> Iterator[RowBlock]:
     """Rows of an HDF5 file: one data set of features [N, …] and one of labels [N], at its top.
 
     Raises:
@@ -96,7 +96,7 @@ class _NpyStream:
         return self.take(self.shape[0] if self.shape else 0)
 
 
-def _choose(source: SourceFile, names: list[str], request: RowRequest) -> tuple[str, str]:
+def _choose(source: SourceFile, names: list[str], request: RowPreprocessRequest) -> tuple[str, str]:
     """Names of the arrays of features and of labels."""
     labels = next((name for name in (request.label_column, *LABEL_NAMES) if name in names), None)
     others = [name for name in names if name != labels]
@@ -128,8 +128,8 @@ def _blocks(
     shape: tuple[int, ...],
     take: Any,
     labels: list[str],
-    request: RowRequest,
-    bad: BadRows,
+    request: RowPreprocessRequest,
+    bad: RowErrors,
 ) -> Iterator[RowBlock]:
     if len(shape) < 2 or shape[0] != len(labels):
         raise InvalidArgument(f"{source.name}, {name!r}: shape {list(shape)}; legal: [{len(labels)}, …], a row a label")
@@ -144,7 +144,7 @@ def _blocks(
 
 
 def _usable(
-    source: SourceFile, name: str, rows: NDArray[np.float32], start: int, request: RowRequest, bad: BadRows
+    source: SourceFile, name: str, rows: NDArray[np.float32], start: int, request: RowPreprocessRequest, bad: RowErrors
 ) -> NDArray[np.bool_]:
     is_bad_N: NDArray[np.bool_] = np.asarray(np.isinf(rows).any(axis=1))
     is_missing_N: NDArray[np.bool_] = np.asarray(np.isnan(rows).any(axis=1)) & ~is_bad_N

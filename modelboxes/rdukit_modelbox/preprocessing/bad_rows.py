@@ -10,7 +10,7 @@ EXAMPLES: Final = 10
 
 
 @dataclass(slots=True)
-class BadRows:
+class RowErrors:
     """Refuses bad rows, or counts them when ``skips``."""
 
     skips: bool

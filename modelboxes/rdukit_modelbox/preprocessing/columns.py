@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import IllegalValue, InvalidArgument
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 
 Floats = NDArray[np.float32]
 #: Mean and standard deviation of MNIST's training images on the scale 0..1, as everybody uses them.
@@ -123,7 +123,7 @@ class NameCounts:
 class Encoder:
     """Turns blocks into features [N, F] float32."""
 
-    request: RowRequest
+    request: RowPreprocessRequest
     figures: ColumnFigures
     #: Names of each categorical column, in the order of their codes.
     categories: tuple[tuple[str, ...], ...]

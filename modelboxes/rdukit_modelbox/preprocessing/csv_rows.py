@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, read_line_blocks
 from rdukit_modelbox.preprocessing.sources import SourceFile
 
@@ -16,7 +16,7 @@ LEGAL_FIELDS: Final = "fields as in RFC 4180"
 class CsvFile:
     """An open CSV file; see ``open_csv``."""
 
-    def __init__(self, source: SourceFile, bad: BadRows) -> None:
+    def __init__(self, source: SourceFile, bad: RowErrors) -> None:
         self._source = source
         self._bad = bad
         #: Bytes of the file read so far: of the compressed one if it is.
@@ -74,7 +74,7 @@ class CsvFile:
 
 
 @contextmanager
-def open_csv(source: SourceFile, bad: BadRows) -> Iterator[CsvFile]:
+def open_csv(source: SourceFile, bad: RowErrors) -> Iterator[CsvFile]:
     """Read a CSV file, or one with tabs if ``.tsv`` is in its name; ``bad`` hears of rows that cannot be used.
 
     Raises:

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import RowBlock
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import SourceFile
 
 IMAGES_A_BLOCK: Final = 256
 MOST_PIXELS: Final = 1 << 26
 
 
-def read_images(sources: list[SourceFile], request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+def read_images(sources: list[SourceFile], request: RowPreprocessRequest, bad: RowErrors) -> Iterator[RowBlock]:
     """Rows of image files whose folder is their class: grey or colour values 0..255, row by row.
 
     Raises:
@@ -56,7 +56,7 @@ class _BadImage(Exception):
         self.reason, self.legal = reason, legal
 
 
-def _read_image(source: SourceFile, request: RowRequest) -> Image.Image:
+def _read_image(source: SourceFile, request: RowPreprocessRequest) -> Image.Image:
     """The image as grey or colour, of the size that is asked for."""
     try:
         with Image.open(source.path) as image:

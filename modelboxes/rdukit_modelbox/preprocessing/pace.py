@@ -9,7 +9,7 @@ from rdukit_modelbox.context import Progress, VerbContext
 KILOBYTE: Final = 1024
 
 
-class Pace:
+class ProgressReporter:
     """Tells progress of one stage that handles ``total`` bytes, or whatever else is counted."""
 
     def __init__(self, context: VerbContext, stage: str, total: int, unit: int = 1) -> None:

@@ -55,7 +55,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PackedRows:
     """Finished sequences."""
 
     ids_RL: Ints
@@ -91,19 +91,19 @@ class Packer:
         #: Units that lost tokens.
         self.cut_units = 0
 
-    def pack(self, tokens: Tokens) -> Rows:
+    def pack(self, tokens: Tokens) -> PackedRows:
         """Rows [R, L] that are finished with these units."""
         if self._style == "full":
             return self._fill(self._waiting.then(tokens), is_last=False)
         return self._place(tokens, is_last=False)
 
-    def finish(self) -> Rows:
+    def finish(self) -> PackedRows:
         """The last rows, padded."""
         if self._style == "full":
             return self._fill(self._waiting, is_last=True)
         return self._place(Tokens.none(), is_last=True)
 
-    def _fill(self, tokens: Tokens, *, is_last: bool) -> Rows:
+    def _fill(self, tokens: Tokens, *, is_last: bool) -> PackedRows:
         length, total = self._length, len(tokens.ids_T)
         whole = total // length * length
         ids_T, types_T = tokens.ids_T, tokens.types_T
@@ -114,9 +114,9 @@ class Packer:
             whole += length
         rest = len(ids_T) - whole
         self._waiting = Tokens(ids_T[whole:].copy(), types_T[whole:].copy(), np.array([rest] if rest else [], np.int64))
-        return Rows(ids_T[:whole].reshape(-1, length), types_T[:whole].reshape(-1, length))
+        return PackedRows(ids_T[:whole].reshape(-1, length), types_T[:whole].reshape(-1, length))
 
-    def _place(self, tokens: Tokens, *, is_last: bool) -> Rows:
+    def _place(self, tokens: Tokens, *, is_last: bool) -> PackedRows:
         lengths_U, starts_U = self._cut(tokens)
         merged = self._waiting.then(tokens)
         waiting_U = self._waiting.lengths_U
@@ -137,7 +137,7 @@ class Packer:
         types_RL.reshape(-1)[target_T] = merged.types_T[source_T]
         keep_T = spans(starts_U[waits_U], lengths_U[waits_U])
         self._waiting = Tokens(merged.ids_T[keep_T], merged.types_T[keep_T], lengths_U[waits_U])
-        return Rows(ids_RL, types_RL)
+        return PackedRows(ids_RL, types_RL)
 
     def _cut(self, tokens: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Lengths and starts of the units after the overflow policy; a dropped one has length -1."""

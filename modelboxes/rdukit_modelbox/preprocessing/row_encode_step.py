@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import Encoder, RowBlock, classes_of
 from rdukit_modelbox.preprocessing.row_run import SPLITS, RowRun, within_limit
 from rdukit_modelbox.preprocessing.row_spill import BUCKET_BYTES, RowSpill, row_type
@@ -25,7 +25,7 @@ def encode_rows(run: RowRun, encoder: Encoder, found: Mapping[str, Any]) -> int:
         classes = classes_of(list(found["labels"]))
         spill = RowSpill(run.work.fresh("rows"), len(SPLITS), buckets, encoder.features)
         counts = [0, 0]
-        for block, splits_N, random_N in run.blocks(BadRows(skips=True), "encode"):
+        for block, splits_N, random_N in run.blocks(RowErrors(skips=True), "encode"):
             kept_N = within_limit(run.request.limit, counts, splits_N)
             labels_N = np.array([classes.get(label, -1) for label in block.labels_N], np.int64)[kept_N]
             if not kept_N.all():

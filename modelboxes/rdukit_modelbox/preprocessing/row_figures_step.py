@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import ColumnFigures, NameCounts, RowBlock
 from rdukit_modelbox.preprocessing.digests import digests_meanwhile
 from rdukit_modelbox.preprocessing.row_run import SPLITS, RowRun, within_limit
@@ -22,7 +22,7 @@ def gather_figures(run: RowRun) -> dict[str, Any]:
         InvalidArgument: a row cannot be used, or none can.
         Cancelled: between two blocks.
     """
-    bad = BadRows(run.request.skips_bad_rows)
+    bad = RowErrors(run.request.skips_bad_rows)
     tally = _Tally(run)
     with digests_meanwhile(run.sources) as digests:
         for block, splits_N, _ in run.blocks(bad, "read"):

@@ -8,7 +8,7 @@ from rdukit_modelbox.legal import ParameterValue
 
 
 @dataclass(frozen=True, slots=True)
-class RowRequest:
+class RowPreprocessRequest:
     """The verb's parameters by their names; a box need not have all of them."""
 
     #: Columns of tables, or the array, that are features; empty is all but the label.
@@ -35,7 +35,7 @@ class RowRequest:
     image_mode: str = "grey"
 
     @classmethod
-    def of(cls, parameters: Mapping[str, ParameterValue]) -> "RowRequest":
+    def of(cls, parameters: Mapping[str, ParameterValue]) -> "RowPreprocessRequest":
         """From checked parameters.
 
         Raises:

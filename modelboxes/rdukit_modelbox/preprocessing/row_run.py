@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from rdukit_modelbox.context import VerbContext
 from rdukit_modelbox.preprocessing.array_rows import read_hdf5, read_npz
 from rdukit_modelbox.preprocessing.assignment import Assignment
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import RowBlock
 from rdukit_modelbox.preprocessing.image_rows import read_images
-from rdukit_modelbox.preprocessing.pace import KILOBYTE, Pace
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.pace import KILOBYTE, ProgressReporter
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
-from rdukit_modelbox.preprocessing.table_rows import Layout, find_layout, read_table
+from rdukit_modelbox.preprocessing.table_rows import TableLayout, find_layout, read_table
 from rdukit_modelbox.preprocessing.work_folder import WorkFolder
 
 TABLES: Final = (Format.CSV, Format.JSONL, Format.PARQUET)
@@ -29,17 +29,17 @@ class RowRun:
     """One attempt: what was asked, and what its steps share."""
 
     context: VerbContext
-    request: RowRequest
+    request: RowPreprocessRequest
     sources: Sequence[SourceFile]
     #: Split that each source's name says, if names say one.
     given: Mapping[str, int] | None
     #: Of tables.
-    layout: Layout | None
+    layout: TableLayout | None
     work: WorkFolder
 
     @classmethod
     def begin(
-        cls, context: VerbContext, request: RowRequest, sources: Sequence[SourceFile], work: WorkFolder
+        cls, context: VerbContext, request: RowPreprocessRequest, sources: Sequence[SourceFile], work: WorkFolder
     ) -> "RowRun":
         """The layout is that of the first file.
 
@@ -49,9 +49,9 @@ class RowRun:
         layout = find_layout(sources[0], request) if sources[0].format in TABLES else None
         return cls(context, request, sources, _given_splits(sources), layout, work)
 
-    def blocks(self, bad: BadRows, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
+    def blocks(self, bad: RowErrors, stage: str) -> Iterator[tuple[RowBlock, NDArray[np.int64], NDArray[np.int64]]]:
         """Each block, and its rows' splits and random numbers for buckets, the same in each reading."""
-        pace = Pace(self.context, stage, sum(source.bytes for source in self.sources), KILOBYTE)
+        pace = ProgressReporter(self.context, stage, sum(source.bytes for source in self.sources), KILOBYTE)
         ratio = self.request.test_ratio
         shares = (1.0,) if self.given is not None or ratio == 0 else (1 - ratio, ratio)
         assignment = Assignment(shares, 1 << 30, self.request.seed)
@@ -66,7 +66,7 @@ class RowRun:
                 pace.tell(before + block.consumed, rows)
             before += size
 
-    def _readers(self, bad: BadRows) -> Iterator[tuple[list[str], int, Iterator[RowBlock]]]:
+    def _readers(self, bad: RowErrors) -> Iterator[tuple[list[str], int, Iterator[RowBlock]]]:
         if self.sources[0].format == Format.IMAGES:
             for split in range(len(SPLITS)):
                 chosen = [s for s in self.sources if self.given is None or self.given[s.name] == split]

@@ -17,7 +17,7 @@ from rdukit_modelbox.preprocessing.columns import ColumnFigures, Encoder, classe
 from rdukit_modelbox.preprocessing.row_encode_step import encode_rows
 from rdukit_modelbox.preprocessing.row_figures_step import gather_figures
 from rdukit_modelbox.preprocessing.row_output_step import write_rows
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 from rdukit_modelbox.preprocessing.row_run import TABLES, RowRun
 from rdukit_modelbox.preprocessing.sources import Format, find_sources
 from rdukit_modelbox.preprocessing.work_folder import WorkFolder, identity_of
@@ -34,7 +34,7 @@ def preprocess_rows(
         NotFound, InvalidArgument: an input is missing or cannot be used; names file, line, column and what is legal.
         Cancelled: between two blocks; figures of a finished first reading are kept for the next attempt.
     """
-    request = RowRequest.of(parameters)
+    request = RowPreprocessRequest.of(parameters)
     sources = find_sources(
         inputs["data"], str(parameters.get("pattern", "**/*")), str(parameters.get("format", "auto")), ROW_FORMATS
     )

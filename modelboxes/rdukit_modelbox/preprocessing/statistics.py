@@ -5,7 +5,7 @@ Axes: R rows, L tokens of a row.
 
 from dataclasses import dataclass, fields
 
-from rdukit_modelbox.preprocessing.packing import Rows, Tokens, TokenType
+from rdukit_modelbox.preprocessing.packing import PackedRows, Tokens, TokenType
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class TokenStatistics:
         if len(tokens.lengths_U):
             self.longest_unit = max(self.longest_unit, int(tokens.lengths_U.max()))
 
-    def count_rows(self, rows: Rows) -> None:
+    def count_rows(self, rows: PackedRows) -> None:
         """Finished rows."""
         by_type = [int((rows.types_RL == kind).sum()) for kind in TokenType]
         self.sequences += len(rows)
@@ -64,10 +64,10 @@ class TokenStatistics:
 METADATA_NAMES = tuple(f.name for f in fields(TokenStatistics) if f.name not in {"cut_units", "longest_unit"})
 
 
-def without_prompt_only(rows: Rows, statistics: TokenStatistics) -> Rows:
+def without_prompt_only(rows: PackedRows, statistics: TokenStatistics) -> PackedRows:
     """The rows that have a completion token; nothing could be learned from the others."""
     is_kept_R = (rows.types_RL == TokenType.COMPLETION).any(axis=1)
     if is_kept_R.all():
         return rows
     statistics.tokens_dropped_from_all_prompt += int((~is_kept_R).sum()) * rows.ids_RL.shape[1]
-    return Rows(rows.ids_RL[is_kept_R], rows.types_RL[is_kept_R])
+    return PackedRows(rows.ids_RL[is_kept_R], rows.types_RL[is_kept_R])

@@ -15,11 +15,11 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.columns import RowBlock
 from rdukit_modelbox.preprocessing.csv_rows import open_csv
 from rdukit_modelbox.preprocessing.lines import read_line_blocks
-from rdukit_modelbox.preprocessing.row_request import RowRequest
+from rdukit_modelbox.preprocessing.row_request import RowPreprocessRequest
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
 BLOCK_ROWS: Final = 2048
@@ -29,7 +29,7 @@ Row = tuple[int, Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """Which columns are numbers and which are names."""
 
     numeric: tuple[str, ...]
@@ -37,7 +37,7 @@ class Layout:
     label: str
 
     @classmethod
-    def of(cls, source: SourceFile, columns: Sequence[str], request: RowRequest) -> "Layout":
+    def of(cls, source: SourceFile, columns: Sequence[str], request: RowPreprocessRequest) -> "TableLayout":
         """From the first file's columns.
 
         Raises:
@@ -56,19 +56,21 @@ class Layout:
         return cls(numeric, tuple(name for name in chosen if name in request.categorical), request.label_column)
 
 
-def find_layout(source: SourceFile, request: RowRequest) -> Layout:
+def find_layout(source: SourceFile, request: RowPreprocessRequest) -> TableLayout:
     """The layout that the first rows of ``source`` have."""
     if source.format == Format.PARQUET:
         with _open_parquet(source) as file:
-            return Layout.of(source, file.schema_arrow.names, request)
-    bad = BadRows(skips=True)
+            return TableLayout.of(source, file.schema_arrow.names, request)
+    bad = RowErrors(skips=True)
     for _, values in _rows(source, bad, [0]):
-        return Layout.of(source, list(values), request)
+        return TableLayout.of(source, list(values), request)
     why = f" that can be used; {bad.examples[0]}" if bad.examples else ""
     raise InvalidArgument(f"{source.name} has no row{why}", file=source.name)
 
 
-def read_table(source: SourceFile, layout: Layout, request: RowRequest, bad: BadRows) -> Iterator[RowBlock]:
+def read_table(
+    source: SourceFile, layout: TableLayout, request: RowPreprocessRequest, bad: RowErrors
+) -> Iterator[RowBlock]:
     """The rows of one file.
 
     Raises:
@@ -84,7 +86,7 @@ def read_table(source: SourceFile, layout: Layout, request: RowRequest, bad: Bad
     yield _checked(source, block, layout, request, bad, source.bytes)
 
 
-def _rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+def _rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
     match source.format:
         case Format.CSV:
             return _csv_rows(source, bad, consumed)
@@ -94,14 +96,14 @@ def _rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row
             return _parquet_rows(source, consumed)
 
 
-def _csv_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+def _csv_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
     with open_csv(source, bad) as file:
         for line, fields in file.rows():
             consumed[0] = file.consumed
             yield line, dict(zip(file.header, fields, strict=True))
 
 
-def _json_rows(source: SourceFile, bad: BadRows, consumed: list[int]) -> Iterator[Row]:
+def _json_rows(source: SourceFile, bad: RowErrors, consumed: list[int]) -> Iterator[Row]:
     decode = msgspec.json.Decoder(dict[str, str | int | float | bool | None]).decode
     for block in read_line_blocks(source):
         consumed[0] = block.consumed
@@ -134,7 +136,12 @@ def _open_parquet(source: SourceFile) -> Any:
 
 
 def _checked(
-    source: SourceFile, rows: list[Row], layout: Layout, request: RowRequest, bad: BadRows, consumed: int
+    source: SourceFile,
+    rows: list[Row],
+    layout: TableLayout,
+    request: RowPreprocessRequest,
+    bad: RowErrors,
+    consumed: int,
 ) -> RowBlock:
     numbers, names, labels = [], [], []
     plain = _find_plain_numbers(rows, layout)
@@ -155,7 +162,7 @@ def _checked(
     return RowBlock(numbers_NC, columns, labels, consumed)
 
 
-def _find_plain_numbers(rows: list[Row], layout: Layout) -> list[list[float]] | None:
+def _find_plain_numbers(rows: list[Row], layout: TableLayout) -> list[list[float]] | None:
     """The numbers of all rows, if each is there and finite, as in most blocks; else None, for a look at each."""
     try:
         found = [[float(values[name]) for name in layout.numeric] for _, values in rows]  # type: ignore[arg-type]
@@ -170,7 +177,7 @@ class _Fault(Exception):
 
 
 def _row(
-    values: Mapping[str, object], layout: Layout, request: RowRequest, plain: list[float] | None
+    values: Mapping[str, object], layout: TableLayout, request: RowPreprocessRequest, plain: list[float] | None
 ) -> tuple[list[float], list[str], str]:
     label = _name(values.get(layout.label))
     if label is None:
@@ -185,7 +192,7 @@ def _row(
     return numbers, names, label
 
 
-def _number(column: str, value: object, request: RowRequest) -> float:
+def _number(column: str, value: object, request: RowPreprocessRequest) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -17,7 +17,7 @@ from rdukit_modelbox.preprocessing.sources import find_sources
 from rdukit_modelbox.preprocessing.text_output_step import write_dataset
 from rdukit_modelbox.preprocessing.text_records import TEXT_FORMATS
 from rdukit_modelbox.preprocessing.text_records_step import spill_records
-from rdukit_modelbox.preprocessing.text_run import TextRequest, TextRun
+from rdukit_modelbox.preprocessing.text_run import TextPreprocessRequest, TextRun
 from rdukit_modelbox.preprocessing.text_sequences_step import make_tokenizer, write_sequences
 from rdukit_modelbox.preprocessing.token_dataset import load_token_dataset
 from rdukit_modelbox.preprocessing.token_manifest import KIND
@@ -35,7 +35,7 @@ def preprocess_text(
         IllegalValue: more files than the input can fill.
         Cancelled: between two batches; what is finished is kept for the next attempt.
     """
-    request = TextRequest.of(parameters)
+    request = TextPreprocessRequest.of(parameters)
     Packer(request.max_seq_length, request.packing, 0)  # refuses an illegal config before anything is read
     sources = find_sources(inputs["data"], str(parameters["pattern"]), str(parameters["format"]), TEXT_FORMATS)
     given = load_tokenizer(inputs["tokenizer"], str(parameters["end_of_text"])) if "tokenizer" in inputs else None

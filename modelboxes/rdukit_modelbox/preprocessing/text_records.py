@@ -14,7 +14,7 @@ import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.preprocessing.articles import ArticlePolicy
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.csv_rows import open_csv
 from rdukit_modelbox.preprocessing.lines import LineBlock, read_line_blocks
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
@@ -32,7 +32,7 @@ class RecordBlock:
 
 
 def read_records(
-    source: SourceFile, policy: ArticlePolicy, decoder: "msgspec.json.Decoder[Any]", bad: BadRows
+    source: SourceFile, policy: ArticlePolicy, decoder: "msgspec.json.Decoder[Any]", bad: RowErrors
 ) -> Iterator[RecordBlock]:
     """The records of one file, in its order.
 
@@ -55,7 +55,7 @@ def _of_lines(source: SourceFile, convert: Callable[[LineBlock], list[bytes]]) -
         yield RecordBlock(convert(block), block.consumed)
 
 
-def _texts(source: SourceFile, block: LineBlock, bad: BadRows) -> list[bytes]:
+def _texts(source: SourceFile, block: LineBlock, bad: RowErrors) -> list[bytes]:
     encode = msgspec.json.Encoder().encode
     try:
         # Windows' line ends count as one character, as in Python's text files.
@@ -66,7 +66,7 @@ def _texts(source: SourceFile, block: LineBlock, bad: BadRows) -> list[bytes]:
     return [encode(line + "\n") for line in lines if line and not line.isspace()]
 
 
-def _decode_each(source: SourceFile, block: LineBlock, bad: BadRows) -> list[str]:
+def _decode_each(source: SourceFile, block: LineBlock, bad: RowErrors) -> list[str]:
     lines = []
     for number, line in enumerate(block.data.split(b"\n"), block.line):
         try:
@@ -77,7 +77,7 @@ def _decode_each(source: SourceFile, block: LineBlock, bad: BadRows) -> list[str
 
 
 def _json_lines(
-    source: SourceFile, block: LineBlock, policy: ArticlePolicy, decoder: "msgspec.json.Decoder[Any]", bad: BadRows
+    source: SourceFile, block: LineBlock, policy: ArticlePolicy, decoder: "msgspec.json.Decoder[Any]", bad: RowErrors
 ) -> list[bytes]:
     lines = block.data.split(b"\n")
     lines.pop()
@@ -108,7 +108,7 @@ def _json_lines(
     return good
 
 
-def _csv_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterator[RecordBlock]:
+def _csv_rows(source: SourceFile, policy: ArticlePolicy, bad: RowErrors) -> Iterator[RecordBlock]:
     encode = msgspec.json.Encoder().encode
     with open_csv(source, bad) as file:
         wanted = [(key, file.header.index(key)) for key in _keys(source, file.header, policy)]
@@ -121,7 +121,7 @@ def _csv_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterat
         yield RecordBlock(records, source.bytes)
 
 
-def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: BadRows) -> Iterator[RecordBlock]:
+def _parquet_rows(source: SourceFile, policy: ArticlePolicy, bad: RowErrors) -> Iterator[RecordBlock]:
     encode = msgspec.json.Encoder().encode
     try:
         with parquet.ParquetFile(source.path) as file:

@@ -5,9 +5,9 @@ from typing import Any
 from rdukit.errors import IllegalValue, InvalidArgument
 from rdukit_modelbox.preprocessing.articles import make_decoder
 from rdukit_modelbox.preprocessing.assignment import Assignment
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.digests import digests_meanwhile
-from rdukit_modelbox.preprocessing.pace import KILOBYTE, Pace
+from rdukit_modelbox.preprocessing.pace import KILOBYTE, ProgressReporter
 from rdukit_modelbox.preprocessing.spill import Spill
 from rdukit_modelbox.preprocessing.text_records import read_records
 from rdukit_modelbox.preprocessing.text_run import TextRun
@@ -24,11 +24,11 @@ def spill_records(run: TextRun) -> dict[str, Any]:
         Cancelled: between two blocks.
     """
     request = run.request
-    bad = BadRows(request.skips_bad_rows)
+    bad = RowErrors(request.skips_bad_rows)
     spill = Spill(run.work.fresh("records"), len(run.splits), run.buckets)
     assignment = Assignment(tuple(split.share for split in run.splits), run.buckets, request.seed)
     decoder = make_decoder(request.policy)
-    pace = Pace(run.context, "read", sum(source.bytes for source in run.sources), KILOBYTE)
+    pace = ProgressReporter(run.context, "read", sum(source.bytes for source in run.sources), KILOBYTE)
     records = before = 0
     with digests_meanwhile(run.sources) as digests:
         for source in run.sources:

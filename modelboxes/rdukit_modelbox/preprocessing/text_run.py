@@ -20,7 +20,7 @@ GZIP_EXPANSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TextRequest:
+class TextPreprocessRequest:
     """What the verb's parameters say, by their names."""
 
     policy: ArticlePolicy
@@ -33,7 +33,7 @@ class TextRequest:
     skips_bad_rows: bool
 
     @classmethod
-    def of(cls, parameters: Mapping[str, ParameterValue]) -> "TextRequest":
+    def of(cls, parameters: Mapping[str, ParameterValue]) -> "TextPreprocessRequest":
         """From checked parameters."""
         words = {name: str(parameters[name]) for name in _WORDS}
         policy = ArticlePolicy(
@@ -59,7 +59,7 @@ class TextRun:
     """What the steps share."""
 
     context: VerbContext
-    request: TextRequest
+    request: TextPreprocessRequest
     sources: Sequence[SourceFile]
     work: WorkFolder
     splits: tuple[Split, ...]
@@ -68,7 +68,7 @@ class TextRun:
 
     @classmethod
     def begin(
-        cls, context: VerbContext, request: TextRequest, sources: Sequence[SourceFile], work: WorkFolder
+        cls, context: VerbContext, request: TextPreprocessRequest, sources: Sequence[SourceFile], work: WorkFolder
     ) -> "TextRun":
         """Plan the output files and buckets from the sources' sizes.
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 from rdukit.files.atomic import atomic_target
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.preprocessing.pace import Pace
-from rdukit_modelbox.preprocessing.packing import Packer, Rows
+from rdukit_modelbox.preprocessing.pace import ProgressReporter
+from rdukit_modelbox.preprocessing.packing import PackedRows, Packer
 from rdukit_modelbox.preprocessing.statistics import TokenStatistics, without_prompt_only
 from rdukit_modelbox.preprocessing.text_run import TextRun
 from rdukit_modelbox.preprocessing.token_shards import TokenFile
@@ -61,7 +61,7 @@ def write_sequences(run: TextRun, tokenizer: TextTokenizer, spilled: Mapping[str
     Raises:
         Cancelled: between two batches.
     """
-    pace = Pace(run.context, "tokenize", sum(spilled["articles"]))
+    pace = ProgressReporter(run.context, "tokenize", sum(spilled["articles"]))
     found: dict[int, TokenStatistics] = {}
     unfinished = []
     for file, split in enumerate(run.splits):
@@ -86,14 +86,14 @@ def write_sequences(run: TextRun, tokenizer: TextTokenizer, spilled: Mapping[str
 
 
 def _write_file(
-    run: TextRun, path: Path, tokenizer: TextTokenizer, batches: Iterable[TokenBatch], pace: Pace
+    run: TextRun, path: Path, tokenizer: TextTokenizer, batches: Iterable[TokenBatch], pace: ProgressReporter
 ) -> TokenStatistics:
     request = run.request
     statistics = TokenStatistics()
     packer = Packer(request.max_seq_length, request.packing, tokenizer.pad_id)
     with TokenFile(path, request.max_seq_length) as target:
 
-        def keep(rows: Rows) -> None:
+        def keep(rows: PackedRows) -> None:
             kept = rows if request.policy.keep_prompt_only_sequences else without_prompt_only(rows, statistics)
             statistics.count_rows(kept)
             target.add(kept)

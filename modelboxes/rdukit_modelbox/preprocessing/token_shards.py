@@ -15,7 +15,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from rdukit.files.atomic import atomic_target
-from rdukit_modelbox.preprocessing.packing import Rows
+from rdukit_modelbox.preprocessing.packing import PackedRows
 
 IDS: Final = "input_ids"
 TYPES: Final = "token_type_ids"
@@ -41,7 +41,7 @@ class TokenFile:
                 name, (0, length), np.int32, maxshape=(None, length), chunks=(self._chunk_rows, length),
                 compression="gzip", compression_opts=1, shuffle=True,
             )  # fmt: skip
-        self._waiting: list[Rows] = []
+        self._waiting: list[PackedRows] = []
         self._waiting_rows = 0
         self.rows = 0
 
@@ -55,7 +55,7 @@ class TokenFile:
             self._write(whole_chunks=False)
         self._file.close()
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: PackedRows) -> None:
         """Append rows; they may wait in memory for a while."""
         if len(rows):
             self._waiting.append(rows)
@@ -74,7 +74,7 @@ class TokenFile:
             data.resize(self.rows + count, axis=0)
             data[self.rows :] = values_RL[:count]
         self.rows += count
-        rest = Rows(ids_RL[count:].copy(), types_RL[count:].copy())
+        rest = PackedRows(ids_RL[count:].copy(), types_RL[count:].copy())
         self._waiting = [rest] if len(rest) else []
         self._waiting_rows = len(rest)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_serving.shape import Shape
 
 #: An array for each input of the training program, the batch first.
@@ -74,7 +74,7 @@ class Task(Protocol):
         """
         ...
 
-    def evaluate(self, program: Program, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
+    def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Run forward over a whole split that is not empty, in evaluation mode: state stays as it is.
 
         Raises:

@@ -13,13 +13,13 @@ from rdukit_modelbox.evaluation import evaluate
 from rdukit_modelbox.evaluation_figures import Evaluation
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.tasks.base import Batch, Scores, TaskData
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import Shape
 
 
-class Rows:
+class RowData:
     """A data set of labelled rows in memory, as ``TaskData``."""
 
     tokens_per_sample = 0
@@ -52,15 +52,15 @@ class Rows:
 class Classification:
     """The task; see ``Task``."""
 
-    def open_data(self, shape: Shape, folder: Path) -> Rows:
+    def open_data(self, shape: Shape, folder: Path) -> RowData:
         """A data set that preprocess made of rows with labels."""
         dataset = load_dataset(folder)
         check_dataset_fits(dataset, shape.features, shape.classes)
-        return Rows(dataset)
+        return RowData(dataset)
 
-    def evaluate(self, program: Program, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
+    def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Cross entropy and accuracy."""
-        assert isinstance(data, Rows)
+        assert isinstance(data, RowData)
         samples = data.split(split)
         assert samples is not None
         found = evaluate(program, samples, context, stage)
@@ -75,7 +75,7 @@ class Classification:
         step, kept = load_parameters(inputs["checkpoint"], str(parameters.get("use", "newest")))
         split = str(parameters["split"])
         samples = data.dataset.split(split)
-        program = Program(shape, entry=entry_of(context.box))
+        program = ModelProgram(shape, entry=entry_of(context.box))
         program.load(inputs["pef"])
         try:
             program.parameters_to_device(kept)

@@ -15,7 +15,7 @@ from rdukit.files.atomic import write_atomic, write_json_atomic
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.tasks.base import measured
-from rdukit_modelbox.tasks.texts import Texts
+from rdukit_modelbox.tasks.texts import TextData
 from rdukit_serving.shape import IGNORED
 from rdukit_serving.text.program import TextProgram, generate
 from rdukit_serving.text.sampling import Sampler, SamplingOptions
@@ -34,7 +34,7 @@ class Prompt:
 
 
 def write_continuations(
-    context: VerbContext, data: Texts, split: str, parameters: Mapping[str, ParameterValue],
+    context: VerbContext, data: TextData, split: str, parameters: Mapping[str, ParameterValue],
     inputs: Mapping[str, Path], output: Path,
 ) -> VerbResult:  # fmt: skip
     """Write ``<output>/predictions.jsonl`` for the prompts in a file, or a split's own, and ``<output>/report.json``.
@@ -112,7 +112,7 @@ def _prompts_in(path: Path, tokenizer: Tokenizer) -> Iterator[Prompt]:
         yield Prompt(index, text, tokens)
 
 
-def _prompts_of(data: Texts, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
+def _prompts_of(data: TextData, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
     """The prompt at the beginning of each sequence; of plain text its first tokens."""
     for index, (tokens, labels) in enumerate(data.held_out(split, 1)):
         counts = np.flatnonzero(labels[0] != IGNORED)

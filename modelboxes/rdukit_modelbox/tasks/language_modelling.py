@@ -6,24 +6,24 @@ from pathlib import Path
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.tasks.base import Scores, TaskData
 from rdukit_modelbox.tasks.continuations import write_continuations
 from rdukit_modelbox.tasks.perplexity import judge_program, write_perplexity
-from rdukit_modelbox.tasks.texts import Texts, open_texts
+from rdukit_modelbox.tasks.texts import TextData, open_texts
 from rdukit_serving.shape import SERVE, Shape
 
 
 class LanguageModelling:
     """The task; see ``Task``."""
 
-    def open_data(self, shape: Shape, folder: Path) -> Texts:
+    def open_data(self, shape: Shape, folder: Path) -> TextData:
         """A data set that preprocess made of texts."""
         return open_texts(shape, folder)
 
-    def evaluate(self, program: Program, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
+    def evaluate(self, program: ModelProgram, data: TaskData, split: str, context: VerbContext, stage: str) -> Scores:
         """Mean loss of the predicted tokens, and its exponential."""
-        assert isinstance(data, Texts)
+        assert isinstance(data, TextData)
         return judge_program(program, data, split, context, stage)
 
     def infer(

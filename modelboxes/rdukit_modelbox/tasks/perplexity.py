@@ -11,9 +11,9 @@ from rdukit.files.atomic import write_json_atomic
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.tasks.base import Scores, measured
-from rdukit_modelbox.tasks.texts import Texts
+from rdukit_modelbox.tasks.texts import TextData
 from rdukit_serving.device.parameters import load_parameters
 from rdukit_serving.shape import IGNORED, TRAIN, Shape
 from rdukit_serving.text.program import TextProgram
@@ -21,7 +21,7 @@ from rdukit_serving.text.sampling import log_probabilities
 
 
 def write_perplexity(
-    context: VerbContext, shape: Shape, data: Texts, split: str, parameters: Mapping[str, ParameterValue],
+    context: VerbContext, shape: Shape, data: TextData, split: str, parameters: Mapping[str, ParameterValue],
     inputs: Mapping[str, Path], output: Path,
 ) -> VerbResult:  # fmt: skip
     """Write ``<output>/report.json``. Either kind of PEF serves; one compiled to serve reads token by token.
@@ -41,7 +41,7 @@ def write_perplexity(
     return VerbResult(found, {"report": output / "report.json"})
 
 
-def judge_program(program: Program, data: Texts, split: str, context: VerbContext, stage: str) -> Scores:
+def judge_program(program: ModelProgram, data: TextData, split: str, context: VerbContext, stage: str) -> Scores:
     """Mean loss of the predicted tokens of a split, and its exponential, in evaluation mode.
 
     Raises:
@@ -68,11 +68,11 @@ def text_scores(loss_sum: float, tokens: int, samples: int) -> Scores:
 
 
 def _judge_batches(
-    context: VerbContext, shape: Shape, texts: Texts, split: str, which: str, inputs: Mapping[str, Path]
+    context: VerbContext, shape: Shape, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
     """Perplexity by the training program's forward sections."""
     step, kept = load_parameters(inputs["checkpoint"], which)
-    program = Program(shape, entry=entry_of(context.box))
+    program = ModelProgram(shape, entry=entry_of(context.box))
     program.load(inputs["pef"])
     try:
         program.parameters_to_device(kept)
@@ -83,7 +83,7 @@ def _judge_batches(
 
 
 def _judge_steps(
-    context: VerbContext, texts: Texts, split: str, which: str, inputs: Mapping[str, Path]
+    context: VerbContext, texts: TextData, split: str, which: str, inputs: Mapping[str, Path]
 ) -> tuple[Scores, int, Mapping[str, Any]]:
     """Perplexity by the serving program, a token at a time."""
     with TextProgram(inputs["pef"], inputs["checkpoint"], which, context.box.name, is_raw=True) as program:

@@ -18,7 +18,7 @@ from rdukit_serving.text.chat_template import GENERATION_FILE, TOKENIZER_FILE
 PREDICTED: Final = (1, 3)
 
 
-class Texts:
+class TextData:
     """A data set of token sequences in files, as ``TaskData``."""
 
     def __init__(self, dataset: TokenDataset, limit: int = 0) -> None:
@@ -27,9 +27,9 @@ class Texts:
         self.digest: str = dataset.digest
         self.tokens_per_sample: int = dataset.max_seq_length
 
-    def limited(self, limit: int) -> "Texts":
+    def limited(self, limit: int) -> "TextData":
         """The same with at most the first ``limit`` sequences of each split; 0 for all."""
-        return Texts(self.dataset, limit)
+        return TextData(self.dataset, limit)
 
     def count(self, split: str) -> int:
         """Sequences in it."""
@@ -80,7 +80,7 @@ class Texts:
         write_json_atomic(checkpoint / GENERATION_FILE, known)
 
 
-def open_texts(shape: Shape, folder: Path) -> Texts:
+def open_texts(shape: Shape, folder: Path) -> TextData:
     """The data set in ``folder``, of the PEF's sequence length and with tokens that it has.
 
     Raises:
@@ -98,7 +98,7 @@ def open_texts(shape: Shape, folder: Path) -> Texts:
             f"the data set's tokenizer has {dataset.vocab_size} tokens, the PEF's model {vocabulary}; "
             f"compile with a larger vocabulary"
         )
-    return Texts(dataset)
+    return TextData(dataset)
 
 
 def labels_of(input_ids_BL: NDArray[np.int32], token_type_ids_BL: NDArray[np.int32]) -> NDArray[np.int64]:

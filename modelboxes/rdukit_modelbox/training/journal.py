@@ -16,7 +16,7 @@ from rdukit.strict_json import json_text
 FILE_NAME = "metrics.jsonl"
 
 
-class Journal:
+class TrainingJournal:
     """Appends to the file in ``folder``; lines up to ``step`` are kept, later ones removed first."""
 
     def __init__(self, folder: Path, step: int) -> None:

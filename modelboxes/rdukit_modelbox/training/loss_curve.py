@@ -46,7 +46,7 @@ def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
             split = str(line.get("split", split))
     everything = [*steps, *held]
     if not everything:
-        return _document([_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)
+        return _document([_svg_text(LEFT, TOP + 20, "dim", "no losses were recorded")], title)
     last = max(step for step, _ in everything)
     drawn = thin_out(steps)
     low, high, gap = nice_limits([loss for _, loss in (*drawn, *held)])
@@ -61,17 +61,17 @@ def draw_loss_curve(lines: Iterable[Mapping[str, object]], title: str) -> str:
         value = low + number * gap
         y = place((0.0, value))[1]
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(_text(LEFT - 8, y + 4, "dim right", f"{value:g}"))
+        parts.append(_svg_text(LEFT - 8, y + 4, "dim right", f"{value:g}"))
     for share in (0.0, 0.5, 1.0):
         step = round(last * share)
-        parts.append(_text(place((step, low))[0], HEIGHT - BOTTOM + 18, "dim middle", str(step)))
+        parts.append(_svg_text(place((step, low))[0], HEIGHT - BOTTOM + 18, "dim middle", str(step)))
     parts += _line("train", [place(point) for point in drawn])
     parts += _line("held", [place(point) for point in held])
     parts += [f'<circle class="dot" cx="{x}" cy="{y}" r="3"/>' for x, y in map(place, held)]
-    parts.append(_text(LEFT, TOP - 10, "key-train", "loss of the steps"))
+    parts.append(_svg_text(LEFT, TOP - 10, "key-train", "loss of the steps"))
     if held:
-        parts.append(_text(LEFT + 160, TOP - 10, "key-held", f"loss on {split}"))
-    parts.append(_text(WIDTH - RIGHT, HEIGHT - 8, "dim right", "optimizer steps"))
+        parts.append(_svg_text(LEFT + 160, TOP - 10, "key-held", f"loss on {split}"))
+    parts.append(_svg_text(WIDTH - RIGHT, HEIGHT - 8, "dim right", "optimizer steps"))
     return _document(parts, title)
 
 
@@ -104,9 +104,9 @@ def _line(style: str, points: Sequence[Point]) -> list[str]:
 def _document(parts: Sequence[str], title: str) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">'
-        f"<style>{_STYLE}</style>{_text(LEFT, 26, 'title', title)}{''.join(parts)}</svg>\n"
+        f"<style>{_STYLE}</style>{_svg_text(LEFT, 26, 'title', title)}{''.join(parts)}</svg>\n"
     )
 
 
-def _text(x: float, y: float, style: str, text: str) -> str:
+def _svg_text(x: float, y: float, style: str, text: str) -> str:
     return f'<text x="{x}" y="{y}" class="{style}">{escape(text)}</text>'

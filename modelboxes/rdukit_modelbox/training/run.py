@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from rdukit.errors import RuntimeFault
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, save_checkpoint
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, TrainingTotals, save_checkpoint
 from rdukit_modelbox.context import Progress, VerbContext
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.show import plain
 from rdukit_modelbox.tasks.base import Batch, Scores, Task, TaskData, evaluation_split
-from rdukit_modelbox.training.journal import Journal
+from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_modelbox.training.options import TrainingOptions
 from rdukit_modelbox.training.schedule import learning_rate
 from rdukit_modelbox.training.stopping import judge_evaluation, reason_to_stop
@@ -23,7 +23,7 @@ class TrainingRun:
     """An attempt that begins at ``start``, on top of the sums of earlier ones."""
 
     def __init__(
-        self, program: Program, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
+        self, program: ModelProgram, task: Task, data: TaskData, options: TrainingOptions, context: VerbContext,
         identity: Identity, start: Checkpoint, folder: Path, total: int, steps_per_epoch: int,
     ) -> None:  # fmt: skip
         self._program = program
@@ -48,7 +48,7 @@ class TrainingRun:
         #: Whole steps so far.
         self.step = start.step
 
-    def go(self, journal: Journal) -> str:
+    def go(self, journal: TrainingJournal) -> str:
         """Train until the last step or a reason to stop, which is returned: ``steps``, ``time``, ``target``, …
 
         Raises:
@@ -72,7 +72,7 @@ class TrainingRun:
                 break
         return reason or "steps"
 
-    def evaluate(self, journal: Journal) -> Scores | None:
+    def evaluate(self, journal: TrainingJournal) -> Scores | None:
         """Scores on the held-out split after the steps so far, also in the journal; None if the data set has none."""
         if self._split is None:
             return None
@@ -83,10 +83,10 @@ class TrainingRun:
         self._scores = self.step, scores
         return scores
 
-    def totals(self) -> Totals:
+    def totals(self) -> TrainingTotals:
         """All attempts so far."""
         figures, checks, before = self._program.report(), self._checks, self._start.totals
-        return Totals(
+        return TrainingTotals(
             host_seconds=before.host_seconds + float(figures["host_seconds"] - checks["host_seconds"]),
             emulated_seconds=before.emulated_seconds + float(figures["emulated_seconds"] - checks["emulated_seconds"]),
             emulated_cycles=before.emulated_cycles + int(figures["emulated_cycles"] - checks["emulated_cycles"]),
@@ -124,7 +124,7 @@ class TrainingRun:
                 if step == self._total or step % self._steps_per_epoch == 0:
                     break
 
-    def _train(self, step: int, batch: Batch, journal: Journal) -> None:
+    def _train(self, step: int, batch: Batch, journal: TrainingJournal) -> None:
         options = self._options
         rate = learning_rate(
             step, self._total, options.lr, options.schedule, options.warmup_steps, options.final_lr_share
@@ -153,7 +153,7 @@ class TrainingRun:
             )
         )  # fmt: skip
 
-    def _evaluate_if_due(self, journal: Journal) -> bool:
+    def _evaluate_if_due(self, journal: TrainingJournal) -> bool:
         """Evaluate if it is time; whether this is the best so far."""
         every = self._options.evaluate_every
         if not every or (self.step % every and self.step != self._total):

@@ -12,7 +12,7 @@ from rdukit_modelbox.box import Box
 from rdukit_modelbox.context import Progress, VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of, model_name_of
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_serving.shape import SERVE, TRAIN, Shape, TextSizes
 from rdukit_zoo.registry import ModelEntry
 from sambaflow import samba
@@ -36,7 +36,7 @@ def run_compile(
     num_tiles = int(parameters.get("num_tiles", 4))
     context.progress(Progress("build", 0, 2))
     is_text = shape.task == "language-modelling" and shape.purpose == SERVE
-    program = None if is_text else Program(shape, entry=entry)
+    program = None if is_text else ModelProgram(shape, entry=entry)
     context.check_cancelled()
     context.progress(Progress("compile", 1, 2))
     if program is None:

@@ -8,15 +8,15 @@ import torch
 from rdukit.errors import Conflict, InvalidArgument, RdukitError
 from rdukit.files.atomic import write_atomic
 from rdukit_modelbox.box import Verb
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint
+from rdukit_modelbox.checkpoints import Checkpoint, Identity, TrainingTotals, has_checkpoint, load_checkpoint
 from rdukit_modelbox.context import VerbContext, VerbResult
 from rdukit_modelbox.legal import ParameterValue
 from rdukit_modelbox.models import entry_of, read_shape
-from rdukit_modelbox.program import Program
+from rdukit_modelbox.program import ModelProgram
 from rdukit_modelbox.show import plain
 from rdukit_modelbox.tasks import task_of
 from rdukit_modelbox.tasks.base import Scores, TaskData, evaluation_split
-from rdukit_modelbox.training.journal import Journal, read_lines
+from rdukit_modelbox.training.journal import TrainingJournal, read_lines
 from rdukit_modelbox.training.loss_curve import draw_loss_curve
 from rdukit_modelbox.training.options import TrainingOptions, options_from
 from rdukit_modelbox.training.run import TrainingRun
@@ -56,7 +56,7 @@ def run_train(
     identity = Identity(shape.model, dict(shape.sizes), shape.batch_size, data.digest, options.seed, shape.optimizer)
     folder = output / "checkpoint"
 
-    program = Program(shape, options.seed, entry_of(context.box))
+    program = ModelProgram(shape, options.seed, entry_of(context.box))
     program.load(inputs["pef"])
     try:
         if split is not None:
@@ -65,7 +65,7 @@ def run_train(
         if start.step:
             context.log(f"resumed from step {start.step} of {total}")
         run = TrainingRun(program, task, data, options, context, identity, start, folder, total, steps_per_epoch)
-        with Journal(output, start.step) as journal:
+        with TrainingJournal(output, start.step) as journal:
             ended = run.go(journal)
             if not has_checkpoint(folder):
                 run.save()
@@ -93,7 +93,9 @@ def _steps_per_epoch(data: TaskData, batch: int) -> int:
     return count // batch
 
 
-def _figures(totals: Totals, step: int, resumed_from: int, ended: str, steps_per_epoch: int) -> dict[str, object]:
+def _figures(
+    totals: TrainingTotals, step: int, resumed_from: int, ended: str, steps_per_epoch: int
+) -> dict[str, object]:
     return {
         "steps": step,
         "epochs": round(step / steps_per_epoch, 4),
@@ -123,7 +125,7 @@ def _in_words(figures: Mapping[str, object], scores: Scores | None) -> str:
 
 
 def _starting_point(
-    context: VerbContext, program: Program, folder: Path, given: Path | None, identity: Identity,
+    context: VerbContext, program: ModelProgram, folder: Path, given: Path | None, identity: Identity,
     options: TrainingOptions,
 ) -> Checkpoint:  # fmt: skip
     """Put the device where the training continues, and say where that is."""
@@ -167,10 +169,10 @@ def _newest_whole(context: VerbContext, folder: Path) -> Checkpoint:
 def _at_the_beginning(identity: Identity) -> Checkpoint:
     """Step 0 with what is on the device."""
     empty: dict[str, object] = {"state": {}, "param_groups": []}
-    return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, Totals())
+    return Checkpoint(0, {}, empty, torch.get_rng_state(), identity, TrainingTotals())
 
 
-def _resume(program: Program, found: Checkpoint) -> Checkpoint:
+def _resume(program: ModelProgram, found: Checkpoint) -> Checkpoint:
     program.parameters_to_device(found.parameters)
     program.optimizer_to_device(found.optimizer)
     torch.set_rng_state(found.random)

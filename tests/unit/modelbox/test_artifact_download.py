@@ -9,7 +9,7 @@ import pytest
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit.testing import FakeClock
 from rdukit_modelbox.artifacts.download import download
-from rdukit_modelbox.artifacts.source import Interrupted, Opened
+from rdukit_modelbox.artifacts.source import Opened, TransferInterrupted
 
 
 class CutSource:
@@ -34,7 +34,7 @@ class CutSource:
     def _blocks(self, start: int) -> Iterator[bytes]:
         yield self.data[start : start + self.portion]
         if start + self.portion < len(self.data):
-            raise Interrupted("cut")
+            raise TransferInterrupted("cut")
 
 
 def fetch(source: CutSource, path: Path, max_bytes: int = 1000, attempts: int = 3) -> str | None:

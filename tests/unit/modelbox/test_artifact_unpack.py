@@ -18,9 +18,9 @@ import pytest
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.artifacts import unpack as unpack_module
 from rdukit_modelbox.artifacts.screen import screen
-from rdukit_modelbox.artifacts.unpack import Limits, check_zip, find_kind, unpack
+from rdukit_modelbox.artifacts.unpack import UnpackLimits, check_zip, find_kind, unpack
 
-LIMITS = Limits(1 << 20, 50)
+LIMITS = UnpackLimits(1 << 20, 50)
 
 
 def tar_of(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
@@ -114,12 +114,12 @@ def test_bombs_are_refused_by_size_and_by_ratio(
 ) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(make(bytes(300_000)))
-    for limits, free in ((Limits(100_000, 10_000), 1 << 20), (Limits(1 << 30, 2), 1000)):
+    for limits, free in ((UnpackLimits(100_000, 10_000), 1 << 20), (UnpackLimits(1 << 30, 2), 1000)):
         monkeypatch.setattr(unpack_module.Budget.__init__, "__defaults__", (free,))
         with pytest.raises(InvalidArgument, match="unpacks to more than"):
             unpack(path, tmp_path / "out", limits)
         assert not (tmp_path / "out").exists()
-    unpack(path, tmp_path / "out", Limits(1 << 30, 10_000))
+    unpack(path, tmp_path / "out", UnpackLimits(1 << 30, 10_000))
 
 
 def test_a_zip_that_lies_about_its_size_does_not_get_more_than_it_claims(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_a_zip_that_lies_about_its_size_does_not_get_more_than_it_claims(tmp_pat
 
 def test_an_npz_bomb_is_refused_and_a_plain_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(1 << 18))
-    check_zip(tmp_path / "zeros.npz", Limits(1 << 30, 10))
+    check_zip(tmp_path / "zeros.npz", UnpackLimits(1 << 30, 10))
     with pytest.raises(InvalidArgument, match="unpacks to more than"):
-        check_zip(tmp_path / "zeros.npz", Limits(1 << 20, 10))
+        check_zip(tmp_path / "zeros.npz", UnpackLimits(1 << 20, 10))
 
 
 def test_pickles_are_refused_by_name_and_by_content(tmp_path: Path) -> None:

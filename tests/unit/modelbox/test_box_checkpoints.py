@@ -8,7 +8,14 @@ import torch
 from safetensors.torch import save_file
 
 from rdukit.errors import InvalidArgument, NotFound
-from rdukit_modelbox.checkpoints import Checkpoint, Identity, Totals, has_checkpoint, load_checkpoint, save_checkpoint
+from rdukit_modelbox.checkpoints import (
+    Checkpoint,
+    Identity,
+    TrainingTotals,
+    has_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from rdukit_serving.device.parameters import load_parameters
 
 
@@ -24,7 +31,7 @@ def make(step: int, seed: int = 0) -> Checkpoint:
         },
         random=torch.get_rng_state(),
         identity=Identity("logreg", {"num_features": 4}, 16, "d" * 64, seed),
-        totals=Totals(1.25, 0.5, 7, 0.1 + 0.2, 3),
+        totals=TrainingTotals(1.25, 0.5, 7, 0.1 + 0.2, 3),
     )
 
 

@@ -13,7 +13,7 @@ from rdukit_modelbox.box import box_names, load_box
 from rdukit_modelbox.cli import box
 from rdukit_modelbox.contract.schema import SCHEMA_FILE
 from rdukit_modelbox.image.contents import read_contents
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import compact_json
 from rdukit_modelbox.models import entry_of
 
@@ -105,7 +105,7 @@ def test_validate_tells_what_is_wrong_with_the_model(tmp_path: Path) -> None:
 
 
 def test_an_image_is_inspected_by_its_labels_and_its_yaml(tmp_path: Path) -> None:
-    layout, contents = Layout.create(tmp_path / "layout"), read_contents("logreg")
+    layout, contents = ImageLayout.create(tmp_path / "layout"), read_contents("logreg")
     layer = layout.add_layer(contents.entries(), 0)
     config = layout.add_blob("application/vnd.oci.image.config.v1+json", compact_json({"config": {}}))
     manifest = layout.add_blob("x", manifest_blob(config, [layer.descriptor], contents.labels))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rdukit_modelbox.image.bytecode import START_MODULES, bytecode_entries, compile_source
-from rdukit_modelbox.image.layer import Entry
+from rdukit_modelbox.image.layer import LayerEntry
 
 SOURCE = b"def ask(word):\n    return word in {'yes', 'no', 'maybe'}, 1.5, 'ask'\n"
 
@@ -22,8 +22,8 @@ def test_only_sources_that_a_box_imports_get_bytecode(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(SOURCE)
     linked = tmp_path / "linked"
     linked.symlink_to(tmp_path)
-    entries = [Entry(f"/opt/{name}", source=linked / name) for name in ("used.py", "unused.py", "data.txt")]
-    entries += [Entry("/opt/folder"), Entry("/opt/given.py", data=SOURCE)]
+    entries = [LayerEntry(f"/opt/{name}", source=linked / name) for name in ("used.py", "unused.py", "data.txt")]
+    entries += [LayerEntry("/opt/folder"), LayerEntry("/opt/given.py", data=SOURCE)]
     (made,) = bytecode_entries(entries, {os.path.realpath(tmp_path / "used.py")})
     assert made.path == f"/opt/__pycache__/used.{sys.implementation.cache_tag}.pyc"
     assert made.data == compile_source(SOURCE, "/opt/used.py")

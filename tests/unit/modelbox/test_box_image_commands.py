@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_modelbox.cli import box
 from rdukit_modelbox.image.config import empty_config
-from rdukit_modelbox.image.layout import Layout, manifest_blob
+from rdukit_modelbox.image.layout import ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import CONFIG_TYPE, MANIFEST_TYPE, compact_json, machine_name
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     """A layout with an image without layers."""
-    layout = Layout.create(tmp_path / "base")
+    layout = ImageLayout.create(tmp_path / "base")
     config = layout.add_blob(CONFIG_TYPE, compact_json(empty_config(machine_name(platform.machine()), "/bin", False)))
     layout.set_reference("base", layout.add_blob(MANIFEST_TYPE, manifest_blob(config, [], {})), {})
     return tmp_path / "base"

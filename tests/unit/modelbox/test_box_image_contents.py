@@ -12,7 +12,7 @@ from rdukit.box.image import MAX_BOX_BYTES, unpack_box
 from rdukit.errors import InvalidArgument, Unavailable
 from rdukit_modelbox.image.contents import make_dockerfile, read_contents
 from rdukit_modelbox.image.engines import find_engine, write_context
-from rdukit_modelbox.image.sbom import Component, installed_components, make_sbom
+from rdukit_modelbox.image.sbom import SbomComponent, installed_components, make_sbom
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_builders_context_has_the_dockerfile_and_the_box(folder: Path, tmp_p
 
 
 def test_the_bill_of_materials_is_the_same_every_time() -> None:
-    components = [Component("b", "2"), Component("a", "1", "MIT"), Component("b", "2")]
+    components = [SbomComponent("b", "2"), SbomComponent("a", "1", "MIT"), SbomComponent("b", "2")]
     one = make_sbom({"name": "box", "version": "1"}, components)
     assert one == make_sbom({"name": "box", "version": "1"}, reversed(components))
     value = json.loads(one)

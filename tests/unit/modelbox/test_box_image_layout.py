@@ -10,8 +10,8 @@ import pytest
 from rdukit.errors import InvalidArgument, NotFound
 from rdukit_modelbox.image.build import build_layout, parse_base
 from rdukit_modelbox.image.config import empty_config, with_layers
-from rdukit_modelbox.image.layer import Entry, unpack_file, write_layer
-from rdukit_modelbox.image.layout import BASE_REFERENCE, Layout, manifest_blob
+from rdukit_modelbox.image.layer import LayerEntry, unpack_file, write_layer
+from rdukit_modelbox.image.layout import BASE_REFERENCE, ImageLayout, manifest_blob
 from rdukit_modelbox.image.media import (
     CONFIG_TYPE,
     MANIFEST_TYPE,
@@ -30,8 +30,8 @@ def base(tmp_path: Path) -> Path:
     """A layout with one small image named ``base``."""
     import platform
 
-    layout = Layout.create(tmp_path / "base")
-    layer = layout.add_layer([Entry("/bin/tini", data=b"tini", is_executable=True)], 0, is_compressed=True)
+    layout = ImageLayout.create(tmp_path / "base")
+    layer = layout.add_layer([LayerEntry("/bin/tini", data=b"tini", is_executable=True)], 0, is_compressed=True)
     config = with_layers(empty_config(machine_name(platform.machine()), "/bin", True), [layer.diff_id], ["base"], 0)
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config))
     image = layout.add_blob(MANIFEST_TYPE, manifest_blob(config_blob, [layer.descriptor], {}))
@@ -58,7 +58,7 @@ def test_two_builds_of_a_box_are_equal_to_the_byte(base: Path, tmp_path: Path) -
 def test_the_images_time_is_source_date_epoch(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     built = build_layout("logreg", tmp_path / "one", f"oci:{base}:base")
-    layout = Layout.open(tmp_path / "one")
+    layout = ImageLayout.open(tmp_path / "one")
     manifest, config = layout.read_image(layout.find("logreg"))
     assert config["created"] == "2023-11-14T22:13:20Z"
     with tarfile.open(layout.blob_file(manifest["layers"][-1]["digest"])) as tar:
@@ -76,7 +76,7 @@ def test_an_illegal_source_date_epoch_is_told(text: str) -> None:
 
 def test_a_box_becomes_an_image_with_its_command_user_and_labels(base: Path, tmp_path: Path) -> None:
     build_layout("logreg", tmp_path / "one", f"oci:{base}", reference="digits")
-    layout = Layout.open(tmp_path / "one")
+    layout = ImageLayout.open(tmp_path / "one")
     manifest, config = layout.read_image(layout.find("digits"))
     assert len(manifest["layers"]) == 2
     inner = config["config"]
@@ -117,7 +117,7 @@ def test_a_layout_is_verified_to_the_last_blob(base: Path, tmp_path: Path) -> No
 
 
 def test_a_layer_that_is_not_what_the_configuration_says_is_told(base: Path) -> None:
-    layout = Layout.open(base)
+    layout = ImageLayout.open(base)
     manifest, config = layout.read_image(layout.find("base"))
     config["rootfs"]["diff_ids"] = ["sha256:" + "0" * 64]
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config))
@@ -128,7 +128,7 @@ def test_a_layer_that_is_not_what_the_configuration_says_is_told(base: Path) -> 
 
 
 def test_a_base_for_another_processor_is_refused(base: Path, tmp_path: Path) -> None:
-    layout = Layout.open(base)
+    layout = ImageLayout.open(base)
     manifest, config = layout.read_image(layout.find("base"))
     config_blob = layout.add_blob(CONFIG_TYPE, compact_json(config | {"architecture": "s390x"}))
     layers = [Descriptor.from_json(layer) for layer in manifest["layers"]]
@@ -157,11 +157,16 @@ def test_a_layout_that_is_none_is_told(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["relative", "/a/../b", "/", "/a//b", "/./a"])
 def test_a_path_that_leaves_the_layer_is_refused(path: str) -> None:
     with pytest.raises(InvalidArgument, match="absolute"):
-        write_layer([Entry(path, data=b"")], io.BytesIO(), 0)
+        write_layer([LayerEntry(path, data=b"")], io.BytesIO(), 0)
 
 
 def test_the_order_of_the_entries_does_not_matter_to_a_layer() -> None:
-    entries = [Entry("/b/c", data=b"1"), Entry("/a", target="b/c"), Entry("/b", mode=0o700), Entry("/d", data=b"")]
+    entries = [
+        LayerEntry("/b/c", data=b"1"),
+        LayerEntry("/a", target="b/c"),
+        LayerEntry("/b", mode=0o700),
+        LayerEntry("/d", data=b""),
+    ]
     one, two = io.BytesIO(), io.BytesIO()
     write_layer(entries, one, 0)
     write_layer(reversed(entries), two, 0)
@@ -169,11 +174,11 @@ def test_the_order_of_the_entries_does_not_matter_to_a_layer() -> None:
     assert unpack_file(io.BytesIO(one.getvalue()), "/b/c") == b"1"
     assert unpack_file(io.BytesIO(one.getvalue()), "/nowhere") is None
     with pytest.raises(InvalidArgument, match="twice"):
-        write_layer([Entry("/a", data=b"1"), Entry("/a", data=b"2")], io.BytesIO(), 0)
+        write_layer([LayerEntry("/a", data=b"1"), LayerEntry("/a", data=b"2")], io.BytesIO(), 0)
 
 
 def test_a_digest_never_becomes_another_path(base: Path) -> None:
-    layout = Layout.open(base)
+    layout = ImageLayout.open(base)
     for digest in ("sha256:../../../etc/passwd", "md5:" + "0" * 32, "sha256:" + "A" * 64):
         with pytest.raises(InvalidArgument, match="sha256"):
             layout.blob_file(digest)
@@ -208,7 +213,7 @@ def test_a_registrys_target_and_credentials_are_read() -> None:
 
 
 def test_without_a_name_the_only_box_beside_its_base_is_meant(tmp_path: Path) -> None:
-    layout = Layout.create(tmp_path)
+    layout = ImageLayout.create(tmp_path)
     with pytest.raises(NotFound, match="no image"):
         layout.find()
     config = layout.add_blob(CONFIG_TYPE, compact_json({}))

@@ -8,11 +8,11 @@ from rdukit.errors import Conflict, InvalidArgument, InvalidTransition, NotFound
 from rdukit.testing import FakeClock
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.operations import Failure, VerbCall, Webhook
+from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
 from rdukit_modelbox.operations.events import KEPT_EVENTS
 from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.states import FINAL_STATES, TRANSITIONS, Event, OperationState, next_state
+from rdukit_modelbox.states import FINAL_STATES, TRANSITIONS, OperationState, StateEvent, next_state
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def table(clock: FakeClock):  # type: ignore[no-untyped-def]
 
 def test_every_pair_outside_the_table_is_refused() -> None:
     for state in OperationState:
-        for event in Event:
+        for event in StateEvent:
             if (state, event) in TRANSITIONS:
                 assert not state.is_final
                 continue
@@ -40,9 +40,9 @@ def test_every_pair_outside_the_table_is_refused() -> None:
 
 def test_an_operation_that_succeeds_has_result_outputs_and_an_end(table: OperationTable, clock: FakeClock) -> None:
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     clock.advance(5)
-    done = table.apply("a", Event.SUCCEED, result={"loss": 1.0}, outputs={"checkpoint": "/x"})
+    done = table.apply("a", StateEvent.SUCCEED, result={"loss": 1.0}, outputs={"checkpoint": "/x"})
     assert done.to_json() == {
         "id": "a", "verb": "train", "state": "succeeded", "created_at": 100.0, "started_at": 100.0, "runs": 1,
         "ended_at": 105.0,
@@ -55,16 +55,16 @@ def test_an_operation_that_succeeds_has_result_outputs_and_an_end(table: Operati
 
 def test_a_failure_carries_its_code_and_message(table: OperationTable) -> None:
     table.add("a", Verb.INFER)
-    table.apply("a", Event.START)
-    failed = table.apply("a", Event.FAIL, failure=Failure("child-died", "was killed by SIGKILL"))
+    table.apply("a", StateEvent.START)
+    failed = table.apply("a", StateEvent.FAIL, failure=OperationFailure("child-died", "was killed by SIGKILL"))
     assert failed.to_json()["error"] == {"code": "child-died", "message": "was killed by SIGKILL", "detail": {}}
 
 
 def test_nothing_happens_after_the_end(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.CANCEL)
+    table.apply("a", StateEvent.CANCEL)
     with pytest.raises(InvalidTransition):
-        table.apply("a", Event.START)
+        table.apply("a", StateEvent.START)
     table.tell_log("a", "late")
     table.tell_progress("a", Progress("train", 1, 2))
     assert [event.kind for event in table.events_after("a")] == ["state", "state", "result"]
@@ -88,7 +88,7 @@ def test_an_unknown_operation_is_not_found(table: OperationTable) -> None:
 
 def test_old_progress_is_dropped_but_states_stay(table: OperationTable) -> None:
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     for step in range(KEPT_EVENTS + 10):
         table.tell_progress("a", Progress("train", step, 9999))
     events = table.events_after("a")
@@ -100,7 +100,7 @@ def test_the_oldest_finished_operations_are_forgotten_with_their_keys(table: Ope
     module_limit = module.KEPT_OPERATIONS
     for number in range(module_limit + 5):
         table.add(f"op{number}", Verb.COMPILE, VerbCall(idempotency_key=f"key{number}"))
-        table.apply(f"op{number}", Event.CANCEL)
+        table.apply(f"op{number}", StateEvent.CANCEL)
     assert len(table.all()) == module_limit
     assert table.find_by_key("key0", "") is None
 
@@ -113,11 +113,11 @@ async def test_a_follower_sees_everything_once_and_stops_after_the_result(table:
 
     early, late = asyncio.create_task(follow(0)), asyncio.create_task(follow(2))
     await asyncio.sleep(0)
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     for step in range(3):
         table.tell_progress("a", Progress("train", step, 3))
         await asyncio.sleep(0)
-    table.apply("a", Event.SUCCEED, result={}, outputs={})
+    table.apply("a", StateEvent.SUCCEED, result={}, outputs={})
     assert await early == [1, 2, 3, 4, 5, 6, 7]
     assert await late == [3, 4, 5, 6, 7]
     assert await follow(0) == [1, 2, 3, 4, 5, 6, 7]
@@ -127,7 +127,7 @@ async def test_a_follower_sees_everything_once_and_stops_after_the_result(table:
 def test_the_list_is_given_in_parts_newest_first_and_can_be_filtered(table: OperationTable) -> None:
     for number in range(7):
         table.add(f"op{number}", Verb.TRAIN if number % 2 else Verb.COMPILE)
-    table.apply("op3", Event.CANCEL)
+    table.apply("op3", StateEvent.CANCEL)
     first = table.page(None, None, 3)
     assert [o.id for o in first.operations] == ["op6", "op5", "op4"]
     table.add("op7", Verb.TRAIN)
@@ -151,8 +151,8 @@ def test_an_announcement_is_noted_for_each_state_that_was_asked_for(clock: FakeC
     table = OperationTable(clock, on_state=lambda operation: heard.append(operation.state))
     webhook = Webhook("https://example.com", ("running", "succeeded"))
     table.add("a", Verb.TRAIN, VerbCall(webhook=webhook))
-    table.apply("a", Event.START)
-    done = table.apply("a", Event.SUCCEED, result={}, outputs={})
+    table.apply("a", StateEvent.START)
+    done = table.apply("a", StateEvent.SUCCEED, result={}, outputs={})
     assert [(d.id, d.event, d.state) for d in done.deliveries] == [
         ("a.1", "operation.running", "pending"), ("a.2", "operation.succeeded", "pending"),
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from rdukit.errors import IllegalValue, UnknownParameter
 from rdukit_modelbox.box import Box, Verb, box_names, find_box_file, load_box
-from rdukit_modelbox.legal import Legal, ParameterType, find_objection, legal_in_words
+from rdukit_modelbox.legal import AllowedValues, ParameterType, find_objection, format_allowed
 from rdukit_modelbox.parameters import check_parameters
 
 
@@ -72,15 +72,15 @@ def test_a_whole_double_is_an_int_because_protobuf_has_only_doubles(ffn: Box) ->
     ],
 )
 def test_legal_values_are_told_in_words(kind: str, legal: dict[str, object], words: str) -> None:
-    assert legal_in_words(ParameterType(kind), Legal.model_validate(legal)) == words
+    assert format_allowed(ParameterType(kind), AllowedValues.model_validate(legal)) == words
 
 
 def test_a_pattern_and_a_truth_value_are_checked() -> None:
-    pattern = Legal(pattern="^[a-z]+$")
+    pattern = AllowedValues(pattern="^[a-z]+$")
     assert find_objection(ParameterType.STRING, pattern, "abc") is None
     assert find_objection(ParameterType.STRING, pattern, "A1") is not None
-    assert find_objection(ParameterType.BOOL, Legal(), False) is None
-    assert find_objection(ParameterType.BOOL, Legal(), 0) is not None
+    assert find_objection(ParameterType.BOOL, AllowedValues(), False) is None
+    assert find_objection(ParameterType.BOOL, AllowedValues(), 0) is not None
 
 
 def dependent(**change: object) -> Box:
@@ -204,5 +204,5 @@ def test_each_schema_fragment_takes_the_default_and_refuses_another_type(name: s
 def test_multiples_are_exact_for_whole_numbers_and_near_for_fractions(
     value: float, step: float, is_legal: bool
 ) -> None:
-    legal = Legal.model_validate({"multipleOf": step})
+    legal = AllowedValues.model_validate({"multipleOf": step})
     assert (find_objection(ParameterType.FLOAT, legal, value) is None) == is_legal

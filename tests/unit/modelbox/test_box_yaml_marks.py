@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from rdukit.errors import InvalidArgument
 from rdukit_modelbox.box import box_names, find_box_file, load_box
-from rdukit_modelbox.contract.yaml_marks import Mark, read_yaml
+from rdukit_modelbox.contract.yaml_marks import TextPosition, read_yaml
 
 
 def test_values_know_their_lines() -> None:
     found = read_yaml("a: 1\nb:\n  - c: x\n    d: [1, 2]\n")
     assert found.value == {"a": 1, "b": [{"c": "x", "d": [1, 2]}]}
     assert found.faults == []
-    assert found.mark_of(("b", 0, "d")) == Mark(4, 5)
-    assert found.mark_of(("b", 0, "d", 1)) == Mark(4, 12)
-    assert found.mark_of(("b", 0, "missing", "deeper")) == Mark(3, 5)
+    assert found.mark_of(("b", 0, "d")) == TextPosition(4, 5)
+    assert found.mark_of(("b", 0, "d", 1)) == TextPosition(4, 12)
+    assert found.mark_of(("b", 0, "missing", "deeper")) == TextPosition(3, 5)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_scalars_are_read_as_yaml_1_2_says(text: str, value: object) -> None:
 )  # fmt: skip
 def test_what_readers_of_yaml_disagree_about_is_refused(text: str, words: str) -> None:
     (fault,) = read_yaml(f"top:\n  a: {text}\n").faults
-    assert (fault.mark, fault.key) == (Mark(2, 6), "top.a")
+    assert (fault.mark, fault.key) == (TextPosition(2, 6), "top.a")
     assert words in fault.message
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import InvalidArgument
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.csv_rows import open_csv
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile
 
@@ -18,7 +18,7 @@ def source_of(folder: Path, text: str, name: str = "rows.csv") -> SourceFile:
 
 def test_rows_that_are_no_csv_or_of_another_length_are_skipped_and_told(tmp_path: Path) -> None:
     source = source_of(tmp_path, 'a , b\n1,2\n"x"y,2\n\n3\n"two\nlines",4\n')
-    bad = BadRows(skips=True)
+    bad = RowErrors(skips=True)
     with open_csv(source, bad) as file:
         assert file.header == ["a", "b"]
         assert list(file.rows()) == [(2, ["1", "2"]), (7, ["two\nlines", "4"])]
@@ -29,7 +29,7 @@ def test_rows_that_are_no_csv_or_of_another_length_are_skipped_and_told(tmp_path
 
 
 def test_a_name_with_tsv_means_tabs(tmp_path: Path) -> None:
-    with open_csv(source_of(tmp_path, "a\tb\n1,5\t2\n", "rows.TSV"), BadRows(skips=False)) as file:
+    with open_csv(source_of(tmp_path, "a\tb\n1,5\t2\n", "rows.TSV"), RowErrors(skips=False)) as file:
         assert list(file.rows()) == [(2, ["1,5", "2"])]
 
 
@@ -38,6 +38,6 @@ def test_a_header_that_is_no_csv_is_refused_even_where_bad_rows_are_skipped(tmp_
     source = source_of(tmp_path, '"a"b,c\n1,2\n')
     with (
         pytest.raises(InvalidArgument, match=r"rows\.csv:1: the header .*; legal: fields as in RFC 4180"),
-        open_csv(source, BadRows(skips=skips)),
+        open_csv(source, RowErrors(skips=skips)),
     ):
         pass

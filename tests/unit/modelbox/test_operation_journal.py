@@ -10,12 +10,12 @@ from rdukit.errors import Unavailable
 from rdukit.testing import FakeClock
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
-from rdukit_modelbox.operations import Failure, VerbCall, Webhook
+from rdukit_modelbox.operations import OperationFailure, VerbCall, Webhook
 from rdukit_modelbox.operations import table as module
 from rdukit_modelbox.operations.events import KEPT_EVENTS, SEQUENCE_GAP
-from rdukit_modelbox.operations.journal import Journal
+from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.table import OperationTable
-from rdukit_modelbox.states import Event, OperationState
+from rdukit_modelbox.states import OperationState, StateEvent
 
 
 @pytest.fixture
@@ -25,18 +25,18 @@ def file(tmp_path: Path) -> Path:
 
 def open_table(file: Path) -> OperationTable:
     """As a process that begins; the former one is not closed, as after a kill."""
-    return OperationTable(FakeClock(100.0), Journal(file))
+    return OperationTable(FakeClock(100.0), OperationJournal(file))
 
 
 def test_a_finished_operation_is_listed_with_its_events_after_a_kill(file: Path) -> None:
     table = open_table(file)
     webhook = Webhook("http://x.test", ("failed",))
     table.add("a", Verb.TRAIN, VerbCall({"epochs": 2}, idempotency_key="k", webhook=webhook))
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     table.tell_progress("a", Progress("train", 1, 2, loss=0.5))
     table.tell_log("a", "half of it")
-    failure = Failure("child-died", "was killed", {"exit": "SIGKILL"})
-    done = table.apply("a", Event.FAIL, failure=failure, peak_memory_bytes=7)
+    failure = OperationFailure("child-died", "was killed", {"exit": "SIGKILL"})
+    done = table.apply("a", StateEvent.FAIL, failure=failure, peak_memory_bytes=7)
     events = [event.to_json() for event in table.events_after("a")]
     later = open_table(file)
     assert later.recover() == []
@@ -53,7 +53,7 @@ def test_one_that_had_not_ended_fails_as_interrupted(file: Path, was_running: bo
     table = open_table(file)
     table.add("a", Verb.TRAIN)
     if was_running:
-        table.apply("a", Event.START)
+        table.apply("a", StateEvent.START)
     told = table.events_after("a")[-1].sequence
     later = open_table(file)
     assert later.recover() == []
@@ -69,7 +69,7 @@ def test_one_that_asked_for_it_is_queued_once_more_but_not_for_ever(file: Path) 
     table = open_table(file)
     table.add("a", Verb.TRAIN, VerbCall(resume=True))
     for run in range(1, module.MAX_RUNS + 1):
-        table.apply("a", Event.START)
+        table.apply("a", StateEvent.START)
         table = open_table(file)
         resumed = table.recover()
         assert [operation.id for operation, _ in resumed] == (["a"] if run < module.MAX_RUNS else [])
@@ -81,14 +81,14 @@ def test_one_that_asked_for_it_is_queued_once_more_but_not_for_ever(file: Path) 
 def test_progress_is_written_by_a_flush_and_old_progress_is_dropped(file: Path) -> None:
     table = open_table(file)
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     for step in range(3 * KEPT_EVENTS):
         table.tell_progress("a", Progress("train", step, 3 * KEPT_EVENTS))
     table.flush()
     with sqlite3.connect(file) as database:
         (count,) = database.execute("SELECT count(*) FROM events").fetchone()
     assert KEPT_EVENTS <= count <= 2 * KEPT_EVENTS + 10
-    table.apply("a", Event.CANCEL)
+    table.apply("a", StateEvent.CANCEL)
     assert len(table.events_after("a")) == KEPT_EVENTS + 4
 
 
@@ -104,7 +104,7 @@ def test_what_is_forgotten_is_forgotten_on_the_disk_too(file: Path, monkeypatch:
     table = open_table(file)
     for number in range(30):
         table.add(f"op{number}", Verb.COMPILE)
-        table.apply(f"op{number}", Event.CANCEL)
+        table.apply(f"op{number}", StateEvent.CANCEL)
     with sqlite3.connect(file) as database:
         (count,) = database.execute("SELECT count(*) FROM operations").fetchone()
         (events,) = database.execute("SELECT count(DISTINCT number) FROM events").fetchone()
@@ -126,7 +126,7 @@ def test_a_file_of_another_version_is_put_aside(file: Path) -> None:
     with sqlite3.connect(file) as database:
         database.execute("PRAGMA user_version = 99")
     database.close()
-    Journal(file).close()
+    OperationJournal(file).close()
     assert len(list(file.parent.glob("*.damaged-*"))) == 1
 
 
@@ -140,17 +140,17 @@ def test_rows_are_plain_json(file: Path) -> None:
 
 
 def test_what_could_not_be_written_for_a_full_disk_is_known_and_written_later(file: Path) -> None:
-    journal = Journal(file)
+    journal = OperationJournal(file)
     table = OperationTable(FakeClock(100.0), journal)
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.START)
+    table.apply("a", StateEvent.START)
     pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
     journal._database.execute(f"PRAGMA max_page_count = {pages}")
     for number in range(5000):
         table.tell_log("a", f"line {number} " + "x" * 100)
-    done = table.apply("a", Event.SUCCEED, result={"loss": 0.5}, outputs={})
+    done = table.apply("a", StateEvent.SUCCEED, result={"loss": 0.5}, outputs={})
     assert [event.kind for event in table.events_after("a")][-2:] == ["state", "result"]
-    assert [entry.operation.state for entry in Journal(file).entries()] == [OperationState.RUNNING]
+    assert [entry.operation.state for entry in OperationJournal(file).entries()] == [OperationState.RUNNING]
     with pytest.raises(Unavailable, match="cannot be written"):
         table.add("b", Verb.TRAIN, VerbCall({"text": "x" * 100_000}))
     journal._database.execute("PRAGMA max_page_count = 1000000")
@@ -164,10 +164,10 @@ def test_what_could_not_be_written_for_a_full_disk_is_known_and_written_later(fi
 
 def test_forgetting_waits_while_nothing_can_be_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_OPERATIONS", 1)
-    journal = Journal(file)
+    journal = OperationJournal(file)
     table = OperationTable(FakeClock(100.0), journal)
     table.add("a", Verb.TRAIN)
-    table.apply("a", Event.CANCEL)
+    table.apply("a", StateEvent.CANCEL)
     journal._database.execute("PRAGMA query_only = 1")
     journal.forget([table.get("a").number])
     journal._database.execute("PRAGMA query_only = 0")

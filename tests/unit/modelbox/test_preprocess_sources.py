@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rdukit.errors import IllegalValue, InvalidArgument, NotFound
-from rdukit_modelbox.preprocessing.bad_rows import BadRows
+from rdukit_modelbox.preprocessing.bad_rows import RowErrors
 from rdukit_modelbox.preprocessing.lines import LONGEST_LINE, read_line_blocks
 from rdukit_modelbox.preprocessing.sources import Format, SourceFile, find_sources
 from rdukit_modelbox.preprocessing.work_folder import WorkFolder
@@ -64,7 +64,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path
 
 
 def test_skipped_rows_are_counted_and_a_few_are_told() -> None:
-    bad = BadRows(skips=True)
+    bad = RowErrors(skips=True)
     for line in range(20):
         bad.add("a.csv", line, "broken", "whole", "x")
     assert (bad.count, len(bad.examples), bad.examples[0]) == (20, 10, "a.csv:0, column 'x': broken")

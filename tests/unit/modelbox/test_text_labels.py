@@ -7,7 +7,7 @@ import numpy as np
 
 from rdukit_modelbox.preprocessing.token_dataset import TokenDataset, TokenRows
 from rdukit_modelbox.tasks.perplexity import text_scores
-from rdukit_modelbox.tasks.texts import Texts, labels_of
+from rdukit_modelbox.tasks.texts import TextData, labels_of
 from rdukit_serving.shape import IGNORED
 
 
@@ -38,7 +38,7 @@ class FiveSequences(TokenDataset):
 
 
 def test_the_last_batch_of_held_out_sequences_is_filled_with_rows_that_count_in_no_loss() -> None:
-    texts = Texts(FiveSequences())
+    texts = TextData(FiveSequences())
     batches = list(texts.held_out("dev", 2))
     assert [tokens[:, 0].tolist() for tokens, _ in batches] == [[0, 1], [2, 3], [4, 3]]
     assert [(labels != IGNORED).sum(axis=1).tolist() for _, labels in batches] == [[2, 2], [2, 2], [2, 0]]

@@ -3,24 +3,24 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from rdukit_modelbox.training.journal import Journal, read_lines
+from rdukit_modelbox.training.journal import TrainingJournal, read_lines
 from rdukit_modelbox.training.loss_curve import POINTS, draw_loss_curve, nice_limits, thin_out
 
 
 def test_lines_after_the_checkpoint_and_half_lines_go_when_a_training_resumes(tmp_path: Path) -> None:
-    with Journal(tmp_path, 0) as journal:
+    with TrainingJournal(tmp_path, 0) as journal:
         for step in range(1, 6):
             journal.record({"step": step, "loss": 1.0 / step})
         journal.record_evaluation(4, "dev", {"loss": 0.5})
     with journal.path.open("a") as stream:
         stream.write('{"step": 6, "lo')
-    with Journal(tmp_path, 4) as journal:
+    with TrainingJournal(tmp_path, 4) as journal:
         journal.record_evaluation(4, "dev", {"loss": 0.5})
         journal.record({"step": 5, "loss": 9.0})
     lines = list(read_lines(journal.path))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 4, 5]
     assert lines[-1]["loss"] == 9.0 and lines[-2]["split"] == "dev"
-    with Journal(tmp_path, 0):
+    with TrainingJournal(tmp_path, 0):
         pass
     assert list(read_lines(journal.path)) == []
 

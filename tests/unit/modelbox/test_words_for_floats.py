@@ -13,12 +13,12 @@ from rdukit.errors import RuntimeFault
 from rdukit_modelbox.box import Verb
 from rdukit_modelbox.context import Progress
 from rdukit_modelbox.grpc_messages import operation_message, progress_message
-from rdukit_modelbox.operations.journal import Journal
+from rdukit_modelbox.operations.journal import OperationJournal
 from rdukit_modelbox.operations.values import Delivery, Operation, OperationEvent, VerbCall
 from rdukit_modelbox.operations.webhooks import body_of
 from rdukit_modelbox.states import OperationState
-from rdukit_modelbox.supervisor import Limits, Watch, judge
-from rdukit_modelbox.training.journal import Journal as TrainingJournal
+from rdukit_modelbox.supervisor import ChildLimits, Watch, judge
+from rdukit_modelbox.training.journal import TrainingJournal
 from rdukit_serving.rest.web import JsonAnswer
 from rdukit_serving.text.sampling import UNLIKELY, check_numbers, log_probabilities
 
@@ -38,7 +38,7 @@ def loads(text: str | bytes) -> Any:
 def diverged() -> Operation:
     """A training whose figures are no numbers, as its child tells them."""
     last = {"kind": "result", "result": {"held_out_loss": math.nan, "curve": [math.inf]}, "outputs": {}}
-    outcome = judge(last, 0, Watch(), Limits(), "", was_short_of_memory=False)
+    outcome = judge(last, 0, Watch(), ChildLimits(), "", was_short_of_memory=False)
     assert outcome.succeeded is not None
     return Operation(
         "op-1", Verb.TRAIN, OperationState.SUCCEEDED, 1.0, result=outcome.succeeded[0], outputs={}, progress=WRONG
@@ -73,10 +73,10 @@ def test_protobuf_has_such_doubles_and_words_where_it_stands_for_json() -> None:
 
 
 def test_kept_operations_come_back_as_they_were(tmp_path: Path) -> None:
-    journal, operation = Journal(tmp_path / "operations.sqlite"), diverged()
+    journal, operation = OperationJournal(tmp_path / "operations.sqlite"), diverged()
     journal.add(operation, VerbCall({}, {}), "asked")
     journal.close()
-    kept = Journal(tmp_path / "operations.sqlite").entries()[0].operation
+    kept = OperationJournal(tmp_path / "operations.sqlite").entries()[0].operation
     assert kept.to_json() == operation.to_json()
 
 
